@@ -6,10 +6,16 @@ import os
 # a person has set them.
 QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 
-if __name__ == "__main__":
+
+def _main() -> int:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     from app.web.server import main
 
-    # Everything is closed by now, and on a busy machine the interpreter's ordinary end takes seconds.
-    os._exit(main())
+    return main()
+
+
+if __name__ == "__main__":
+    from app.starting import run
+
+    run(_main)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from app.starting import run
+
+
+def _main() -> int:
+    from app.cli import main  # which takes a moment to import, and can be interrupted
+
+    return main()
+
 
 if __name__ == "__main__":
-    try:
-        from app.cli import main
-
-        sys.exit(main())
-    except KeyboardInterrupt:  # there was nothing to cancel yet
-        sys.exit(130)
+    run(_main)

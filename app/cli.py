@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import sys
 from collections.abc import Sequence
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
-    EXIT_CANCELLED,
     EXIT_FAILED,
     Parser,
     add_find_mode,
@@ -30,8 +28,9 @@ from app.commands.origin import add_origins, add_several
 from app.commands.plan import print_plan
 from app.commands.replay import add_replay
 from app.commands.tune import add_tune
-from app.jobs.stdio import open_closed_streams, start_log
+from app.jobs.stdio import complain, start_log
 from app.machine import know_added_models
+from app.starting import EXIT_CANCELLED, prepare
 from diffusers_helper import __version__
 from diffusers_helper.errors import INPUT_CODES, LongtakeError
 from diffusers_helper.planning.profiles import FAMILIES
@@ -45,16 +44,15 @@ Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command of the given arguments, by default the process's own, and return the exit code."""
-    open_closed_streams()
-    logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
     arguments = argparse.Namespace()
     try:
+        prepare(os.environ)
         know_added_models()
         arguments = _parser().parse_args(argv)
         start_log(logging.INFO if arguments.verbose else logging.WARNING)
         return arguments.run(arguments)
     except LongtakeError as error:
-        sys.stderr.write(error_line(error, getattr(arguments, "named", {})))
+        complain(error_line(error, getattr(arguments, "named", {})))
         return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
     except BrokenPipeError:
         # The reader of standard output has gone, so the rest of the buffer is discarded.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from app.jobs.stdio import start_log, take_stdin, take_stdout
+from app.jobs.stdio import prepare_streams, start_log, take_stdin, take_stdout
 from app.machine import know_added_models, this_local
 from app.miopen import conv_settings
 from diffusers_helper.cancel import CancelToken
@@ -124,6 +124,7 @@ def main() -> None:
     if sys.platform == "linux":
         # This ends the engine with its parent even if native code keeps the listening thread from running.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prepare_streams()
     events = EventPipe(take_stdout())
     orders = Orders(events.send)
     threading.Thread(target=orders.listen, args=(take_stdin(),), name="orders", daemon=True).start()

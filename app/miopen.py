@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from app.jobs.making.patience import MIOPEN_FOLDERS
+from app.jobs.stdio import say
 from app.machine import cache_folder, this_profile
 from diffusers_helper.units import count_text, gb_text
 
@@ -78,22 +78,18 @@ def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
     for name in MIOPEN_FOLDERS:
         folder = home / name
         if folder.is_symlink():
-            sys.stdout.write(
-                f"{folder} is a link to {folder.resolve()} and was left alone. Remove it by hand.\n"
-            )
+            say(f"{folder} is a link to {folder.resolve()} and was left alone. Remove it by hand.")
         elif folder.is_dir():
             files = [file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
             size = sum(file.stat().st_size for file in files)
             shutil.rmtree(folder)
-            sys.stdout.write(f"Removed {folder}: {count_text(len(files), 'file')}, {gb_text(size)} GB.\n")
+            say(f"Removed {folder}: {count_text(len(files), 'file')}, {gb_text(size)} GB.")
             count += 1
     for variable in _MOVED:
         if environ.get(variable):
-            sys.stdout.write(
-                f"{variable} names {environ[variable]}, which was left alone. Remove its files by hand.\n"
-            )
+            say(f"{variable} names {environ[variable]}, which was left alone. Remove its files by hand.")
     if not count:
-        sys.stdout.write("There is no MIOpen cache to remove.\n")
+        say("There is no MIOpen cache to remove.")
     else:
-        sys.stdout.write("The next decode takes longer, while MIOpen chooses and compiles its kernels.\n")
+        say("The next decode takes longer, while MIOpen chooses and compiles its kernels.")
     return 0

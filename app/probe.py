@@ -7,8 +7,9 @@ or hang.
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
+
+from app.jobs.stdio import say
 
 # A section of FramePack at 640 has 18485 tokens, with 24 heads of 128. Fewer tokens select the same kernel.
 _TOKENS, _HEADS, _HEAD_DIM = 2048, 24, 128
@@ -37,7 +38,7 @@ def main() -> None:
             "dnn": torch.backends.cudnn.version() or 0,
         }  # fmt: skip
     facts["kernel"] = _kernel(device)
-    sys.stdout.write(json.dumps(facts) + "\n")
+    say(json.dumps(facts))
 
 
 def _kernel(device: Any) -> str:

@@ -177,10 +177,10 @@ class MIOpenFallbackHandler:
 
     def print_stats(self) -> None:
         """Log the statistics, as a warning if any rung was left."""
-        if text := self.statistics():
-            _log.warning("%s", text)
-        elif self.ladder is not None:
-            _log.info("%s", "\n".join(self._cpu_lines()))
+        text = self.statistics()
+        level = logging.WARNING if text else logging.INFO
+        for line in text.splitlines() or (self._cpu_lines() if self.ladder is not None else ()):
+            _log.log(level, "%s", line)
 
 
 class _Served:

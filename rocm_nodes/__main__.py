@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.machine.terminal import one_line
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,13 +34,13 @@ def main(arguments: list[str] | None = None) -> int:
 
         found = replay(given.file, objects, node_classes())
     except LongtakeError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{one_line(str(error))}\n")
         return 2
     except ImportError as error:
         remedy = "Name its folder with --comfyui, and run this command with its Python."
         sys.stderr.write(f"ComfyUI cannot be imported ({error}). {remedy}\n")
         return 2
-    sys.stdout.write(f"{found}\n")
+    sys.stdout.write(f"{one_line(str(found))}\n")
     return 1 if found.difference else 0
 
 

@@ -11,12 +11,13 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from app.jobs.stdio import say
+from app.jobs.stdio import complain, say
 from app.machine import this_machine, this_profile
 from app.miopen import FIND_MODES, VARIABLE
 from diffusers_helper.errors import InputError, LongtakeError, in_words, own_name, short_repr
 from diffusers_helper.events import Failed
 from diffusers_helper.lora.folder import located, lora_folder
+from diffusers_helper.machine.terminal import is_whole
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.profiles import engine_environment
 from diffusers_helper.request import SETTINGS, Section
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-EXIT_FAILED, EXIT_BAD_INPUT, EXIT_CANCELLED = 1, 2, 130
+EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,11 +38,17 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction) and message.endswith(f": {action.metavar}"):
                 message = f"the {action.metavar} is missing; expected one of {', '.join(action.choices)}"
-        sys.stderr.write(f"{message[:1].upper()}{message[1:]}. See: {self.prog} --help\n")
+        complain(f"{message[:1].upper()}{message[1:]}. See: {self.prog} --help")
         raise SystemExit(EXIT_BAD_INPUT)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown arguments here, so that the error refers to the help of the given command."""
+        given: list[str] = sys.argv[1:] if args is None else list(args)
+        if broken := next((text for text in given if not is_whole(text)), None):
+            raise InputError(
+                f"An argument is {short_repr(broken)}; expected text in UTF-8.",
+                "Write it in UTF-8. If it is the name of a file, rename the file.",
+            )
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             is_bare = not unknown[0].startswith("-") and "--image" in self._option_string_actions
@@ -52,7 +59,7 @@ class Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         # Argparse ignores a failed write, and the program would end with 0.
         if file is sys.stdout:
-            say(message)
+            say(*message.removesuffix("\n").split("\n"))
         else:
             super()._print_message(message, file)
 
@@ -74,13 +81,13 @@ def command_words(text: str, named: Mapping[str, str] = MappingProxyType({})) ->
 
 
 def error_line(error: LongtakeError | Failed, named: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the line, with its line break, that the command line writes for an error or a failed job.
+    """Return the line that the command line writes for an error or a failed job.
 
     Args:
         error: The error.
         named: The arguments of settings that the command takes in another way.
     """
-    return command_words(f"{error.message} {error.remedy}".strip(), named) + "\n"
+    return command_words(f"{error.message} {error.remedy}".strip(), named)
 
 
 def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:

@@ -93,7 +93,7 @@ def install_nodes(arguments: argparse.Namespace) -> int:
         lines.append(
             f"Its Python was not found: check that it has {', '.join(NEEDED)}, or name it with --python."
         )
-    say("\n".join(lines) + "\n")
+    say(*lines)
     return 0
 
 
@@ -111,7 +111,7 @@ def uninstall_nodes(arguments: argparse.Namespace) -> int:
             f"{file} was not written by install-comfyui-nodes.", "Remove it by hand if you do not need it."
         )
     file.unlink()
-    say(f"Removed {file}.\n")
+    say(f"Removed {file}.")
     return 0
 
 

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from app.commands.arguments import EXIT_FAILED, command_words, given_find_mode
-from app.jobs.stdio import say
+from app.jobs.stdio import complain, say
 from app.machine import module_command, output_of, this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
 from diffusers_helper.errors import LongtakeError
@@ -94,13 +93,13 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     report = examine(arguments.model, given_path(arguments.outputs, "outputs"), environ, local=local)
     if arguments.json:
         findings = [asdict(finding) for finding in report.findings]
-        say(json.dumps({"ok": report.is_well, "findings": findings}) + "\n")
+        say(json.dumps({"ok": report.is_well, "findings": findings}))
     else:
         for finding in report.findings:
-            say(f"{_MARKS[finding.level]:<8}{finding.topic:<12}{finding.text}\n")
+            say(f"{_MARKS[finding.level]:<8}{finding.topic:<12}{finding.text}")
             if finding.remedy:
-                say(f"{'':<20}-> {finding.remedy}\n")
-        say("A job would work.\n" if report.is_well else "A job would fail.\n")
+                say(f"{'':<20}-> {finding.remedy}")
+        say("A job would work." if report.is_well else "A job would fail.")
     return 0 if report.is_well else EXIT_FAILED
 
 
@@ -108,9 +107,9 @@ def _forget(local: Local) -> int:
     try:
         count = local.learned.forget()
     except OSError as error:
-        sys.stderr.write(f"{local.learned.file} cannot be removed ({error.strerror}).\n")
+        complain(f"{local.learned.file} cannot be removed ({error.strerror}).")
         return EXIT_FAILED
-    say(f"Forgot {count_text(count, 'smaller plan')}: the next job uses all that the cap allows.\n")
+    say(f"Forgot {count_text(count, 'smaller plan')}: the next job uses all that the cap allows.")
     return 0
 
 

@@ -7,35 +7,31 @@ import os
 import shlex
 import signal
 import sys
-import threading
-from collections.abc import Callable
 from dataclasses import replace
-from types import FrameType, TracebackType
-from typing import IO, NoReturn
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
-    EXIT_CANCELLED,
     EXIT_FAILED,
     take_engine_environment,
     take_find_mode,
 )
 from app.commands.origin import Origin, chosen_origin, save_given, usable_model
 from app.commands.plan import check_memory
+from app.commands.signals import Signals
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
 from app.jobs.job import BEGUN, Job, NoSuchJob
 from app.jobs.service import JobService, ServiceStopped
-from app.jobs.stdio import say, take_stdout
+from app.jobs.stdio import complain, say, take_stdout
 from app.machine import cache_folder, this_profile
 from app.report_text import report_text
+from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import INPUT_CODES
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_RESUME = "python -m app generate --resume {job} --outputs {outputs}\n"
+_RESUME = "python -m app generate --resume {job} --outputs {outputs}"
 _INTERRUPTED = f"Interrupted. Continue with: {_RESUME}"
 _LEFT = f"The other program makes the job. Follow it with: {_RESUME}"
 _FOLLOWS = (
@@ -68,18 +64,21 @@ def make_video(arguments: argparse.Namespace) -> int:
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
-    codes = list[int]()
-    service = _service(arguments, origin)
+    return _follow(_service(arguments, origin), origin, arguments)
+
+
+def _follow(service: JobService, origin: Origin, arguments: argparse.Namespace) -> int:
+    """Queue the jobs, show them until their ends, and return the exit code."""
+    jobs, codes = list[Job](), list[int]()
     with Signals() as signals:
-        jobs = origin.queue(service)
-        known = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
-        stdout = take_stdout()
 
         def end() -> None:
-            for job in jobs:
-                service.cancel(job.id)
-            if not service.is_follower:  # otherwise the end comes from the other program
-                service.stop()
+            try:
+                for job in jobs:
+                    service.cancel(job.id)
+            finally:
+                if not service.is_follower:  # otherwise the end comes from the other program
+                    service.stop()
 
         def hurry() -> None:
             service.hurry()
@@ -87,9 +86,13 @@ def make_video(arguments: argparse.Namespace) -> int:
                 service.stop()
 
         signals.cancel, signals.interrupt, signals.hurry = end, service.stop, hurry
+        jobs += origin.queue(service)
+        known = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
+        stdout = take_stdout()
         try:
             if not jobs[0].is_over:
                 service.start(adopt=False)
+            signals.repeat()
             for job in jobs:
                 display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
                 last = _show(service, job, known, display)
@@ -98,12 +101,9 @@ def make_video(arguments: argparse.Namespace) -> int:
             if signals.number in (None, signal.SIGINT):
                 end()
             service.stop()
-    for job, code in zip(jobs, codes, strict=True):
-        _say_how_it_ended(service, job.id, code, arguments.outputs)
-    code = next(filter(None, codes), 0)
-    if arguments.in_process:
-        _end_now(stdout, code)
-    return code
+        for job, code in zip(jobs, codes, strict=True):
+            _say_how_it_ended(service, job.id, code, arguments.outputs)
+    return next(filter(None, codes), 0)
 
 
 def _service(arguments: argparse.Namespace, origin: Origin) -> JobService:
@@ -173,16 +173,6 @@ def _circumstances(service: JobService, job_id: str, told: str) -> str:
     return _LEADS if told in (_FOLLOWS, _LEADS) else ""
 
 
-def _end_now(stdout: IO[bytes], code: int) -> NoReturn:
-    """End the process at once, because a job's thread may still be inside a native library.
-
-    In that case, the interpreter's ordinary end would abort.
-    """
-    stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str) -> None:
     """Print the place of a failed job's report, or the command that continues an unfinished job."""
     try:
@@ -193,14 +183,14 @@ def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str)
         _report(service, job)
     elif code > 128 and not job.is_over:
         text = _LEFT if job.state in BEGUN else _INTERRUPTED
-        sys.stderr.write(text.format(job=job.id, outputs=shlex.quote(outputs)))
+        complain(text.format(job=job.id, outputs=shlex.quote(outputs)))
 
 
 def _print_requests(origin: Origin, *, as_json: bool) -> int:
     """Print the settings of the videos that would be made, one line each, and return the exit code."""
     for number, request in enumerate(origin.requests, 1):
         words = f"{number}: {request.seconds:g} s, {request.mode}, seed {request.seed}, {request.prompt!r}"
-        say((request.to_json() if as_json else words) + "\n")
+        say(request.to_json() if as_json else words)
     return 0
 
 
@@ -211,7 +201,7 @@ def _report(service: JobService, job: Job) -> None:
         write_atomic(file, report_text(service, job.id).encode())
     except OSError:  # for example a full disk, which the failure itself has reported
         return
-    sys.stderr.write(f"A report of the problem, without private paths, is in {file}\n")
+    complain(f"A report of the problem, without private paths, is in {file}")
 
 
 def _exit_code(last: Event | None) -> int:
@@ -220,48 +210,3 @@ def _exit_code(last: Event | None) -> int:
     if isinstance(last, Cancelled):
         return EXIT_CANCELLED
     return EXIT_BAD_INPUT if isinstance(last, Failed) and last.code in INPUT_CODES else EXIT_FAILED
-
-
-class Signals:
-    """A context manager that maps Ctrl-C and termination signals to the callbacks below.
-
-    While `cancel` and `interrupt` are not set, the signals raise KeyboardInterrupt.
-
-    Attributes:
-        cancel: Called in a thread at the first Ctrl-C.
-        interrupt: Called in a thread at the first SIGTERM or SIGHUP, for example at a shutdown.
-        hurry: Called in a thread at a second signal, to end the current job; a third one ends the process.
-        number: The first signal.
-    """
-
-    def __init__(self) -> None:
-        self.cancel: Callable[[], None] | None = None
-        self.interrupt: Callable[[], None] | None = None
-        self.hurry: Callable[[], None] | None = None
-        self.number: int | None = None
-        self._hurried = False
-        self._before: dict[signal.Signals, object] = {}
-
-    def __enter__(self) -> Signals:
-        for number in _SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup the signal is ignored
-                self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        act = self.cancel if number == signal.SIGINT else self.interrupt
-        if act is None:
-            raise KeyboardInterrupt
-        if self.number is not None:
-            if self._hurried:
-                os._exit(128 + self.number)  # the engine ends with this process
-            self._hurried, act = True, self.hurry or act
-        else:
-            self.number = number
-        threading.Thread(target=act, name="signal", daemon=True).start()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from app.commands.arguments import EXIT_BAD_INPUT
-from app.jobs.stdio import say
+from app.jobs.stdio import complain, say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.inspect import Inspection, inspect_checkpoint
@@ -68,20 +67,20 @@ def print_inspection(arguments: argparse.Namespace) -> int:
             "Check the path.",
         ) from error
     if arguments.json:
-        say(facts.to_json() + "\n")
+        say(facts.to_json())
     elif facts.tensors or facts.parts or not facts.problems:
-        say(_words(facts))
+        say(*_lines(facts))
     if not facts.problems:
         return 0
-    sys.stderr.write(f"{facts.problems[0]}\n")
+    complain(facts.problems[0])
     return EXIT_BAD_INPUT
 
 
-def _words(facts: Inspection) -> str:
+def _lines(facts: Inspection) -> list[str]:
     shares = ", ".join(f"{share:.1%} {name}" for name, share in facts.dtypes.items())
     size = f"{count_text(facts.tensors, 'tensor')}, {gb_text(facts.bytes)} GB"
     model = " ".join(filter(None, (facts.model or "not known", facts.variant)))
-    lines = [
+    return [
         f"{facts.path}: {facts.format or 'no known format'}, {gb_text(facts.file_bytes)} GB",
         f"model: {model}, with the names of {STYLE_WORDS[facts.key_style]}"
         if facts.tensors
@@ -91,7 +90,6 @@ def _words(facts: Inspection) -> str:
         *facts.hints,
         *facts.problems[1:],  # the first one goes to standard error
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _part(facts: Inspection) -> str:

@@ -71,7 +71,7 @@ def _run(verb: JobVerb, arguments: argparse.Namespace) -> int:
 
 def tell(arguments: argparse.Namespace, job: Job, text: str, **more: Any) -> None:
     """Print a job, either as JSON together with `more`, or as the given text."""
-    say(f"{json.dumps({**record(job), **more}) if arguments.json else command_words(text)}\n")
+    say(json.dumps({**record(job), **more}) if arguments.json else command_words(text))
 
 
 def _line(job: Job) -> str:
@@ -106,8 +106,7 @@ def _show(service: JobService, arguments: argparse.Namespace) -> int:
         if name in SETTINGS and value is not None
     ]
     lines += [f"{_clock(one['time'])} {one['state']}. {one['reason']}".rstrip() for one in shown["states"]]
-    text = "\n".join(filter(None, lines))
-    say(f"{json.dumps(shown) if arguments.json else command_words(text)}\n")
+    say(*([json.dumps(shown)] if arguments.json else map(command_words, filter(None, lines))))
     return 0
 
 
@@ -205,7 +204,7 @@ def _restore(service: JobService, arguments: argparse.Namespace) -> int:
 def _rebuild(service: JobService, arguments: argparse.Namespace) -> int:
     service.queue.rebuild()
     count = service.history.count()
-    say(f"{json.dumps({'jobs': count}) if arguments.json else f'Jobs in the folder: {count}'}\n")
+    say(json.dumps({"jobs": count}) if arguments.json else f"Jobs in the folder: {count}")
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +14,7 @@ from app.commands.arguments import check_proxies, command_words, given_settings,
 from app.commands.models.downloading import download
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.jobs.stdio import say
+from app.jobs.stdio import complain, say
 from app.several.batch import read_batch, variants
 from app.several.presets import load_preset, presets_folder, save_preset
 from diffusers_helper.errors import InputError, LongtakeError
@@ -140,13 +139,13 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
 def save_given(arguments: argparse.Namespace) -> int:
     """Save the settings of the arguments as a preset, and return the exit code."""
     file = save_preset(presets_folder(), arguments.save_preset, _given(arguments))
-    say(f"{file}\n")
+    say(str(file))
     return 0
 
 
 def _tell(recipe: Recipe) -> None:
     for notice in recipe.notices:
-        sys.stderr.write(command_words(notice) + "\n")
+        complain(command_words(notice))
 
 
 def request_of(arguments: argparse.Namespace) -> GenerationRequest:
@@ -176,7 +175,7 @@ def _batch(arguments: argparse.Namespace) -> Origin:
     file = given_path(arguments.batch, "batch")
     batch = read_batch(file, _given(arguments), allow_folder=True)
     for problem in batch.problems:
-        sys.stderr.write(f"{file.name}, line {problem.line}: {command_words(problem.text)}\n")
+        complain(f"{file.name}, line {problem.line}: {command_words(problem.text)}")
     if batch.problems:
         raise InputError(
             f"{len(batch.problems)} lines of {file.name} cannot be used; nothing was started.",
@@ -243,7 +242,7 @@ def _branched(arguments: argparse.Namespace) -> Origin:
         else:
             job = service.queue.extend(arguments.branch, longer or 0.0, **given)
         kept = Lineage.read(JobFolder(job.folder).lineage).kept
-        sys.stderr.write(kept_words(job.request, kept) + "\n")
+        complain(kept_words(job.request, kept))
         return [job]
 
     return Origin(queue)

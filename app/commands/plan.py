@@ -6,12 +6,11 @@ import argparse
 import json
 import logging
 import os
-import sys
 from dataclasses import asdict
 from typing import Any
 
 from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, given_settings
-from app.jobs.stdio import say
+from app.jobs.stdio import complain, say
 from app.machine import named_machine, this_local, this_machine, this_profile
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError, LongtakeError
@@ -70,11 +69,10 @@ def print_plan(arguments: argparse.Namespace) -> int:
                 "remedies": [*map(command_words, error.remedies)],
                 "stage": error.stage, "smallest_cap_bytes": error.smallest_cap_bytes,
             }  # fmt: skip
-            say(json.dumps(refusal) + "\n")
-        sys.stderr.write(error_line(error))
+            say(json.dumps(refusal))
+        complain(error_line(error))
         return EXIT_BAD_INPUT
-    text = json.dumps(_as_json(plan, profile)) + "\n" if arguments.json else _as_text(plan, profile, info)
-    say(text)
+    say(*([json.dumps(_as_json(plan, profile))] if arguments.json else _as_lines(plan, profile, info)))
     return 0
 
 
@@ -138,7 +136,7 @@ def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
     }
 
 
-def _as_text(plan: VideoPlan, profile: Profile, info: ModelInfo) -> str:
+def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
     job, budget = plan.job, plan.job.budget
     rows: list[tuple[str, ...]] = [_HEADER]
     for stage, cost in zip(job.stages, plan.costs, strict=True):
@@ -153,13 +151,13 @@ def _as_text(plan: VideoPlan, profile: Profile, info: ModelInfo) -> str:
     table = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    head = (
+    head = [
         f"{info.title}: {plan.width}x{plan.height}, {count_text(plan.sections, 'section')}, {plan.frames} "
-        f"frames, on {profile.machine.name} (profile {profile.family}).\n"
+        f"frames, on {profile.machine.name} (profile {profile.family}).",
         f"Cap {gb_text(budget.cap_bytes)} of {gb_text(budget.total_bytes)} GB, preserved "
         f"{gb_text(budget.preserved_in_force)} GB, reserve {gb_text(budget.reserve_bytes)} GB, VAE tiles of "
-        f"{job.vae_tile_px} pixels. All figures are GB of 1024^3 bytes.\n"
-    )
+        f"{job.vae_tile_px} pixels. All figures are GB of 1024^3 bytes.",
+    ]
     reasons = [
         f"{STAGES[stage.stage].network}: {stage.reason}" for stage in job.stages if stage.streamed_blocks
     ]
@@ -170,4 +168,4 @@ def _as_text(plan: VideoPlan, profile: Profile, info: ModelInfo) -> str:
         *([plan.preserved.words] if plan.preserved and plan.preserved.words else []),
         *plan.notes,
     ]
-    return "\n".join([head, *table, "", *tail]) + "\n"
+    return [*head, "", *table, "", *tail]

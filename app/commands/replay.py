@@ -45,5 +45,5 @@ def replay_stage(arguments: argparse.Namespace) -> int:
     from diffusers_helper.output.replay import replay
 
     found = replay(file, this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
-    say(f"{found}\n")
+    say(str(found))
     return EXIT_FAILED if found.difference else 0

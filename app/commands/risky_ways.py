@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.jobs.stdio import prepare_streams
+
 if TYPE_CHECKING:
     import torch
 
@@ -41,7 +43,10 @@ def measure_risky(
             target=_measure, args=(list(map(str, waiting)), str(device), folder, again), daemon=True
         )
         process.start()
-        process.join()
+        try:
+            process.join()
+        finally:
+            process.kill()  # Ctrl-C ends it, too
         if process.exitcode == 0:
             return
         death = condemn_interrupted(RouteStore(folder), cases[0].arch)
@@ -68,6 +73,7 @@ def _measure(cases: list[str], device: str, folder: Path, again: bool) -> None:
     from cache.conv_routes import ConvCase, RouteStore
     from diffusers_helper.miopen_fallback import classify
 
+    prepare_streams()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     routes = RouteStore(folder)
     for case in map(ConvCase.from_text, cases):

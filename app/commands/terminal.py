@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from app.commands.arguments import error_line
 from app.jobs.job import Job
-from app.jobs.stdio import explained
+from app.jobs.stdio import complain, explained
 from diffusers_helper.events import (
     STAGES,
     Cancelled,
@@ -25,6 +25,7 @@ from diffusers_helper.events import (
     Warned,
     to_dict,
 )  # fmt: skip
+from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.packing import FPS
 from diffusers_helper.units import count_text, duration, gb_text
 
@@ -40,13 +41,13 @@ class JsonLines:
 
     def tell(self, text: str) -> None:
         """Write a sentence about the job to standard error."""
-        self._stderr.write(f"{text}\n")
+        complain(text)
 
     def show(self, event: Event) -> None:
         """Write the event as one line of JSON."""
         _write_line(self._stdout, json.dumps(to_dict(event), allow_nan=False))
         if isinstance(event, Failed):
-            self._stderr.write(error_line(event))
+            complain(error_line(event))
 
 
 class ProgressBar:
@@ -125,16 +126,17 @@ class ProgressBar:
         elif isinstance(event, Cancelled | Failed):
             video = event.video
             if isinstance(event, Failed):
-                self._say(error_line(event).rstrip())
+                self._say(error_line(event))
             else:
                 self._say("Cancelled.")
             if video is not None:
                 self._say(f"The video so far has {event.frames} frames.")
         if video is not None:
-            _write_line(self._stdout, video)
+            # A program gets the path as it is.
+            _write_line(self._stdout, one_line(video) if self._stdout.isatty() else video)
 
     def _say(self, text: str) -> None:
-        tqdm.write(text, file=self._stderr)
+        tqdm.write(one_line(text), file=self._stderr)
         self._stderr.flush()
 
 

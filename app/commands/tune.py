@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from app.commands.arguments import (
-    EXIT_CANCELLED,
     EXIT_FAILED,
     Parser,
     add_find_mode,
@@ -24,12 +23,15 @@ from app.commands.arguments import (
     take_engine_environment,
     take_find_mode,
 )
-from app.commands.generate import Signals
 from app.commands.risky_ways import measure_risky
+from app.commands.signals import Signals
+from app.jobs.stdio import say
 from app.machine import this_profile
 from app.miopen import routes_folder
+from app.starting import EXIT_CANCELLED
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError
+from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.request import SETTINGS
@@ -216,7 +218,7 @@ def _in_words(text: str, case: ConvCase) -> str:
 
 def _report(results: list[dict[str, Any]], as_json: bool, facts: dict[str, Any], case: ConvCase) -> None:
     if as_json:
-        sys.stdout.write(json.dumps({**facts, "routes": str(routes_folder()), "results": results}) + "\n")
+        say(json.dumps({**facts, "routes": str(routes_folder()), "results": results}))
         return
     counts: dict[str, int] = {}
     plain = chosen = 0.0
@@ -234,7 +236,7 @@ def _report(results: list[dict[str, Any]], as_json: bool, facts: dict[str, Any],
             f"One call of each shape that the plain way supports: {chosen:.0f} ms instead of {plain:.0f} ms "
             f"({plain / chosen:.2f} times as fast)"
         )
-    sys.stdout.write("\n".join([*lines, f"Kept in {routes_folder()}", ""]))
+    say(*lines, f"Kept in {routes_folder()}")
 
 
 def _aspect(text: str) -> tuple[int, int]:
@@ -269,4 +271,4 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    tqdm.write(text, file=sys.stderr)
+    tqdm.write(one_line(text), file=sys.stderr)

@@ -81,11 +81,12 @@ class JobService:
             self._store.outputs / INDEX_FOLDER / "patience.json", card_in_use(os.environ)
         )
         retention = Retention.from_environment(os.environ)
-        self._worker = Worker(
+        # Another thread may stop the service at any moment, and forget the worker.
+        self._worker = worker = Worker(
             self._store, self._engine, patience, self._notify, retention=retention, adopts=adopt
         )
         try:
-            self._worker.start(warm=warm)
+            worker.start(warm=warm)
         except TROUBLE as error:
             self._worker = None
             raise unwritable(self._outputs, error) from error

@@ -1,22 +1,47 @@
-"""Tools for standard streams: exclusive use of stdin and stdout, and the end of a child's standard error."""
+"""Tools for standard streams: what is written to them, their exclusive use, and the end of a child's."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import logging
 import os
 import sys
 import threading
-from collections.abc import Generator
-from typing import IO
+from collections.abc import Generator, Iterable
+from typing import IO, Any, TextIO, cast
 
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.machine.terminal import LogLines, one_line, visible
 
 
-def open_closed_streams() -> None:
-    """Open the null device for each standard stream with which the process was started closed (`>&-`).
+class _Shown:
+    """A text stream that shows control characters, instead of passing them on to a terminal."""
 
-    Otherwise the next opened file would get the stream's number, and printed text would go into that file.
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text. A carriage return at its beginning is passed on, since progress bars begin so."""
+        start = text[: text.startswith("\r")]
+        self._stream.write(start + visible(text[len(start) :]))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def prepare_streams() -> None:
+    """Make the standard streams safe to write any text to. A program calls this before anything else.
+
+    Each stream with which the process was started closed (`>&-`) becomes the null device. Otherwise the next
+    opened file would get the stream's number, and printed text would go into that file.
     """
     for number in (0, 1, 2):
         try:
@@ -26,6 +51,15 @@ def open_closed_streams() -> None:
     sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = _shown(sys.stdout), _shown(sys.stderr)
+
+
+def _shown(stream: TextIO) -> TextIO:
+    if isinstance(stream, _Shown):
+        return stream
+    with contextlib.suppress(AttributeError):  # it is not a plain file
+        cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")  # its encoding may lack some
+    return cast(TextIO, _Shown(stream))
 
 
 def start_log(level: int | str) -> None:
@@ -35,19 +69,27 @@ def start_log(level: int | str) -> None:
     """
     console = logging.StreamHandler()
     console.setLevel(level)
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=level, handlers=[console])
+    console.setFormatter(LogLines("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[console])
 
 
-def say(text: str) -> None:
-    """Write a text to standard output at once.
+def say(*lines: str) -> None:
+    r"""Write lines to standard output at once. A line break within a line, as in a name, is shown as \n.
 
     Raises:
         BrokenPipeError: If the reader has closed the pipe.
         LongtakeError: If it cannot be written, for example on a full disk.
     """
     with explained():
-        sys.stdout.write(text)
+        sys.stdout.write("".join(f"{one_line(line)}\n" for line in lines))
         sys.stdout.flush()
+
+
+def complain(*lines: str) -> None:
+    """Write lines to standard error like `say`. If they cannot be written, this is ignored."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write("".join(f"{one_line(line)}\n" for line in lines))
+        sys.stderr.flush()
 
 
 @contextlib.contextmanager
@@ -99,6 +141,8 @@ def take_stdin() -> IO[bytes]:
 class ErrorTail:
     """The end of a child's standard error, all of which is also passed on to this process's own.
 
+    Native libraries write to it, too, so control characters are shown here as well.
+
     Args:
         pipe: The pipe from the child.
     """
@@ -122,10 +166,13 @@ class ErrorTail:
             return self._tail.decode(errors="replace")
 
     def _pump(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         with self._pipe as pipe:
             while data := os.read(pipe.fileno(), self._CHUNK_BYTES):
                 with self._lock:
                     self._tail = (self._tail + data)[-self._MOST_BYTES :]
+                parts = decoder.decode(data).split("\r")  # progress bars begin with it
+                shown = "\r".join(map(visible, parts)).encode()
                 with contextlib.suppress(OSError):  # our own standard error may be closed
-                    while data:
-                        data = data[os.write(2, data) :]
+                    while shown:
+                        shown = shown[os.write(2, shown) :]

@@ -8,13 +8,11 @@ import os
 import re
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Sequence
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
-    EXIT_CANCELLED,
     EXIT_FAILED,
     Parser,
     add_find_mode,
@@ -25,9 +23,10 @@ from app.commands.arguments import (
     take_find_mode,
 )  # fmt: skip
 from app.jobs.service import JobService
-from app.jobs.stdio import open_closed_streams, say, start_log
+from app.jobs.stdio import complain, say, start_log
 from app.machine import know_added_models, this_profile
 from app.reading.process import reading_elsewhere
+from app.starting import EXIT_CANCELLED, prepare
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, short_repr
@@ -41,14 +40,14 @@ _ENGINE_SECONDS, _END_SECONDS = 3.0, 4.5
 _HOST_NAME = re.compile(r"\[[0-9a-f:.]+\]|[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?", re.IGNORECASE)
 _COMPANY = (
     "Another Longtake program makes the jobs in {outputs}: this page shows and queues them, and makes them "
-    "itself once the other program has ended.\n"
+    "itself once the other program has ended."
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve the page until Ctrl-C or SIGTERM, and return the exit code."""
-    open_closed_streams()
     try:
+        prepare(os.environ)
         know_added_models()
         arguments = _parser().parse_args(argv)
         start_log(logging.INFO if arguments.verbose else logging.WARNING)
@@ -60,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with reading_elsewhere():
             return _serve(arguments, auth, port)
     except LongtakeError as error:
-        sys.stderr.write(error_line(error))
+        complain(error_line(error))
         return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
     except BrokenPipeError:  # the reader of the output has gone
         return EXIT_CANCELLED
@@ -206,9 +205,9 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         )  # fmt: skip
         # The engine starts only now, because it would slow down the start of the page.
         service.start(warm=True)
-        say(f"Longtake is running at {url}\nPress Ctrl-C to end it.\n")
+        say(f"Longtake is running at {url}", "Press Ctrl-C to end it.")
         if service.is_follower:
-            sys.stderr.write(_COMPANY.format(outputs=outputs))
+            complain(_COMPANY.format(outputs=outputs))
         signals.wait()
         _end_within(_END_SECONDS)
     finally:
@@ -229,7 +228,8 @@ class _StopSignals:
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._seen = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup the signal is ignored
+            # Under nohup, a closed terminal is to be ignored.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
 
     def wait(self) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.machine.terminal import LogLines
 
 # The loggers whose records are written; those of other libraries are not.
 _PACKAGES = ("diffusers_helper", "cache")
@@ -28,7 +29,7 @@ def job_log(file: Path) -> Iterator[None]:
     If the file cannot be written, this is ignored, since a log must not end a job.
     """
     handler = _BoundedFile(file)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(LogLines("%(asctime)s %(levelname)s %(message)s"))
     loggers = {name: logging.getLogger(name) for name in _PACKAGES}
     levels = {name: logger.level for name, logger in loggers.items()}
     for logger in loggers.values():

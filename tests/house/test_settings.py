@@ -154,4 +154,4 @@ def test_names_that_no_surface_knows_stay() -> None:
     error = LongtakeError("`nothing` failed.", "Ask `doctor`, or look at `a b`.")
     assert str(error) == "nothing failed. Ask python -m app doctor, or look at `a b`."
     assert page_words(error.remedy) == "Ask python -m app doctor, or look at `a b`."
-    assert arguments.error_line(error) == f"{error}\n"
+    assert arguments.error_line(error) == str(error)

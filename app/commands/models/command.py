@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.commands.arguments import EXIT_CANCELLED, EXIT_FAILED, Parser, check_proxies
+from app.commands.arguments import EXIT_FAILED, Parser, check_proxies
 from app.commands.inspect import add_inspect_arguments, print_inspection
 from app.commands.models.add import add_model_arguments, forget_model, take_model
 from app.commands.models.convert import add_convert_arguments, convert, facts_of
@@ -18,7 +18,9 @@ from app.commands.models.downloading import download
 from app.commands.models.plans import add_plan_arguments, print_card_plans
 from app.commands.verbs import Verb, add_verbs
 from app.jobs.stdio import say
+from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.holdings import Holding, check_own_files, holdings, plan_removal, remove, verify
@@ -46,9 +48,9 @@ def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
         one.set_defaults(run=verb.run, verbose=False, named=named)
 
 
-def _tell(arguments: argparse.Namespace, text: str, **facts: Any) -> None:
-    """Print facts as one line of JSON, if the arguments ask for it, and otherwise as text."""
-    say(f"{json.dumps(facts) if arguments.json else text}\n")
+def _tell(arguments: argparse.Namespace, *lines: str, **facts: Any) -> None:
+    """Print facts as one line of JSON, if the arguments ask for it, and otherwise as lines of text."""
+    say(*([json.dumps(facts)] if arguments.json else lines))
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -62,7 +64,7 @@ def _list(arguments: argparse.Namespace) -> int:
         size = f"{gb_text(here)} GB here" + ("" if complete else f", about {gb_text(missing)} GB missing")
         lines = [f"{name}: {info.title}, {state}, {size}", *(f"  {_part_line(one)}" for one in parts)]
         _tell(
-            arguments, "\n".join(lines), model=name, title=info.title, state=state, here_bytes=here,
+            arguments, *lines, model=name, title=info.title, state=state, here_bytes=here,
             missing_bytes=missing, parts=[_part_facts(one) for one in parts],
         )  # fmt: skip
     return 0
@@ -98,7 +100,7 @@ def _get(arguments: argparse.Namespace) -> int:
     if not absence.has_room:
         raise NotHere(absence)
     if not arguments.json:
-        say(f"{info.name}: {absence.sizes} in {absence.folder}\n")
+        say(f"{info.name}: {absence.sizes} in {absence.folder}")
     download(info, as_json=arguments.json)
     _tell(arguments, f"{info.name}: complete", model=info.name, state="complete")
     return 0
@@ -112,9 +114,9 @@ def _verify(arguments: argparse.Namespace) -> int:
             if verdict.checked
             else "headers and sizes correct"
         )
-        text = f"{verdict.part}: {how}" if not verdict.problems else "\n".join(verdict.problems)
+        lines = verdict.problems or [f"{verdict.part}: {how}"]
         _tell(
-            arguments, text, model=arguments.model, part=verdict.part, checksums=verdict.checked,
+            arguments, *lines, model=arguments.model, part=verdict.part, checksums=verdict.checked,
             problems=verdict.problems,
         )  # fmt: skip
         whole = whole and not verdict.problems
@@ -146,7 +148,7 @@ def _remove(arguments: argparse.Namespace) -> int:
         ) from error
     kept = [f"{part} stays because it is used by {', '.join(u)}." for part, u in removal.kept.items()]
     _tell(
-        arguments, "\n".join([f"Removed {what}.", *kept]), model=info.name, removed_bytes=removal.num_bytes,
+        arguments, f"Removed {what}.", *kept, model=info.name, removed_bytes=removal.num_bytes,
         parts=list(removal.files), kept=removal.kept,
     )  # fmt: skip
     return 0
@@ -177,7 +179,7 @@ def _is_agreed(arguments: argparse.Namespace, what: str) -> bool:
         return True
     if not sys.stdin.isatty():
         raise InputError(f"This would remove {what}.", "Add --yes to do so.")
-    sys.stderr.write(f"Remove {what}? [y/N] ")
+    sys.stderr.write(one_line(f"Remove {what}? [y/N] "))
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -201,7 +203,7 @@ def _add(arguments: argparse.Namespace) -> int:
             f"Make a video with: python -m app generate --model {info.name} --image PICTURE --prompt TEXT"
         )
     facts = {part: {"path": found.path, "inspection": asdict(found.facts)} for part, found in parts.items()}
-    _tell(arguments, "\n".join(lines), model=info.name, title=info.title, state="added", parts=facts)
+    _tell(arguments, *lines, model=info.name, title=info.title, state="added", parts=facts)
     return 0
 
 

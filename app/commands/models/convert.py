@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.commands.arguments import EXIT_CANCELLED, Parser
+from app.commands.arguments import Parser
 from app.commands.models.add import base_key, default_base
 from app.commands.models.downloading import Progress
+from app.commands.signals import Signals
+from app.jobs.stdio import complain
+from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.files import given_path
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart, name_for
@@ -137,15 +138,15 @@ def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: arg
     from diffusers_helper.models.loading.copying import copy_weights
 
     progress = Progress(name, "converting", as_json=arguments.json)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # which leaves nothing behind, either
     try:
-        copy_weights(
-            _PART, place, info.parts[_PART].config, folder,
-            model=info.name, weight_dtype=arguments.weight_dtype, on_bytes=progress.show,
-        )  # fmt: skip
+        with Signals():
+            copy_weights(
+                _PART, place, info.parts[_PART].config, folder,
+                model=info.name, weight_dtype=arguments.weight_dtype, on_bytes=progress.show,
+            )  # fmt: skip
     except KeyboardInterrupt:
         progress.end()
-        sys.stderr.write("Interrupted. Nothing of the copy was kept.\n")
+        complain("Interrupted. Nothing of the copy was kept.")
         raise SystemExit(EXIT_CANCELLED) from None
     except InputError:
         raise
@@ -157,7 +158,6 @@ def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: arg
     except ValueError as error:
         raise LongtakeError(f"{place} cannot be read ({first_line(error)}).", "Use another file.") from error
     finally:
-        signal.signal(signal.SIGTERM, before)
         progress.end()
 
 

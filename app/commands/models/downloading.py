@@ -7,14 +7,15 @@ import sys
 import threading
 import time
 
-from app.commands.arguments import EXIT_CANCELLED
-from app.jobs.stdio import say
+from app.jobs.stdio import complain, say
+from app.starting import EXIT_CANCELLED
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.models.downloads import Speed
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.units import about, gb_text
 
 _LIVE_SECONDS, _JSON_SECONDS = 0.2, 1.0
+_WIDTH = 78  # characters, which cover those of an earlier line
 _LINE_SECONDS = 10.0  # between two lines where there is no terminal
 
 
@@ -37,7 +38,7 @@ def download(info: ModelInfo, *, as_json: bool) -> None:
         get_model(info, CancelToken(), progress.show)
     except KeyboardInterrupt:
         progress.end()
-        sys.stderr.write("Interrupted. The next download continues from here.\n")
+        complain("Interrupted. The next download continues from here.")
         raise SystemExit(EXIT_CANCELLED) from None
     finally:
         progress.end()
@@ -74,11 +75,14 @@ class Progress:
         left = (total - done) / speed if speed else None
         if self._is_json:
             facts = {"model": self._model, "state": self._state, "done_bytes": done, "total_bytes": total}
-            say(json.dumps({**facts, "bytes_per_second": round(speed), "seconds_left": left}) + "\n")
+            say(json.dumps({**facts, "bytes_per_second": round(speed), "seconds_left": left}))
             return
         pace = f", {speed / 1e6:.1f} MB/s, {about(left)} left" if left else ""
         line = f"{self._model}: {gb_text(done)} of {gb_text(total)} GB{pace}"
-        sys.stderr.write(f"\r\033[K{line}" if self._is_live else f"{line}\n")
+        if not self._is_live:
+            complain(line)
+            return
+        sys.stderr.write(f"\r{line:<{_WIDTH}}")
         sys.stderr.flush()
 
     def end(self) -> None:

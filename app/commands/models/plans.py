@@ -57,23 +57,23 @@ def print_card_plans(arguments: argparse.Namespace) -> int:
     plans = plans_by_format(request, info) if arguments.formats else plans_by_card(request, info)
     if arguments.json:
         for plan in plans:
-            say(json.dumps({"model": info.name, **asdict(plan)}) + "\n")
+            say(json.dumps({"model": info.name, **asdict(plan)}))
         return 0
     if arguments.formats:
-        say(_formats_text(info, plans_by_format(request, info)))
+        say(*_formats_lines(info, plans_by_format(request, info)))
     else:
-        say(_cards_text(info, dtype, plans_by_card(request, info)))
+        say(*_cards_lines(info, dtype, plans_by_card(request, info)))
     return 0
 
 
-def _cards_text(info: ModelInfo, dtype: str, plans: Sequence[CardPlan]) -> str:
+def _cards_lines(info: ModelInfo, dtype: str, plans: Sequence[CardPlan]) -> list[str]:
     kinds = {SETTINGS["weight_dtype"].default: "as they are stored", AUTO: "in the type that suits each card"}
     kind = kinds.get(dtype, f"in {dtype} on the device")
     title = (
         f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), weights {kind}; GB of 1024^3 bytes."
     )
     table = _table([_HEADER, *(row for plan in plans for row in _rows(plan))])
-    return "\n".join([title, "", *table, "", _NOTE]) + "\n"
+    return [title, "", *table, "", *_NOTE.splitlines()]
 
 
 def _rows(plan: CardPlan) -> list[tuple[str, ...]]:
@@ -85,7 +85,7 @@ def _rows(plan: CardPlan) -> list[tuple[str, ...]]:
     return [(card, cap, *plan.default.cells), *automatic]
 
 
-def _formats_text(info: ModelInfo, plans: Sequence[FormatPlans]) -> str:
+def _formats_lines(info: ModelInfo, plans: Sequence[FormatPlans]) -> list[str]:
     title = (
         f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), by the format of the transformer's "
         "file; GB of 1024^3 bytes."
@@ -102,7 +102,7 @@ def _formats_text(info: ModelInfo, plans: Sequence[FormatPlans]) -> str:
             for one in plans
         ]
         lines += ["", f"With the {name} preserved memory:", "", *_table([header, *rows])]
-    return "\n".join([*lines, "", _FORMATS_NOTE]) + "\n"
+    return [*lines, "", *_FORMATS_NOTE.splitlines()]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -48,7 +48,7 @@ def _end_with_parent() -> None:
 
 
 def _say(**facts: Any) -> None:
-    say(json.dumps(facts) + "\n")
+    say(json.dumps(facts))
 
 
 class _Progress:

@@ -1,0 +1,74 @@
+"""The beginning and the end that all programs share: streams, rights of files, Ctrl-C and the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import NoReturn
+
+EXIT_CANCELLED = 130
+UMASK_VARIABLE = "LONGTAKE_UMASK"
+_OWNER_ALONE = 0o077
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Run a program, and end the process with its exit code.
+
+    Ctrl-C raises KeyboardInterrupt unless the program handles it, even if a shell has started the program
+    with `&`, which leaves the signal ignored. Another one ends the process at once, and the engine with it.
+
+    The interpreter's ordinary end is left out, as it can abort or hang while a thread is in a native library.
+    """
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if interrupted:
+            os._exit(EXIT_CANCELLED)
+        interrupted = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        code = main()
+        interrupted = True
+    except KeyboardInterrupt:  # there was nothing to tidy up
+        code = EXIT_CANCELLED
+    except SystemExit as end:  # by the parser of the arguments
+        code = end.code if isinstance(end.code, int) else 0
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+def prepare(environ: Mapping[str, str]) -> None:
+    """Prepare the streams, and the rights of the files that this process and its children make.
+
+    Raises:
+        InputError: If the variable for the rights has an invalid value.
+    """
+    # Until these modules are imported, `run` has to be ready for Ctrl-C.
+    import logging
+
+    from app.jobs.stdio import prepare_streams
+    from diffusers_helper.errors import InputError, short_repr
+
+    prepare_streams()
+    logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
+    given = environ.get(UMASK_VARIABLE, "")
+    try:
+        mask = int(given, 8) if given else _OWNER_ALONE
+    except ValueError:
+        mask = -1
+    if not 0 <= mask <= 0o777:
+        raise InputError(
+            f"{UMASK_VARIABLE} is {short_repr(given)}; expected the rights to withhold, such as 077 or 022.",
+            "Correct it, or leave it out.",
+        )
+    os.umask(mask)
