@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import IO, NoReturn
 
@@ -20,8 +19,7 @@ from app.commands.arguments import (
     take_engine_environment,
     take_find_mode,
 )
-from app.commands.origin import Origin, chosen_origin, save_given, usable_model
-from app.commands.plan import check_memory
+from app.commands.origin import Origin, check_changes_of, chosen_origin, save_given, usable_model
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
 from app.jobs.job import BEGUN, Job, NoSuchJob
@@ -69,7 +67,7 @@ def make_video(arguments: argparse.Namespace) -> int:
     if arguments.in_process:
         take_engine_environment()
     codes = list[int]()
-    service = _service(arguments, origin)
+    service = _service(arguments)
     with Signals() as signals:
         jobs = origin.queue(service)
         known = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
@@ -106,8 +104,8 @@ def make_video(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _service(arguments: argparse.Namespace, origin: Origin) -> JobService:
-    """Return the service for new jobs, or for a job to resume, after checking that a plan fits each of them.
+def _service(arguments: argparse.Namespace) -> JobService:
+    """Return the service for new jobs, or for a job to resume after checking that a plan fits it.
 
     Raises:
         InputError: If a job does not fit or does not exist, or if a picture cannot be used.
@@ -118,10 +116,8 @@ def _service(arguments: argparse.Namespace, origin: Origin) -> JobService:
     service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
     if wanted and (arguments.branch or service.job(wanted).is_resumable):
         usable_model(service.job(wanted).request.model, arguments)
-    for request in origin.to_check:
-        check_memory(request)
-    if arguments.resume and (old := service.job(arguments.resume)).is_resumable:
-        check_memory(replace(old.request, image=str(JobFolder(old.folder).input)))
+    if arguments.resume and service.job(arguments.resume).is_resumable:
+        check_changes_of(service, arguments.resume)
     return service
 
 
