@@ -184,14 +184,20 @@ class DoesNotFit(InputError):
         self.budget, self.demands, self.stage, self.side = budget, tuple(demands), stage.name, side
         self.smallest_cap_bytes = smallest_cap(budget, least.stages)
         weights, working = least_resident(stage.model), stage.working_bytes + budget.reserve_bytes
-        cap = gb_text(self.smallest_cap_bytes, up=True)
-        by_cap = f"Set `vram_cap_gb` to {cap} or more."
-        if self.is_too_large:
-            by_cap = f"It would fit into {cap} GB; this device has {gb_text(budget.total_bytes)} GB."
-        by_size = {None: "Or choose a smaller `resolution`.", 0: "No smaller `resolution` fits."}
-        by_tile = "Or leave out `vae_tile`." if len(demands) == 1 and demands[0].vae_tile_px else ""
-        ways = (by_cap, by_size.get(side, f"Or set `resolution` to {side} or less."), by_tile)
-        self.remedies = tuple(filter(None, ways))
+        cap, total = gb_text(self.smallest_cap_bytes, up=True), gb_text(budget.total_bytes)
+        by_size = f"set `resolution` to {side} or less" if side else "choose a smaller `resolution`"
+        has_own_tile = len(demands) == 1 and demands[0].vae_tile_px  # smaller ones were not tried
+        ways = (
+            "" if self.is_too_large else f"set `vram_cap_gb` to {cap} or more",
+            "" if side == 0 else by_size,
+            "leave out `vae_tile`" if has_own_tile else "",
+        )
+        sentences = [f"{way}." for way in ways if way]
+        self.remedies = (
+            *([f"It would fit into {cap} GB; this device has {total} GB."] if self.is_too_large else []),
+            *(one.capitalize() if not number else f"Or {one}" for number, one in enumerate(sentences)),
+            *(["No smaller `resolution` fits."] if side == 0 else []),
+        )
         super().__init__(
             f"Stage {stage.name} does not fit into {gb_text(budget.cap_bytes)} GB: "
             f"{gb_text(weights, up=True)} GB of {stage.model.name}'s weights must be on the device, and "

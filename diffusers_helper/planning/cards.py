@@ -77,6 +77,14 @@ class CardPlan:
     smallest_cap_bytes: int
 
     @property
+    def fits(self) -> tuple[Fit, ...]:
+        """Return the plans that a table shows: the default, and the other one if it keeps other weights."""
+        default, other = self.default, self.fewest_copies
+        if default is None or other is None:
+            return ()
+        return (default,) if other.resident_bytes == default.resident_bytes else (default, other)
+
+    @property
     def default_text(self) -> str:
         """Return the GB of weights on the device and streamed in each step, or the cap that would do."""
         return self._short(self.default)

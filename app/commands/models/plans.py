@@ -81,11 +81,11 @@ def _cards_text(info: ModelInfo, dtype: str, plans: Sequence[CardPlan]) -> str:
 
 def _rows(plan: CardPlan) -> list[tuple[str, ...]]:
     card = f"{plan.card_gb} GB"
-    if plan.default is None or plan.fewest_copies is None:
+    if not plan.fits:
         least = gb_text(plan.smallest_cap_bytes, up=True)
         return [(card, gb_text(plan.cap_bytes), f"does not fit; a cap of {least} GB would be enough")]
-    less = [] if plan.fewest_copies == plan.default else [("", "", *plan.fewest_copies.cells[1:])]
-    return [(card, *plan.default.cells), *less]
+    default, *less = plan.fits
+    return [(card, *default.cells), *(("", "", *fit.cells[1:]) for fit in less)]
 
 
 def _formats_text(info: ModelInfo, plans: Sequence[FormatPlans]) -> str:

@@ -190,7 +190,7 @@ def _card(plan: CardPlan) -> dict[str, Any]:
         "card": f"{plan.card_gb} GB",
         "cap": gb_text(plan.default.cap_bytes if plan.default else plan.cap_bytes),
         "least": gb_text(plan.smallest_cap_bytes, up=True),
-        "rows": [list(fit.cells[1:]) for fit in dict.fromkeys((plan.default, plan.fewest_copies)) if fit],
+        "rows": [list(fit.cells[1:]) for fit in plan.fits],
     }
 
 

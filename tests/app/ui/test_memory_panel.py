@@ -104,7 +104,7 @@ def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
     small = Planner(profile_for(named_machine("gfx1100:8"), {}))
     assert (small.defaults["vram_cap_gb"], small.defaults["preserved_gb"]) == (4.5, 2.5)
     state, text = told(small)
-    assert state == "fits, peak 5 GB"
+    assert state == "fits, peak 5.1 GB"
     assert "The default cap of 4.5 GB is too small for this video, which gets 5.1 GB." in text
 
 
@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_said_with_the_cap_that_would() -> None:
     state, text = told(RADEON, vram_cap_gb=4)
     assert state == "does not fit"
     least = re.findall(r"The smallest cap that works is ([\d.]+) GB", text)[0]
-    assert f"Set VRAM Cap to {least} GB or more or set Resolution to 352 or less." in text
+    assert f"Set VRAM Cap to {least} GB or more or set Resolution to 416 or less." in text
     assert told(RADEON, vram_cap_gb=float(least))[0].startswith("fits, peak ")
     state, text = told(RADEON, preserved_gb=19.9)
     assert state.startswith("fits, peak ")

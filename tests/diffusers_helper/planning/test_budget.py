@@ -213,7 +213,7 @@ def test_a_refusal_names_the_numbers_the_smallest_cap_and_its_remedies() -> None
     assert error.remedies == ("Set `vram_cap_gb` to 7 or more.", "Or choose a smaller `resolution`.")
     known = [DoesNotFit(error.budget, error.demands, side).remedies[1] for side in (384, 0)]
     assert known == ["Or set `resolution` to 384 or less.", "No smaller `resolution` fits."]
-    with pytest.raises(DoesNotFit, match=r"this device has 6 GB"):
+    with pytest.raises(DoesNotFit, match=r"this device has 6 GB. Choose a smaller resolution."):
         plan_stage(replace(budget, total_bytes=6 * GB), stage)
 
 
