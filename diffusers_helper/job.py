@@ -222,7 +222,7 @@ def open_job(
     video = GrowingVideo(opened.path, width=width, height=height, mode=request.mode, crf=request.crf)
     report = Report(opened.job, sections, video, on_event)
     report.started(width, height)
-    for doubt in filter(None, (video.doubt, plans.reason)):
+    for doubt in filter(None, (video.doubt, *plans.notes)):
         report.warned(doubt)
     if unknown := models.info.unknown_words(request.prompt):
         report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")

@@ -284,7 +284,7 @@ class JobMemory:
         plan = self._plans.plan
         record = {
             **self.usage(),
-            "preserved_bytes": plan.budget.preserved_in_force,
+            "preserved_bytes": plan.preserved_bytes,
             "reserve_bytes": plan.budget.reserve_bytes,
             "plan_peak_bytes": plan.peak_bytes,
             "keep_all_resident": plan.keep_all_resident,

@@ -193,7 +193,7 @@ def _cards(report: Report, machine: Machine, profile: Profile, root: Path) -> No
         )  # fmt: skip
     settings = (
         ("cap", gb_text(profile.cap_bytes.value) + " GB", profile.cap_bytes),
-        ("preserved", gb_text(profile.budget().preserved_in_force) + " GB", profile.preserved_bytes),
+        ("preserved", gb_text(profile.budget().preserved_bytes) + " GB", profile.preserved_bytes),
         ("VAE precision", profile.vae_dtype.value, profile.vae_dtype),
         ("VAE tile", str(profile.vae_tile.value), profile.vae_tile),
         ("attention", profile.attention.value, profile.attention),
@@ -307,7 +307,7 @@ def _job(report: Report, model: str, profile: Profile, root: Path, local: Local)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])
         plan = plan_video(
             request, info, profile,
-            learned=local.learned,
+            local=local,
             free_ram_bytes=host_memory(root).available or None,
             disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
         )  # fmt: skip

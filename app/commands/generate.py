@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import sys
-from dataclasses import replace
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
@@ -15,8 +14,7 @@ from app.commands.arguments import (
     take_engine_environment,
     take_find_mode,
 )
-from app.commands.origin import Origin, chosen_origin, save_given, usable_model
-from app.commands.plan import check_memory
+from app.commands.origin import Origin, check_changes_of, chosen_origin, save_given, usable_model
 from app.commands.signals import Signals
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
@@ -64,7 +62,7 @@ def make_video(arguments: argparse.Namespace) -> int:
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
-    return _follow(_service(arguments, origin), origin, arguments)
+    return _follow(_service(arguments), origin, arguments)
 
 
 def _follow(service: JobService, origin: Origin, arguments: argparse.Namespace) -> int:
@@ -106,8 +104,8 @@ def _follow(service: JobService, origin: Origin, arguments: argparse.Namespace) 
     return next(filter(None, codes), 0)
 
 
-def _service(arguments: argparse.Namespace, origin: Origin) -> JobService:
-    """Return the service for new jobs, or for a job to resume, after checking that a plan fits each of them.
+def _service(arguments: argparse.Namespace) -> JobService:
+    """Return the service for new jobs, or for a job to resume after checking that a plan fits it.
 
     Raises:
         InputError: If a job does not fit or does not exist, or if a picture cannot be used.
@@ -118,10 +116,8 @@ def _service(arguments: argparse.Namespace, origin: Origin) -> JobService:
     service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
     if wanted and (arguments.branch or service.job(wanted).is_resumable):
         usable_model(service.job(wanted).request.model, arguments)
-    for request in origin.to_check:
-        check_memory(request)
-    if arguments.resume and (old := service.job(arguments.resume)).is_resumable:
-        check_memory(replace(old.request, image=str(JobFolder(old.folder).input)))
+    if arguments.resume and service.job(arguments.resume).is_resumable:
+        check_changes_of(service, arguments.resume)
     return service
 
 

@@ -20,7 +20,7 @@ from app.commands.arguments import (
     command_words,
     given_settings,
 )  # fmt: skip
-from app.commands.origin import request_of
+from app.commands.origin import check_changes_of, request_of
 from app.commands.verbs import Verb, add_verbs
 from app.jobs.job import Job, JobState
 from app.jobs.record import full_record, record
@@ -156,6 +156,8 @@ def _resume(service: JobService, arguments: argparse.Namespace) -> int:
         service.queue.go_on()
     for job_id in arguments.jobs:
         was = service.job(job_id)
+        if was.is_resumable:
+            check_changes_of(service, job_id)
         job = service.resume(job_id)
         _queued(service, arguments, job)
         if not was.is_resumable:
@@ -165,6 +167,7 @@ def _resume(service: JobService, arguments: argparse.Namespace) -> int:
 
 def _branch(service: JobService, arguments: argparse.Namespace) -> int:
     changes = given_settings(arguments)
+    check_changes_of(service, arguments.job, changes)
     if arguments.keep is not None:
         job = service.queue.branch(arguments.job, arguments.keep, **changes)
     else:

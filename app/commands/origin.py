@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app.commands.arguments import check_proxies, command_words, given_settings, with_lora_paths
 from app.commands.models.downloading import download
+from app.commands.plan import check_plan
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
@@ -38,12 +39,10 @@ class Origin:
     Attributes:
         queue: Queues the jobs, or puts one back into the queue.
         requests: The requests of the jobs, if they are known beforehand.
-        to_check: The requests whose memory has to be checked, without those that need the same memory.
     """
 
     queue: Queue
     requests: tuple[GenerationRequest, ...] = ()
-    to_check: tuple[GenerationRequest, ...] = ()
 
 
 def add_origins(group: argparse._ActionsContainer) -> None:
@@ -100,10 +99,10 @@ def add_several(group: argparse._ActionsContainer) -> None:
 
 
 def chosen_origin(arguments: argparse.Namespace) -> Origin:
-    """Return the origin that the arguments describe.
+    """Return the origin that the arguments describe, after checking that this machine can make its videos.
 
     Raises:
-        InputError: If the arguments contradict each other or are invalid.
+        InputError: If the arguments contradict each other or are invalid, or if a video cannot be made here.
     """
     given = [name for name in ("resume", "recipe", "branch", "batch") if getattr(arguments, name)]
     if len(given) > 1:
@@ -149,31 +148,31 @@ def _tell(recipe: Recipe) -> None:
 
 
 def request_of(arguments: argparse.Namespace) -> GenerationRequest:
-    """Return the request for a new video that the arguments describe.
+    """Return the request for the new video of the arguments, after checking that it can be made here.
 
     Raises:
-        InputError: If a setting is missing or invalid.
+        InputError: If a setting is missing or invalid, or if the video cannot be made.
+        LongtakeError: If the model cannot be downloaded.
     """
     given = _given(arguments)
     for name in ("image", "prompt"):
         if name not in given:
             raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
-    model = usable_model(given.get("model", DEFAULT_MODEL), arguments)
-    given.setdefault("mode", model.modes[0])
-    return GenerationRequest.from_dict(given)
+    model = find_model(given.get("model", DEFAULT_MODEL), allow_folder=True)
+    request = GenerationRequest.from_dict({"mode": model.modes[0], **given})
+    check_plan(request)
+    usable_model(request.model, arguments)
+    return request
 
 
 def _several(arguments: argparse.Namespace, request: GenerationRequest, **others: Any) -> Origin:
     requests = variants(request, 1 if arguments.variants is None else arguments.variants)
-
-    # The engine checks a picture that is inside a recipe.
-    to_check = () if others.get("picture") else requests[:1]
-    return Origin(partial(_queue_all, requests, others), requests, to_check)
+    return Origin(partial(_queue_all, requests, others), requests)
 
 
 def _batch(arguments: argparse.Namespace) -> Origin:
     file = given_path(arguments.batch, "batch")
-    batch = read_batch(file, _given(arguments), allow_folder=True)
+    batch = read_batch(file, _given(arguments), check_plan, allow_folder=True)
     for problem in batch.problems:
         complain(f"{file.name}, line {problem.line}: {command_words(problem.text)}")
     if batch.problems:
@@ -185,8 +184,7 @@ def _batch(arguments: argparse.Namespace) -> Origin:
         usable_model(model, arguments)
     count = 1 if arguments.variants is None else arguments.variants
     requests = tuple(one for entry in batch.entries for one in variants(entry.request, count))
-    to_check = tuple(dict.fromkeys(replace(one, seed=0) for one in requests))
-    return Origin(partial(_queue_all, requests, {}), requests, to_check)
+    return Origin(partial(_queue_all, requests, {}), requests)
 
 
 def _queue_all(
@@ -211,8 +209,9 @@ def _restored(arguments: argparse.Namespace) -> Origin:
     image = given.pop("image", None)
     recipe = replace(recipe, settings=with_lora_paths({**recipe.settings, **given}))
     request = recipe.request(image or str(file))
-    usable_model(request.model, arguments)
     picture = None if image else _picture_of(recipe, file)
+    check_plan(request, picture)
+    usable_model(request.model, arguments)
     return _several(arguments, request, picture=picture, lineage=recipe.lineage)
 
 
@@ -237,6 +236,7 @@ def _branched(arguments: argparse.Namespace) -> Origin:
         )
 
     def queue(service: JobService) -> list[Job]:
+        check_changes_of(service, arguments.branch, given)
         if keep is not None:
             job = service.queue.branch(arguments.branch, keep, **given)
         else:
@@ -246,6 +246,17 @@ def _branched(arguments: argparse.Namespace) -> Origin:
         return [job]
 
     return Origin(queue)
+
+
+def check_changes_of(service: JobService, job_id: str, changes: Mapping[str, Any] | None = None) -> None:
+    """Check that this machine can make a job of the folder, perhaps with other settings.
+
+    Raises:
+        InputError: If it cannot, or there is no such job.
+    """
+    job = service.job(job_id)
+    picture = str(JobFolder(job.folder).input)
+    check_plan(GenerationRequest.from_dict({**asdict(job.request), "image": picture, **(changes or {})}))
 
 
 def usable_model(name: str, arguments: argparse.Namespace) -> ModelInfo:

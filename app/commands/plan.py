@@ -16,14 +16,12 @@ from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.files import given_path
-from diffusers_helper.lora.fit import check_loras
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.picture import load_picture
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import VideoPlan, plan_video, weights_speed
 from diffusers_helper.planning.profiles import Profile, profile_in_force
 from diffusers_helper.request import GenerationRequest
@@ -46,10 +44,8 @@ def print_plan(arguments: argparse.Namespace) -> int:
     info = find_model(arguments.model, allow_folder=True)
     given = {"mode": info.modes[0], **given_settings(arguments)}
     request = GenerationRequest.from_dict({**given, "image": arguments.image or "none"})
-    info.check_mode(request.mode)
     # The main memory and the measurements of another machine are not known.
-    here = this_local(os.environ)
-    local = Local(here.environ) if arguments.card else here
+    local = Local(os.environ) if arguments.card else this_local(os.environ)
     free_ram = None if arguments.card else host_memory().available or None
     machine = named_machine(arguments.card) if arguments.card else this_machine(os.environ)
     profile = profile_in_force(machine, local)
@@ -57,8 +53,7 @@ def print_plan(arguments: argparse.Namespace) -> int:
         plan = plan_video(
             request, info, profile,
             shape=_shape(arguments.image, request, info),
-            calibration=Calibration.read(here.calibration, machine.card),
-            learned=local.learned,
+            local=local,
             free_ram_bytes=free_ram,
             disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
         )  # fmt: skip
@@ -76,42 +71,43 @@ def print_plan(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def check_memory(request: GenerationRequest) -> None:
-    """Refuse a request that does not fit into this machine's memory, before a folder is made for it.
+def check_plan(request: GenerationRequest, image: str | bytes | None = None) -> None:
+    """Refuse a request that this machine cannot carry out, before a folder is made for it.
 
-    Requests that cannot be planned here are left to the engine: those for a card whose size only its driver
-    knows, and for a model whose files cannot be read.
+    The check is that of the command `plan` and of the page. Requests that cannot be planned here are left to
+    the engine: those for a card whose size only its driver knows, and for a model whose files cannot be read.
+
+    Args:
+        request: The settings of the video.
+        image: The picture, or its path, if it is not that of the request.
 
     Raises:
         DoesNotFit: If no plan stays within the cap.
-        InputError: If the model, its `weight_dtype`, a LoRA, the picture or an environment variable cannot be
-            used.
+        InputError: If the model cannot make this video, or if its `weight_dtype`, a LoRA, the picture or an
+            environment variable cannot be used.
     """
     info = find_model(request.model, allow_folder=True)
-    check_loras(request.lora, info)
-    profile, local = this_profile(os.environ), this_local(os.environ)
-    if not (profile.cap_bytes.value or request.vram_cap_gb):
-        return
-    shape = _shape(request.image, request, info)
+    shape = _shape(image or request.image, request, info)
     try:
-        calibration = Calibration.read(local.calibration, profile.machine.card)
-        plan_video(request, info, profile, shape=shape, calibration=calibration, learned=local.learned)
+        plan_video(request, info, this_profile(os.environ), shape=shape, local=this_local(os.environ))
     except InputError:
         raise
     except LongtakeError as error:
         _log.info("the plan is left to the engine: %s", error)
 
 
-def _shape(image: str | None, request: GenerationRequest, info: ModelInfo) -> tuple[int, int] | None:
+def _shape(image: str | bytes | None, request: GenerationRequest, info: ModelInfo) -> tuple[int, int] | None:
     if image is None:
         return None
-    picture = load_picture(given_path(image, "image"))
+    picture = load_picture(given_path(image, "image") if isinstance(image, str) else image)
     side = request.resolution or info.side
     return nearest_bucket(picture.height, picture.width, side, info.multiple)
 
 
 def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
-    job = plan.job
+    job, choice = plan.job, plan.preserved
+    fewest = choice and choice.fewest_copies.budget.preserved_bytes
+    saved = choice and max(0, choice.saved_bytes)
     return {
         "fits": True,
         "profile": profile.family,
@@ -119,7 +115,7 @@ def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
         **{name: getattr(plan, name) for name in ("height", "width", "sections", "frames")},
         "total_bytes": job.budget.total_bytes,
         "cap_bytes": job.budget.cap_bytes,
-        "preserved_bytes": job.budget.preserved_in_force,
+        "preserved_bytes": job.preserved_bytes,
         "reserve_bytes": job.budget.reserve_bytes,
         "peak_bytes": job.peak_bytes,
         "smallest_cap_bytes": job.smallest_cap_bytes,
@@ -128,8 +124,11 @@ def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
         "weight_dtype": plan.weight_dtype,
         "seconds_per_step": plan.seconds_per_step,
         "notes": list(plan.notes),
-        "automatic_preserved_bytes": plan.preserved and plan.preserved.automatic.budget.preserved_bytes,
-        "automatic_saves_bytes": plan.preserved and max(0, plan.preserved.saved_bytes),
+        "fewest_copies_preserved_bytes": fewest,
+        "fewest_copies_save_bytes": saved,
+        # The names in earlier versions
+        "automatic_preserved_bytes": fewest,
+        "automatic_saves_bytes": saved,
         "stages": [
             {**asdict(stage), **asdict(cost)} for stage, cost in zip(job.stages, plan.costs, strict=True)
         ],
@@ -155,7 +154,7 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
         f"{info.title}: {plan.width}x{plan.height}, {count_text(plan.sections, 'section')}, {plan.frames} "
         f"frames, on {profile.machine.name} (profile {profile.family}).",
         f"Cap {gb_text(budget.cap_bytes)} of {gb_text(budget.total_bytes)} GB, preserved "
-        f"{gb_text(budget.preserved_in_force)} GB, reserve {gb_text(budget.reserve_bytes)} GB, VAE tiles of "
+        f"{gb_text(job.preserved_bytes)} GB, reserve {gb_text(budget.reserve_bytes)} GB, VAE tiles of "
         f"{job.vae_tile_px} pixels. All figures are GB of 1024^3 bytes.",
     ]
     reasons = [

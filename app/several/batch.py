@@ -7,7 +7,7 @@ import io
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -67,7 +67,13 @@ def variants(request: GenerationRequest, count: int) -> tuple[GenerationRequest,
     return tuple(replace(request, seed=(request.seed + n) % (MAX_SEED + 1)) for n in range(count))
 
 
-def read_batch(file: Path, common: Mapping[str, Any], *, allow_folder: bool = False) -> Batch:
+def read_batch(
+    file: Path,
+    common: Mapping[str, Any],
+    check: Callable[[GenerationRequest], None] = lambda request: None,
+    *,
+    allow_folder: bool = False,
+) -> Batch:
     """Read a batch file, which holds JSON lines, or CSV with the names of settings in the first line.
 
     The paths of pictures and LoRAs are relative to the file; a LoRA may also be a name in the folder for
@@ -77,6 +83,7 @@ def read_batch(file: Path, common: Mapping[str, Any], *, allow_folder: bool = Fa
     Args:
         file: The file; it is read as CSV if its name ends with .csv.
         common: The settings for all videos; those in a line take precedence.
+        check: Refuses a request that cannot be carried out, with an InputError.
         allow_folder: Whether a model may be a local folder.
 
     Raises:
@@ -102,6 +109,7 @@ def read_batch(file: Path, common: Mapping[str, Any], *, allow_folder: bool = Fa
             if trouble := seen[request.image]:
                 problems.append(Problem(line, trouble))
             else:
+                check(request)
                 entries.append(Entry(line, request))
         except LongtakeError as error:
             problems.append(Problem(line, f"{error.message} {error.remedy}"))

@@ -8,9 +8,6 @@ from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import gb_text
 
-# A smaller picture needs less memory in these stages only; the VAE works in pieces of one size.
-_BY_SIZE = ("sample",)
-
 
 def page_words(text: str) -> str:
     """Return the text of an error or a failed job with settings named by their labels."""
@@ -35,11 +32,9 @@ def _does_not_fit(error: DoesNotFit) -> tuple[str, str]:
         f"Does not fit: “{STAGES[error.stage].network}” needs more memory than the cap of "
         f"{gb_text(budget.cap_bytes)} GB leaves. The smallest cap that works is {least} GB{end}"
     )
-    heaviest = max(error.least.stages, key=lambda stage: stage.peak_bytes).stage
     ways = (
-        "lower `preserved_gb`" if error.is_preserved else "",
         "" if error.is_too_large else f"set `vram_cap_gb` to {least} GB or more",
-        "choose a smaller `resolution`" if heaviest in _BY_SIZE and not error.is_preserved else "",
+        f"set `resolution` to {error.side} or less" if error.side else "",
     )
     remedy = " or ".join(filter(None, ways)) or "choose another model"
     return message, page_words(f"{remedy[0].upper()}{remedy[1:]}.")

@@ -15,14 +15,13 @@ from app.machine import this_profile
 from app.ui.pictures import Pictures
 from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.lora.fit import check_loras
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Demand
-from diffusers_helper.planning.estimates import Calibration, largest_bucket
+from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import (
     VideoPlan,
     demands_for,
@@ -53,7 +52,6 @@ class Planner:
     """
 
     profile: Profile = field(default_factory=lambda: this_profile(os.environ))
-    calibration: Calibration = field(default_factory=Calibration)
     local: Local = field(default_factory=Local)
     pictures: Pictures = field(default_factory=Pictures)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
@@ -67,8 +65,8 @@ class Planner:
     @property
     def defaults(self) -> dict[str, float]:
         """Return this machine's cap and preserved memory in GB, and its VAE tile, as the form shows them."""
-        settings = (self.profile.cap_bytes, self.profile.preserved_bytes)
-        values = (float(gb_text(setting.value)) for setting in settings)
+        budget = self.profile.budget()
+        values = (float(gb_text(limit)) for limit in (budget.cap_bytes, budget.preserved_bytes))
         return {**dict(zip(MEMORY_SETTINGS, values, strict=True)), "vae_tile": self.profile.vae_tile.value}
 
     @property
@@ -98,35 +96,39 @@ class Planner:
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
-            LongtakeError: If a local model's files cannot be read.
+            InputError: If the model cannot make this video, or does not fit a LoRA.
+            LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
         """
-        height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
         # `doctor` may have found the kernel since the page was opened.
         profile = self.profile.with_kernel(seen_kernel(self.local.kernels, self.profile.machine.card))
         profile = profile_of(request, profile)
+        calibration = Calibration.read(self.local.calibration, profile.machine.card)
         return plan_video(
             request, info, profile,
-            shape=(height, width),
-            demands=lambda one: self._known_demands(one, info, profile, height, width),
-            learned=self.local.learned,
+            shape=shape,
+            needs=lambda one, height, width: self._known_demands(
+                one, info, profile, height, width, calibration
+            ),
+            local=self.local,
             free_ram_bytes=host_memory().available or None,
             disk_speed=lambda: weights_speed(info, self.disks.ask),
         )  # fmt: skip
 
     def _known_demands(
-        self, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
-    ) -> tuple[Demand, ...]:
+        self, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int,
+        calibration: Calibration,
+    ) -> tuple[Demand, ...]:  # fmt: skip
         """Return the demands, if possible from a cache, since the form asks whenever a slider moves."""
         texts = longest_text(request, info), request.cfg > 1
         # A hub model may be downloaded while the page is running.
         folders = network_folders(info)
         vae = request.vae_tile, profile.vae_dtype.value, request.vae_chunk, request.vae_threshold
-        own = request.lora, request.weight_dtype
+        own = request.lora, request.weight_dtype, *calibration.factors.items()
         key = info.name, folders, height, width, texts, vae, profile.attention.value, own
         with self._lock:
             if key in self._demands:
                 return self._demands[key]
-        found = demands_for(request, info, profile, height, width, self.calibration)
+        found = demands_for(request, info, profile, height, width, calibration)
         with self._lock:
             if len(self._demands) >= _DEMANDS_KNOWN:
                 self._demands.clear()
@@ -143,11 +145,10 @@ class Planner:
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
-            InputError: If a LoRA or the type of the weights cannot be used with this model.
+            InputError: If the model cannot make this video, or does not fit a LoRA or the weight type.
         """
-        check_loras(request.lora, info)
         size = self.pictures.judge(request.image)
-        if isinstance(size, InputError) or not (self.knows_the_size or request.vram_cap_gb is not None):
+        if isinstance(size, InputError):
             return
         side = request.resolution or info.side
         shape = nearest_bucket(size.used_height, size.used_width, side, info.multiple)

@@ -85,7 +85,8 @@ def open_page(
     from app.ui.theme import CSS_FILES, ICON_FILE, theme
 
     profile, local = profile or this_profile(os.environ), this_local(os.environ)
-    planner = Planner(profile, Calibration.read(local.calibration, profile.machine.card), local)
+    Calibration.read(local.calibration, profile.machine.card)  # refuses at once a file that no plan can use
+    planner = Planner(profile, local)
     page = _let_rest(build_page(service, Catalogue.starting_with(model, planner)))
     outputs = given_path(outputs, "outputs").absolute()
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})

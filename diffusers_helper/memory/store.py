@@ -216,7 +216,7 @@ class Store:
         blocks = self._source.blocks(plan.model)
         self._networks[plan.model] = network
         self.log.append(Move("load", plan.model))
-        preserved = self.budget.preserved_in_force
+        preserved = self.budget.preserved_bytes
         if plan.streamed_blocks and self._residency.is_on_device(network):
             self._residency.offload_model_from_device_for_memory_preservation(
                 network, preserved_bytes=preserved, blocks=blocks, streamed=plan.streamed_blocks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,11 +17,11 @@ from diffusers_helper.models.loading.casting import EIGHT_BIT, cast_weights
 from diffusers_helper.planning.advice import TileTimes
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration
-from diffusers_helper.planning.job import demands_for, learned_levels, profile_of
+from diffusers_helper.planning.first import first_plan, learned_levels, limit_notes
+from diffusers_helper.planning.job import demands_for, profile_of
 from diffusers_helper.planning.networks import NETWORKS
-from diffusers_helper.planning.profiles import Machine, Profile, Setting, detect, profile_in_force
-from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
-from diffusers_helper.planning.weight_type import choose_weights
+from diffusers_helper.planning.profiles import Machine, Setting, detect, profile_in_force
+from diffusers_helper.planning.smaller_plans import LearnedLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.passes import DTYPES
 
@@ -51,7 +51,7 @@ class MemoryPlans:
     Attributes:
         device: The device that will compute.
         request: The settings of the video, in which the type of the weights is known.
-        reason: A sentence that says why this type was chosen; empty if the request has named it.
+        notes: Sentences on the type of the weights and on defaults that have given way.
         demands: The job's needs for each size of tiles, the largest first.
         in_fp32: The name of the network, other than the VAE, that computes in fp32; "" for none.
     """
@@ -85,25 +85,23 @@ class MemoryPlans:
         machine = machine_of(self.device, local.environ)
         profile = profile_of(request, profile_in_force(machine, local))
         calibration = Calibration.read(local.calibration, machine.card)
-        budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
 
-        def demands(request: GenerationRequest, profile: Profile = profile) -> tuple[Demand, ...]:
-            return demands_for(request, models.info, profile, height, width, calibration, self.in_fp32)
+        def demands(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
+            return demands_for(request, models.info, self._profile, height, width, calibration, self.in_fp32)
 
-        chosen = choose_weights(request, budget, demands)
-        self.request, self.reason = chosen.request, chosen.reason
-
-        def needs(profile: Profile) -> tuple[tuple[Demand, ...], LearnedLevels]:
+        def needs() -> tuple[Sequence[Demand], LearnedLevels]:
             return (
-                demands(self.request, profile),
-                learned_levels(local.learned, self.request, models.info, profile, height, width),
+                demands(self.request, height, width),
+                learned_levels(local.learned, self.request, models.info, self._profile, height, width),
             )
 
         self._profile, self._needs = profile, needs
         size = f"{machine.card}, {models.info.folder or models.info.name}, {width}x{height}"
         self._times_of = partial(_tile_times, local, size, request.vae_chunk)
-        self.demands, self._learned = needs(profile)
-        self._ladder = Ladder(budget, self.demands, self._learned.read())
+        first = first_plan(request, models.info, profile, height, width, demands, local.learned)
+        self.request, self.demands, self._learned = first.request, first.demands, first.levels
+        self._ladder = first.ladder
+        self.notes = (*filter(None, (first.reason,)), *limit_notes(self.plan, profile))
         if overflowed:
             self.use_fp32()
 
@@ -156,7 +154,7 @@ class MemoryPlans:
         self._renew()
 
     def _renew(self) -> None:
-        self.demands, self._learned = self._needs(self._profile)
+        self.demands, self._learned = self._needs()
         self._ladder.renew(self.demands)
 
     def step_down(self, stage: str) -> str | None:

@@ -2,7 +2,8 @@
 
 The rule is: resident weights <= cap - max(preserved, working set + reserve), and no plan's peak exceeds the
 cap. Blocks that do not fit are copied to the device ahead of their turn, through a ring of `RING_BLOCKS`
-slots. The ring lies in the preserved memory and is part of the peak. All figures are whole bytes.
+slots. The ring lies in the preserved memory and is part of the peak. Weights that cannot be streamed may take
+some of the preserved memory, so it never makes a job impossible. All figures are whole bytes.
 """
 
 from __future__ import annotations
@@ -12,15 +13,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.units import GB, gb_text
+from diffusers_helper.units import gb_text
 
 MAX_VRAM_USAGE_GB: float = 20.0
 """The largest default cap for Radeons of up to 24 GB, in GB of 1024^3 bytes. The value comes from the memory
 document (docs/amd-memory.md). The log lines about memory show it as the limit of a device without a cap."""
 
 RING_BLOCKS = 2
-# The memory for weights that the default of preserved memory leaves at least: 18 of 20 GB leave this much.
-LEFT_FOR_WEIGHTS = 2 * GB
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +76,10 @@ class Budget:
     Attributes:
         total_bytes: The size of the device's memory.
         cap_bytes: The most memory that the process may hold on the device.
-        preserved_bytes: The least memory that weights leave free.
+        preserved_bytes: The least memory that weights leave free, as far as they can be streamed.
         reserve_bytes: Memory outside of tensors: the driver's context, and the workspaces of MIOpen and BLAS.
-        is_default: Whether `preserved_bytes` is a default, which is lowered under a small cap.
+        is_default: Whether `preserved_bytes` is the card's default.
+        most_bytes: The cap to which the default cap is raised for a job that needs more; 0 for a fixed cap.
     """
 
     total_bytes: int
@@ -87,17 +87,11 @@ class Budget:
     preserved_bytes: int
     reserve_bytes: int
     is_default: bool = False
+    most_bytes: int = 0
 
     def with_cap(self, cap_bytes: int) -> Budget:
-        """Return the same budget under another cap."""
-        return replace(self, cap_bytes=cap_bytes)
-
-    @property
-    def preserved_in_force(self) -> int:
-        """Return the user's preserved bytes, or a default that leaves LEFT_FOR_WEIGHTS of the cap."""
-        if not self.is_default:
-            return self.preserved_bytes
-        return max(0, min(self.preserved_bytes, self.cap_bytes - LEFT_FOR_WEIGHTS))
+        """Return the same budget under another cap, which is fixed."""
+        return replace(self, cap_bytes=cap_bytes, most_bytes=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +147,12 @@ class JobPlan:
     peak_bytes: int
     smallest_cap_bytes: int
 
+    @property
+    def preserved_bytes(self) -> int:
+        """Return the preserved memory in force, which is less than in the budget if weights cannot leave."""
+        held = max(plan.resident_bytes + plan.others_bytes for plan in self.stages)
+        return min(self.budget.preserved_bytes, self.budget.cap_bytes - held)
+
     def stage(self, name: str) -> StagePlan:
         """Return the plan of a stage.
 
@@ -172,33 +172,36 @@ class DoesNotFit(InputError):
         demands: The alternative demands, none of which fits.
         stage: The name of the first stage that does not fit.
         smallest_cap_bytes: The smallest cap under which the job would fit.
-        remedies: Three sentences, which make up `remedy`.
+        side: The largest `resolution` that fits under this cap; 0 for none, None if it is not known.
+        remedies: The sentences that make up `remedy`.
     """
 
     code = "does_not_fit"
 
-    def __init__(self, budget: Budget, demands: Sequence[Demand]) -> None:
+    def __init__(self, budget: Budget, demands: Sequence[Demand], side: int | None = None) -> None:
         least = min(demands, key=lambda demand: smallest_cap(budget, demand.stages))
         stage = next(one for one in least.stages if smallest_cap(budget, (one,)) > budget.cap_bytes)
-        self.budget, self.demands, self.stage = budget, tuple(demands), stage.name
+        self.budget, self.demands, self.stage, self.side = budget, tuple(demands), stage.name, side
         self.smallest_cap_bytes = smallest_cap(budget, least.stages)
         weights, working = least_resident(stage.model), stage.working_bytes + budget.reserve_bytes
-        cap = gb_text(self.smallest_cap_bytes, up=True)
-        by_cap = f"Set `vram_cap_gb` to {cap} or more."
-        if self.is_too_large:
-            by_cap = f"It would fit into {cap} GB; this device has {gb_text(budget.total_bytes)} GB."
-        by_preserved = "Or lower `preserved_gb`, which keeps weights off the device."
-        if weights + working > budget.cap_bytes:
-            by_preserved = "Lowering `preserved_gb` alone is not enough."
-        by_size = "Or choose a smaller `resolution`."
-        if len(demands) == 1 and demands[0].vae_tile_px:  # smaller tiles were not tried
-            by_size = "Or choose a smaller `resolution`, or leave out `vae_tile`."
-        self.remedies = (by_cap, by_preserved, by_size)
+        cap, total = gb_text(self.smallest_cap_bytes, up=True), gb_text(budget.total_bytes)
+        by_size = f"set `resolution` to {side} or less" if side else "choose a smaller `resolution`"
+        has_own_tile = len(demands) == 1 and demands[0].vae_tile_px  # smaller ones were not tried
+        ways = (
+            "" if self.is_too_large else f"set `vram_cap_gb` to {cap} or more",
+            "" if side == 0 else by_size,
+            "leave out `vae_tile`" if has_own_tile else "",
+        )
+        sentences = [f"{way}." for way in ways if way]
+        self.remedies = (
+            *([f"It would fit into {cap} GB; this device has {total} GB."] if self.is_too_large else []),
+            *(one.capitalize() if not number else f"Or {one}" for number, one in enumerate(sentences)),
+            *(["No smaller `resolution` fits."] if side == 0 else []),
+        )
         super().__init__(
             f"Stage {stage.name} does not fit into {gb_text(budget.cap_bytes)} GB: "
-            f"{gb_text(weights, up=True)} GB of {stage.model.name}'s weights must be on the device, "
-            f"the working set takes {gb_text(working, up=True)} GB, and "
-            f"{gb_text(budget.preserved_in_force)} GB are preserved.",
+            f"{gb_text(weights, up=True)} GB of {stage.model.name}'s weights must be on the device, and "
+            f"the working set takes {gb_text(working, up=True)} GB.",
             " ".join(self.remedies),
             setting="vram_cap_gb",
         )
@@ -207,12 +210,6 @@ class DoesNotFit(InputError):
     def is_too_large(self) -> bool:
         """Return whether the device has less memory than the smallest cap that would work."""
         return self.smallest_cap_bytes > self.budget.total_bytes
-
-    @property
-    def is_preserved(self) -> bool:
-        """Return whether the job would fit if only the preserved memory were lowered."""
-        freed = replace(self.budget, preserved_bytes=0, is_default=False)
-        return min(smallest_cap(freed, demand.stages) for demand in self.demands) <= freed.cap_bytes
 
     @property
     def least(self) -> JobPlan:
@@ -273,15 +270,16 @@ def _peak(budget: Budget, split: _Split, working_bytes: int, others_bytes: int =
 
 
 def _fits(budget: Budget, split: _Split, working_bytes: int, others_bytes: int = 0) -> bool:
-    kept = split.resident_bytes + others_bytes + budget.preserved_in_force
+    kept = split.resident_bytes + others_bytes + budget.preserved_bytes
     return max(kept, _peak(budget, split, working_bytes, others_bytes)) <= budget.cap_bytes
 
 
 def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights] = ()) -> StagePlan:
     """Plan a stage with as many of its weights on the device as the budget allows.
 
-    Models that are already on the device stay there only if this one fits beside them as a whole. Otherwise
-    all of them leave first, so that only one large model is on the device at a time.
+    If not even the fewest leave the preserved memory free, the fewest stay. Models that are already on the
+    device stay there only if this one fits beside them as a whole. Otherwise all of them leave first, so that
+    only one large model is on the device at a time.
 
     Raises:
         DoesNotFit: If no split keeps within the cap.
@@ -292,10 +290,11 @@ def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights]
     evict: tuple[str, ...] = ()
     if not _fits(budget, splits[-1], stage.working_bytes, beside):
         evict, beside = tuple(model.name for model in others), 0
-    fitting = [split for split in splits if _fits(budget, split, stage.working_bytes, beside)]
+    fitting = [one for one in splits if _peak(budget, one, stage.working_bytes, beside) <= budget.cap_bytes]
     if not fitting:
         raise DoesNotFit(budget, (Demand(None, (stage,)),))
-    split = fitting[-1]
+    preserving = [one for one in fitting if _fits(budget, one, stage.working_bytes, beside)]
+    split = preserving[-1] if preserving else fitting[0]
     order = _spread_order(len(stage.model.block_bytes))
     streamed = tuple(sorted(order[split.count :]))
     return StagePlan(
@@ -320,7 +319,8 @@ def _reason(budget: Budget, stage: Stage, split: _Split) -> str:
     blocks = len(stage.model.block_bytes)
     if split.count == blocks:
         return f"All of {stage.model.name} fits."
-    need, preserved = stage.working_bytes + budget.reserve_bytes, budget.preserved_in_force
+    need = stage.working_bytes + budget.reserve_bytes
+    preserved = min(budget.preserved_bytes, budget.cap_bytes - split.resident_bytes)
     why = (
         f"{gb_text(preserved)} GB are preserved"
         if preserved >= need + split.ring_bytes
@@ -333,16 +333,18 @@ def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
     """Return the plan for the first demand that fits.
 
     Args:
-        budget: The memory that the job may use.
+        budget: The memory that the job may use. A cap that is not fixed is raised to the smallest that fits.
         demands: The alternatives in order of preference, which is largest tiles first.
 
     Raises:
         DoesNotFit: If no demand fits.
     """
-    for demand in demands:
-        if smallest_cap(budget, demand.stages) <= budget.cap_bytes:
-            return _plan(budget, demand, min(smallest_cap(budget, other.stages) for other in demands))
-    raise DoesNotFit(budget, demands)
+    least = min(smallest_cap(budget, demand.stages) for demand in demands)
+    if least > max(budget.cap_bytes, budget.most_bytes):
+        raise DoesNotFit(budget.with_cap(max(budget.cap_bytes, budget.most_bytes)), demands)
+    budget = replace(budget, cap_bytes=max(budget.cap_bytes, least))
+    demand = next(one for one in demands if smallest_cap(budget, one.stages) <= budget.cap_bytes)
+    return _plan(budget, demand, least)
 
 
 def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:
@@ -361,14 +363,4 @@ def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:
 
 def smallest_cap(budget: Budget, stages: Sequence[Stage]) -> int:
     """Return the smallest cap in bytes under which every stage fits, with one model on the device."""
-    return max(_smallest_cap(budget, stage) for stage in stages)
-
-
-def _smallest_cap(budget: Budget, stage: Stage) -> int:
-    def need(split: _Split) -> int:
-        # A default of preserved memory is lowered until LEFT_FOR_WEIGHTS is left, and no further.
-        is_lowered = budget.is_default and split.resident_bytes <= LEFT_FOR_WEIGHTS
-        kept = split.resident_bytes + (0 if is_lowered else budget.preserved_bytes)
-        return max(_peak(budget, split, stage.working_bytes), kept)
-
-    return min(need(split) for split in _splits(stage.model))
+    return max(least_resident(one.model) + one.working_bytes for one in stages) + budget.reserve_bytes

@@ -28,6 +28,7 @@ class Fit:
     """What a plan does with the transformer's weights.
 
     Attributes:
+        cap_bytes: The cap, which is raised above the card's default if the video needs more.
         preserved_bytes: The memory that weights leave free.
         resident_bytes: The weights that stay on the device.
         streamed_bytes: The weights that each step copies to the device.
@@ -37,6 +38,7 @@ class Fit:
         weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
     """
 
+    cap_bytes: int
     preserved_bytes: int
     resident_bytes: int
     streamed_bytes: int
@@ -49,8 +51,8 @@ class Fit:
     def cells(self) -> tuple[str, ...]:
         """Return all of this as the cells of a table, with figures in GB."""
         figures = (
-            self.preserved_bytes, self.resident_bytes, self.streamed_bytes, self.host_bytes, self.disk_bytes,
-            self.peak_bytes,
+            self.cap_bytes, self.preserved_bytes, self.resident_bytes, self.streamed_bytes, self.host_bytes,
+            self.disk_bytes, self.peak_bytes,
         )  # fmt: skip
         is_stored = self.weight_dtype == SETTINGS["weight_dtype"].default
         return (*map(gb_text, figures), STORED if is_stored else self.weight_dtype)
@@ -63,16 +65,24 @@ class CardPlan:
     Attributes:
         card_gb: The size of the card.
         cap_bytes: The default cap there.
-        default: The plan with the default of preserved memory; None if nothing fits.
-        automatic: The plan with the automatic preserved memory; None if nothing fits.
+        default: The plan with the automatic preserved memory, which is the default; None if nothing fits.
+        fewest_copies: The plan with as little as the estimates allow; None if nothing fits.
         smallest_cap_bytes: The smallest cap under which the video fits.
     """
 
     card_gb: int
     cap_bytes: int
     default: Fit | None
-    automatic: Fit | None
+    fewest_copies: Fit | None
     smallest_cap_bytes: int
+
+    @property
+    def fits(self) -> tuple[Fit, ...]:
+        """Return the plans that a table shows: the default, and the other one if it keeps other weights."""
+        default, other = self.default, self.fewest_copies
+        if default is None or other is None:
+            return ()
+        return (default,) if other.resident_bytes == default.resident_bytes else (default, other)
 
     @property
     def default_text(self) -> str:
@@ -80,9 +90,9 @@ class CardPlan:
         return self._short(self.default)
 
     @property
-    def automatic_text(self) -> str:
-        """Return the same for the automatic preserved memory."""
-        return self._short(self.automatic)
+    def fewest_copies_text(self) -> str:
+        """Return the same for as little preserved memory as the estimates allow."""
+        return self._short(self.fewest_copies)
 
     def _short(self, fit: Fit | None) -> str:
         if fit is None:
@@ -153,14 +163,13 @@ def plans_by_card(
             plan = plan_job(budget, needs(chosen))
         except DoesNotFit as error:
             return CardPlan(size_gb, budget.cap_bytes, None, None, error.smallest_cap_bytes)
-        fit = automatic = _fit(plan, chosen, host(chosen))
         demand = next(one for one in needs(chosen) if one.vae_tile_px == plan.vae_tile_px)
-        if choice := preserved_choice(plan, demand):
-            freed, then = choice.automatic, choose_weights(request, choice.automatic.budget, needs).request
-            if then != chosen:
-                freed = plan_job(freed.budget, needs(then))
-            automatic = _fit(freed, then, host(then))
-        return CardPlan(size_gb, budget.cap_bytes, fit, automatic, plan.smallest_cap_bytes)
+        freed = preserved_choice(plan, demand).fewest_copies
+        then = choose_weights(request, freed.budget, needs).request
+        if then != chosen:
+            freed = plan_job(freed.budget, needs(then))
+        fits = _fit(plan, chosen, host(chosen)), _fit(freed, then, host(then))
+        return CardPlan(size_gb, budget.cap_bytes, *fits, plan.smallest_cap_bytes)
 
     return [plan_card(size, profile.budget()) for size, profile in zip(sizes_gb, profiles, strict=True)]
 
@@ -170,6 +179,6 @@ def _fit(plan: JobPlan, request: GenerationRequest, host: Fraction) -> Fit:
     streamed = sample.streamed_bytes
     waiting = int(streamed * host)
     return Fit(
-        plan.budget.preserved_in_force, sample.resident_bytes, streamed * texts, waiting, waiting * texts,
-        plan.peak_bytes, request.weight_dtype,
+        plan.budget.cap_bytes, plan.preserved_bytes, sample.resident_bytes, streamed * texts, waiting,
+        waiting * texts, plan.peak_bytes, request.weight_dtype,
     )  # fmt: skip

@@ -9,22 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from diffusers_helper.framepack.prompts import encoded_tokens
-from diffusers_helper.lora.choice import shown
+from diffusers_helper.framepack.prompts import check_prompt, encoded_tokens
 from diffusers_helper.lora.files import loras_of, rank_of, with_loras
-from diffusers_helper.machine.facts import Facts
+from diffusers_helper.lora.fit import check_loras
+from diffusers_helper.machine.local import Local
 from diffusers_helper.models.hub_cache import network_folder, weight_files
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration, demand_of, largest_bucket, tile_steps
+from diffusers_helper.planning.first import Needs, first_plan, limit_notes
 from diffusers_helper.planning.networks import NETWORKS, Network, networks
 from diffusers_helper.planning.preserved import PreservedChoice, preserved_choice
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
-from diffusers_helper.planning.smaller_plans import Ladder, LearnedLevels
-from diffusers_helper.planning.weight_type import choose_weights
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.units import GB, duration, gb_text
+from diffusers_helper.units import duration, gb_text
 from diffusers_helper.vae.plan import OWN_CHUNK, tile_loss, window_loss
 
 _FP32_BYTES = 4
@@ -190,88 +189,59 @@ def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
     return max(encoded_tokens(text, info) for text in request.texts)
 
 
-def learned_levels(
-    facts: Facts, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
-) -> LearnedLevels:
-    """Return the store of the level that jobs with this card, model, video size and cap have reached.
-
-    The key contains the card's memory in whole GB, since the web process and the engine may read figures that
-    differ slightly.
-    """
-    machine = profile.machine
-    size = f" {round(machine.total_bytes / GB)} GB" if machine.kind == "rocm" and not machine.is_apu else ""
-    cap = "the card's"
-    if request.vram_cap_gb is not None or profile.cap_bytes.source == YOU:
-        cap = str(profile.budget(request.vram_cap_gb).cap_bytes)
-    model = info.folder or info.name
-    # A level counts down from the largest tiles that such a job may use, so these settings belong to the key.
-    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}{_others(request)}"
-    lora = f", LoRA {shown(request.lora)}" if request.lora else ""
-    return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}{lora}")
-
-
-def _others(request: GenerationRequest) -> str:
-    """Return further settings that the plan depends on, if they differ from their defaults."""
-    names = ("vae_chunk", "vae_threshold", "weight_dtype")
-    values = {name: getattr(request, name) for name in names}
-    return "".join(f", {name} {value}" for name, value in values.items() if value != SETTINGS[name].default)
-
-
 def plan_video(
     request: GenerationRequest,
     info: ModelInfo,
     profile: Profile,
     *,
     shape: tuple[int, int] | None = None,
-    calibration: Calibration | None = None,
-    demands: Callable[[GenerationRequest], Sequence[Demand]] | None = None,
-    learned: Facts = Facts(),  # noqa: B008 - frozen
+    needs: Needs | None = None,
+    local: Local = Local(),  # noqa: B008 - frozen
     free_ram_bytes: int | None = None,
     disk_speed: Callable[[], float | None] = lambda: None,
 ) -> VideoPlan:
-    """Plan a request and its cost.
+    """Check a request, and plan it and its cost.
 
     Args:
         request: The settings of the video.
         info: The model.
         profile: The settings of the machine.
         shape: The height and width of the video in pixels; None for an unknown picture.
-        calibration: The ratios of measured to estimated memory; used only if `demands` is not given.
-        demands: A function that returns the result of `demands_for` for a request that may differ from this
-            one in the type of the weights; None for one that reads the model's files.
-        learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
+        needs: Returns the needs of a request; None for a function that reads the model's files.
+        local: The facts that `doctor`, jobs and calibrations have stored about the machine.
         free_ram_bytes: The main memory that is free for streamed weights; None if not known.
         disk_speed: A function that returns the bytes per second of the disk with the weights. It is called
             only if the weights have to be read repeatedly.
 
     Raises:
         DoesNotFit: If no plan keeps within the cap.
-        LongtakeError: If a local model's files cannot be read.
+        InputError: If the model cannot make this video, or does not fit a LoRA.
+        LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
     """
+    info.check_mode(request.mode)
+    check_prompt(request, info)
+    check_loras(request.lora, info)
     height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
     profile = profile_of(request, profile)
-    budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
-    demands = demands or partial(
-        demands_for, info=info, profile=profile, height=height, width=width, calibration=calibration
-    )
-    chosen = choose_weights(request, budget, demands)
-    request, found = chosen.request, demands(chosen.request)
-    levels = learned_levels(learned, request, info, profile, height, width)
-    ladder = Ladder(budget, found, levels.read())
-    job = ladder.plan
+    calibration = Calibration.read(local.calibration, profile.machine.card)
+
+    def read(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
+        return demands_for(request, info, profile, height, width, calibration)
+
+    first = first_plan(request, info, profile, height, width, needs or read, local.learned)
+    request, ladder, job = first.request, first.ladder, first.ladder.plan
     sections = plan_sections(request.seconds, mode=request.mode)
     passes = request.steps * len(request.texts)
     costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
     waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
-    card = "machine" if profile.machine.kind == "cpu" else "card"
-    wanted, side = found[0].vae_tile_px or 0, max(height, width)
-    notes, seconds = [*_notes(job, ladder.reason, card), *_vae_notes(job, wanted, side, request)], None
-    notes += filter(None, (profile.preserved_advice(budget), chosen.reason))
+    wanted, side = first.demands[0].vae_tile_px or 0, max(height, width)
+    notes, seconds = [*_notes(job, ladder.reason, profile), *_vae_notes(job, wanted, side, request)], None
+    notes += filter(None, (profile.preserved_advice(job.budget), first.reason))
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         speed = disk_speed()
         seconds = waiting * len(request.texts) / speed if speed else None
         notes.append(_slow_note(waiting, free_ram_bytes, seconds))
-    demand = next(one for one in found if one.vae_tile_px == job.vae_tile_px)
+    demand = next(one for one in first.demands if one.vae_tile_px == job.vae_tile_px)
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
         None if ladder.reason else preserved_choice(job, demand), request.weight_dtype,
@@ -295,11 +265,12 @@ def _cost(job: JobPlan, name: str, sections: int, passes: int) -> Cost:
     return Cost(name, runs, per_run, plan.streamed_bytes, copied)
 
 
-def _notes(job: JobPlan, learned: str, card: str) -> list[str]:
-    notes: list[str] = []
+def _notes(job: JobPlan, learned: str, profile: Profile) -> list[str]:
+    notes = [*limit_notes(job, profile)]
     if job.keep_all_resident:
         notes.append("Everything fits at once and stays on the device.")
     if learned:
+        card = "machine" if profile.machine.kind == "cpu" else "card"
         notes.append(
             f"Memory ran out on this {card} before, so the plan is smaller than it could be: {learned}. "
             f"`{FORGET}` discards this."

@@ -18,7 +18,7 @@ from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, gfx_name, host_memory
 from diffusers_helper.planning.backend import ROCM, Attention, Backend
-from diffusers_helper.planning.budget import LEFT_FOR_WEIGHTS, MAX_VRAM_USAGE_GB, Budget
+from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
 from diffusers_helper.planning.variables import ALLOCATOR_VARIABLES, DOCUMENT, Setting, variables_for
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import GB, gb_bytes, gb_text
@@ -108,24 +108,37 @@ class Profile:
     def budget(self, cap_gb: float | None = None, preserved_gb: float | None = None) -> Budget:
         """Return the profile's budget, with the values in GB that the user has set for the job.
 
-        The cap is at most the device's memory.
+        The cap is at most the device's memory. Defaults give way: the cap to a job that needs more, and the
+        preserved memory to a small cap.
         """
         cap = self.cap_bytes.value if cap_gb is None else gb_bytes(cap_gb)
         if self.machine.total_bytes:
             cap = min(cap, self.machine.total_bytes)
-        own = preserved_gb is not None or self.preserved_bytes.source == YOU
+        preserved = self.preserved_bytes.value if preserved_gb is None else gb_bytes(preserved_gb)
+        is_default = preserved_gb is None and self.preserved_bytes.source != YOU
+        if is_default and cap:
+            preserved = max(0, min(preserved, cap - _LEFT_FOR_WEIGHTS))
+        is_fixed = cap_gb is not None or self.cap_bytes.source == YOU
         return Budget(
             total_bytes=self.machine.total_bytes or cap,
             cap_bytes=cap,
-            preserved_bytes=self.preserved_bytes.value if preserved_gb is None else gb_bytes(preserved_gb),
+            preserved_bytes=preserved,
             reserve_bytes=self.reserve_bytes.value,
-            is_default=not own,
+            is_default=is_default,
+            most_bytes=0 if is_fixed else self.most_bytes,
         )
+
+    @property
+    def most_bytes(self) -> int:
+        """Return the cap to which the default cap is raised for a job that needs more."""
+        most = self.machine.total_bytes - _LEAST_FREE
+        limit = gb_bytes(MAX_VRAM_USAGE_GB) if _is_small_radeon(self.family, self.machine) else most
+        return max(self.cap_bytes.value, min(most, limit))
 
     def preserved_advice(self, budget: Budget) -> str:
         """Return advice if the user preserves less memory than recommended for this card, or "" otherwise."""
-        least = min(_LEAST_PRESERVED, budget.cap_bytes - LEFT_FOR_WEIGHTS)
-        kept = budget.preserved_in_force
+        least = min(_LEAST_PRESERVED, budget.cap_bytes - _LEFT_FOR_WEIGHTS)
+        kept = budget.preserved_bytes
         if budget.is_default or kept >= least or not _is_small_radeon(self.family, self.machine):
             return ""
         return (
@@ -137,6 +150,10 @@ class Profile:
 YOU = "you"
 # The memory document (docs/amd-memory.md) preserves 18 GB on cards of 20 to 24 GB, and at least this much.
 _LEAST_PRESERVED = 16 * GB
+# The memory for weights that the default of preserved memory leaves at least: 18 of 20 GB leave this much.
+_LEFT_FOR_WEIGHTS = 2 * GB
+# The memory that a raised cap leaves to the display and other programs. It was not measured.
+_LEAST_FREE = gb_bytes(1.5)
 _FRAMEPACK = "FramePack's default"
 _NOT_MEASURED = "not measured"
 

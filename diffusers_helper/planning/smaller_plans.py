@@ -123,14 +123,13 @@ class Ladder:
     def _plan(self, level: Level) -> JobPlan:
         demands = self._demands[min(level.tile, len(self._demands) - 1) :]
         if not level.weights:
-            return plan_job(self._budget, demands)
+            return plan_job(self.first.budget, demands)
         least = max(least_resident(stage.model) for demand in demands for stage in demand.stages)
         most = max(plan.resident_bytes + plan.others_bytes + plan.ring_bytes for plan in self.first.stages)
         room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
-        preserved = max(self._budget.preserved_in_force, self._budget.cap_bytes - room)
-        plan = plan_job(replace(self._budget, preserved_bytes=preserved, is_default=False), demands)
-        # A smaller cap would lower the extra preserved memory, so the smallest cap that works is the first's.
-        return replace(plan, smallest_cap_bytes=self.first.smallest_cap_bytes)
+        budget = self.first.budget
+        preserved = max(budget.preserved_bytes, budget.cap_bytes - room)
+        return plan_job(replace(budget, preserved_bytes=preserved, is_default=False), demands)
 
 
 def _difference(before: JobPlan, after: JobPlan, stage: str) -> str:

@@ -27,8 +27,8 @@ _HEADER = (
 )  # fmt: skip
 _NOTE = (
     "Streamed weights should fit into the main memory that is free. The disk is only read if they do not.\n"
-    "The second line of a card shows the automatic preserved memory, which follows from the estimates.\n"
-    "docs/amd-memory.md explains why the default is larger."
+    "The second line of a card shows the plan if --preserved-gb is as low as the estimates allow.\n"
+    "docs/amd-memory.md explains why the automatic value is larger."
 )
 _FORMATS_NOTE = (
     "1.7 + 22.3 means that 1.7 GB of the transformer stay on the device, and each step streams 22.3 GB.\n"
@@ -57,7 +57,10 @@ def print_card_plans(arguments: argparse.Namespace) -> int:
     plans = plans_by_format(request, info) if arguments.formats else plans_by_card(request, info)
     if arguments.json:
         for plan in plans:
-            say(json.dumps({"model": info.name, **asdict(plan)}))
+            facts = asdict(plan)
+            for card in facts.get("cards", [facts]):
+                card["automatic"] = card["fewest_copies"]  # the name in earlier versions
+            say(json.dumps({"model": info.name, **facts}))
         return 0
     if arguments.formats:
         say(*_formats_lines(info, plans_by_format(request, info)))
@@ -77,12 +80,12 @@ def _cards_lines(info: ModelInfo, dtype: str, plans: Sequence[CardPlan]) -> list
 
 
 def _rows(plan: CardPlan) -> list[tuple[str, ...]]:
-    card, cap = f"{plan.card_gb} GB", gb_text(plan.cap_bytes)
-    if plan.default is None or plan.automatic is None:
+    card = f"{plan.card_gb} GB"
+    if not plan.fits:
         least = gb_text(plan.smallest_cap_bytes, up=True)
-        return [(card, cap, f"does not fit; a cap of {least} GB would be enough")]
-    automatic = [] if plan.automatic == plan.default else [("", "", *plan.automatic.cells)]
-    return [(card, cap, *plan.default.cells), *automatic]
+        return [(card, gb_text(plan.cap_bytes), f"does not fit; a cap of {least} GB would be enough")]
+    default, *less = plan.fits
+    return [(card, *default.cells), *(("", "", *fit.cells[1:]) for fit in less)]
 
 
 def _formats_lines(info: ModelInfo, plans: Sequence[FormatPlans]) -> list[str]:
@@ -92,16 +95,18 @@ def _formats_lines(info: ModelInfo, plans: Sequence[FormatPlans]) -> list[str]:
     )
     header = ("format", "file", *(f"{size} GB card" for size in CARDS_GB))
     lines = [title]
-    for name in ("default", "automatic"):
+    tables = {
+        "the automatic preserved memory": [[card.default_text for card in one.cards] for one in plans],
+        "as little preserved memory as the estimates allow": [
+            [card.fewest_copies_text for card in one.cards] for one in plans
+        ],
+    }
+    for kind, cells in tables.items():
         rows = [
-            (
-                ", ".join(one.formats),
-                gb_text(one.file_bytes),
-                *(card.default_text if name == "default" else card.automatic_text for card in one.cards),
-            )
-            for one in plans
+            (", ".join(one.formats), gb_text(one.file_bytes), *texts)
+            for one, texts in zip(plans, cells, strict=True)
         ]
-        lines += ["", f"With the {name} preserved memory:", "", *_table([header, *rows])]
+        lines += ["", f"With {kind}:", "", *_table([header, *rows])]
     return [*lines, "", *_FORMATS_NOTE.splitlines()]
 
 

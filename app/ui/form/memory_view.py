@@ -51,7 +51,6 @@ def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
     job = plan.job
     said = [f"Fits: peak {gb_text(job.peak_bytes)} of {gb_text(job.budget.cap_bytes)} GB."]
     sample = job.stage("sample")
-    budget = job.budget
     if sample.streamed_blocks:
         blocks = len(sample.streamed_blocks) + len(sample.resident_blocks)
         step = sample.streamed_bytes * (2 if request.cfg > 1 else 1)
@@ -59,9 +58,6 @@ def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
             f"{len(sample.streamed_blocks)} of {blocks} blocks of the transformer are streamed, "
             f"{gb_text(step)} GB per step."
         )
-        if budget.is_default and budget.preserved_in_force < budget.preserved_bytes:
-            kept = gb_text(budget.preserved_in_force)
-            said.append(f"Preserved memory is lowered to {kept} GB under this cap.")
     elif not job.keep_all_resident:
         said.append("Nothing is streamed in a step; one network at a time is on the device.")
     return " ".join([*said, *plan.notes])
@@ -98,15 +94,9 @@ def _row(stage: StagePlan) -> str:
 
 
 def _refused(error: DoesNotFit, planner: Planner) -> str:
-    least = error.least
-    stage = max(least.stages, key=lambda stage: stage.peak_bytes)
-    used = _used(stage)
-    if error.is_preserved:
-        stage = least.stage(error.stage)
-        used = [("stay", "weights that stay", stage.resident_bytes)]
-        used.append(("kept", "preserved", error.budget.preserved_in_force))
+    stage = max(error.least.stages, key=lambda stage: stage.peak_bytes)
     return (
-        f"{_bar(error.budget, used, stage.stage)}"
+        f"{_bar(error.budget, _used(stage), stage.stage)}"
         f'<p class="lt-plan-say lt-refusal" data-fits="no">{escape(" ".join(page_error(error)))}</p>'
         f"{_where(planner)}"
     )

@@ -16,13 +16,13 @@ def preserved_line(plan: VideoPlan, planner: Planner) -> str:
     choice = plan.preserved
     if choice is None:
         return ""
-    now = choice.plan.budget.preserved_in_force
-    automatic, documented = choice.automatic.budget.preserved_bytes, planner.defaults[_PRESERVED]
+    budget, fewest = choice.plan.budget, choice.fewest_copies.budget.preserved_bytes
+    automatic = planner.defaults[_PRESERVED]
     buttons: list[str] = []
     if choice.saved_bytes > 0:
-        buttons.append(_button(gb_text(automatic), "Automatic"))
-    if not choice.plan.budget.is_default and gb_text(now) != f"{documented:g}":
-        buttons.append(_button(f"{documented:g}", "Default"))
+        buttons.append(_button(gb_text(fewest), "Fewest copies"))
+    if not budget.is_default and gb_text(budget.preserved_bytes) != f"{automatic:g}":
+        buttons.append(_button(f"{automatic:g}", "Automatic"))
     if not buttons:
         return ""
     words = f'<p class="lt-hint">{escape(choice.words)}</p>' if choice.words else ""

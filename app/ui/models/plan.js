@@ -3,12 +3,12 @@ import { make } from '../elements.js';
 
 const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'Main memory', 'Disk per step', 'Peak', 'Weights'];
 const NOTE = 'All figures are in GB. Streamed weights should fit into the free main memory; '
-  + 'the disk is only read if they do not. The second line of a card shows the automatic preserved memory, '
-  + 'which follows from the estimates. The default is larger, because the memory of these cards becomes fragmented.';
+  + 'the disk is only read if they do not. The second line of a card shows the plan with as little preserved memory '
+  + 'as the estimates allow. The automatic value is larger, because the memory of these cards becomes fragmented.';
 
 const FORMATS_NOTE = '1.7 + 22.3 means that 1.7 GB of the transformer stay on the device, and each step streams 22.3 GB. That much main '
   + 'memory should be free; otherwise, each step reads as much from the disk. (5.1) means that the video does not '
-  + 'fit; a cap of 5.1 GB would be enough. The second line of a format is for the automatic preserved memory. Names like '
+  + 'fit; a cap of 5.1 GB would be enough. The second line of a format is for as little preserved memory as the estimates allow. Names like '
   + 'Q4_K are types of GGUF files. The setting Weight Type changes only the type on the device, while main memory and disk hold the files as they are.';
 
 function rowsOf({ card, cap, least, rows }) {
@@ -18,7 +18,7 @@ function rowsOf({ card, cap, least, rows }) {
     return [make('tr', {}, ...head, make('td', { colSpan: HEAD.length - 2, textContent: words, className: 'lt-wide' }))];
   }
   return rows.map((cells, index) => {
-    const first = index ? [make('th', { scope: 'row', textContent: 'automatic' }), make('td')] : head;
+    const first = index ? [make('th', { scope: 'row', textContent: 'less preserved' }), make('td')] : head;
     return make('tr', {}, ...first, ...cells.map((textContent) => make('td', { textContent })));
   });
 }
@@ -34,7 +34,7 @@ export function formatTable({ cards, rows }) {
     'tr', {}, make('th', { scope: 'row', textContent: name }),
     ...[size, ...cells].map((textContent) => make('td', { textContent })),
   );
-  const lines = rows.flatMap((one) => [row(one.format, one.file, one.default), row('automatic', '', one.automatic)]);
+  const lines = rows.flatMap((one) => [row(one.format, one.file, one.default), row('less preserved', '', one.automatic)]);
   return make('div', {}, tableOf(['Format', 'File', ...cards], lines), make('p', { textContent: FORMATS_NOTE }));
 }
 

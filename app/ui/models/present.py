@@ -22,6 +22,7 @@ from diffusers_helper.models.registry import ModelInfo, model_names
 from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards import CARDS_GB, CardPlan, plans_by_card, plans_by_format
+from diffusers_helper.planning.first import limit_notes
 from diffusers_helper.planning.formats import transformer_bytes
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, about, gb_text, size_text
@@ -103,6 +104,7 @@ class ModelPresenter:
         least = gb_text(plan.job.smallest_cap_bytes, up=True)
         where = "main memory" if planner.profile.machine.kind == "cpu" else "device memory"
         said = [f"A video needs at least {least} GB of {where}; the cap of this machine is {cap} GB."]
+        said += limit_notes(plan.job, planner.profile)
         if plan.waiting_bytes:
             free = host_memory().available
             said.append(
@@ -176,7 +178,7 @@ def format_plans(info: ModelInfo, name: str) -> dict[str, Any]:
             "format": ", ".join(one.formats),
             "file": gb_text(one.file_bytes),
             "default": [card.default_text for card in one.cards],
-            "automatic": [card.automatic_text for card in one.cards],
+            "automatic": [card.fewest_copies_text for card in one.cards],
         }
         for one in plans_by_format(request, info)
     ]
@@ -186,9 +188,9 @@ def format_plans(info: ModelInfo, name: str) -> dict[str, Any]:
 def _card(plan: CardPlan) -> dict[str, Any]:
     return asdict(plan) | {
         "card": f"{plan.card_gb} GB",
-        "cap": gb_text(plan.cap_bytes),
+        "cap": gb_text(plan.default.cap_bytes if plan.default else plan.cap_bytes),
         "least": gb_text(plan.smallest_cap_bytes, up=True),
-        "rows": [list(fit.cells) for fit in dict.fromkeys((plan.default, plan.automatic)) if fit],
+        "rows": [list(fit.cells[1:]) for fit in plan.fits],
     }
 
 

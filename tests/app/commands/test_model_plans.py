@@ -39,13 +39,13 @@ def test_the_table_shows_memory_and_disk_for_a_type_on_the_device(capsys: pytest
 def test_the_formats_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "plan", "framepack-i2v", "--formats"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    default, automatic = (
+    default, fewest = (
         next(line for line in lines[begin:] if line.startswith("Q4_0, Q4_K"))
-        for begin in (0, lines.index("With the automatic preserved memory:"))
+        for begin in (0, lines.index("With as little preserved memory as the estimates allow:"))
     )
     assert " ".join(default.split()[3:7]) == "6.7 0.47 + 6.3"
     assert " ".join(default.split()[-3:]) == "1.8 + 4.9"
-    assert automatic.split()[-3:] == ["6.7", "+", "0"]
+    assert fewest.split()[-3:] == ["6.7", "+", "0"]
     assert main(["models", "plan", "framepack-i2v", "--formats", "--json"]) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert told[0]["formats"][0] == "as stored"

@@ -16,7 +16,8 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.job import FORGET, learned_levels
+from diffusers_helper.planning.first import learned_levels
+from diffusers_helper.planning.job import FORGET
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.smaller_plans import Level
 from diffusers_helper.request import GenerationRequest
@@ -96,7 +97,10 @@ def test_what_does_not_fit_names_the_smallest_cap_which_then_works(
     refusal = json.loads(captured.out)
     assert not refusal["fits"]
     assert refusal["stage"] == "sample"
-    assert len(refusal["remedies"]) == 3
+    assert refusal["remedies"] == [
+        f"Set --vram-cap-gb to {captured.err.split('--vram-cap-gb to ')[1][:3]} or more.",
+        "No smaller --resolution fits.",
+    ]
     named = captured.err.split("--vram-cap-gb to ")[1].split(" ")[0]
     assert gb_bytes(float(named)) >= refusal["smallest_cap_bytes"] > gb_bytes(float(named) - 0.1)
     assert main([*common, "--vram-cap-gb", named]) == 0

@@ -25,7 +25,8 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.job import FORGET, learned_levels
+from diffusers_helper.planning.first import learned_levels
+from diffusers_helper.planning.job import FORGET
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.smaller_plans import Level
 from diffusers_helper.request import GenerationRequest
@@ -99,8 +100,12 @@ def test_less_preserved_means_less_streamed_and_more_taken() -> None:
 
 
 def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
-    assert "Preserved memory is lowered to 8 GB under this cap." in told(RADEON, vram_cap_gb=10)[1]
-    assert "gives way" not in told(RADEON, vram_cap_gb=10, preserved_gb=8)[1]
+    assert "8 of 10 GB are preserved, as docs/amd-memory.md sets it" in told(RADEON, vram_cap_gb=10)[1]
+    small = Planner(profile_for(named_machine("gfx1100:8"), {}))
+    assert (small.defaults["vram_cap_gb"], small.defaults["preserved_gb"]) == (4.5, 2.5)
+    state, text = told(small)
+    assert state == "fits, peak 5.1 GB"
+    assert "The default cap of 4.5 GB is too small for this video, which gets 5.1 GB." in text
 
 
 def test_without_a_gpu_it_says_what_the_cap_means() -> None:
@@ -114,15 +119,15 @@ def test_what_does_not_fit_is_said_with_the_cap_that_would() -> None:
     state, text = told(RADEON, vram_cap_gb=4)
     assert state == "does not fit"
     least = re.findall(r"The smallest cap that works is ([\d.]+) GB", text)[0]
-    assert f"Set VRAM Cap to {least} GB or more or choose a smaller Resolution." in text
+    assert f"Set VRAM Cap to {least} GB or more or set Resolution to 416 or less." in text
     assert told(RADEON, vram_cap_gb=float(least))[0].startswith("fits, peak ")
     state, text = told(RADEON, preserved_gb=19.9)
-    assert state == "does not fit"
-    assert "Lower GPU Inference Preserved Memory or set VRAM Cap to 20.9 GB or more." in text
+    assert state.startswith("fits, peak ")
+    assert "Of the 19.9 GB to preserve, 19 GB are preserved under the cap of 20 GB" in text
     small = Planner(profile_for(named_machine("gfx1100:4"), {}))
     state, text = told(small)
     assert state == "does not fit"
-    assert "and this device has 4 GB. Choose a smaller Resolution." in text
+    assert "and this device has 4 GB. Choose another model." in text
 
 
 def test_of_a_card_whose_size_is_unknown_nothing_is_planned() -> None:
@@ -179,6 +184,8 @@ def test_what_does_not_fit_is_refused_before_it_is_queued(
 def test_planning_again_reads_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     planner, info = Planner(COMPUTER.profile), find_model("demo")
     first = planner.plan(GenerationRequest(image="x"), info, (128, 128))
+    with pytest.raises(DoesNotFit):  # which looks for a resolution that fits
+        planner.plan(GenerationRequest(image="x", vram_cap_gb=0.01), info, (128, 128))
     monkeypatch.setattr(
         "app.ui.planner.demands_for", lambda *_: pytest.fail("the model's files were read again")
     )

@@ -61,8 +61,11 @@ def check(budget: Budget, plan: StagePlan, stage: Stage) -> None:
     """Assert what holds for every plan."""
     parts = (plan.others_bytes, plan.resident_bytes, plan.ring_bytes, plan.working_bytes, plan.reserve_bytes)
     assert plan.peak_bytes == sum(parts) <= budget.cap_bytes
-    room = max(budget.preserved_in_force, stage.working_bytes + budget.reserve_bytes)
-    assert plan.resident_bytes + plan.others_bytes <= budget.cap_bytes - room
+    free = budget.cap_bytes - plan.resident_bytes - plan.others_bytes
+    assert free >= stage.working_bytes + budget.reserve_bytes
+    # Only the weights that the device needs at least may lie in the preserved memory.
+    fewest = plan_stage(replace(budget, preserved_bytes=budget.cap_bytes), stage).resident_bytes
+    assert free >= budget.preserved_bytes or plan.resident_bytes == fewest
     blocks = stage.model.block_bytes
     assert sorted((*plan.resident_blocks, *plan.streamed_blocks)) == list(range(len(blocks)))
     streamed = [blocks[index] for index in plan.streamed_blocks]
@@ -158,16 +161,45 @@ def test_one_large_model_at_a_time() -> None:
     assert (again.evict, again.others_bytes) == ((), 0)
 
 
-def test_a_default_of_preserved_memory_gives_way_and_a_persons_own_does_not() -> None:
-    default = Budget(24 * GB, 20 * GB, 18 * GB, GB, is_default=True)
-    assert [default.with_cap(gb_bytes(cap)).preserved_in_force / GB for cap in (20, 12.5, 1)] == [18, 10.5, 0]
-    own = replace(default, is_default=False)
-    assert own.with_cap(4 * GB).preserved_in_force == 18 * GB
-    with pytest.raises(DoesNotFit, match=r"lower preserved_gb"):
-        plan_stage(own.with_cap(18 * GB), Stage("vision", Weights("image_encoder", GB), 1000))
+@given(job=jobs())
+def test_preserved_memory_never_refuses_and_never_copies_less(job: tuple[Budget, tuple[Demand, ...]]) -> None:
+    budget, wanted = job
+    budget = budget.with_cap(max(budget.cap_bytes, min(smallest_cap(budget, one.stages) for one in wanted)))
+    streamed, kept = list[int](), list[int]()
+    for preserved in (0, 4, 18, 20, 64, 1000):
+        plan = plan_job(replace(budget, preserved_bytes=preserved * GB), wanted)
+        streamed.append(plan.stage("sample").streamed_bytes)
+        kept.append(plan.preserved_bytes)
+        assert plan.preserved_bytes <= preserved * GB
+    assert streamed == sorted(streamed)
+    assert kept == sorted(kept)
 
 
-def test_a_refusal_names_the_numbers_the_smallest_cap_and_three_remedies() -> None:
+def test_what_cannot_be_streamed_lies_in_the_preserved_memory() -> None:
+    document, more = transformer_plan(20, 16.5, 18), transformer_plan(24, 20, 20)
+    for plan, cap in ((document, 16.5), (more, 20)):
+        held = max(stage.resident_bytes for stage in plan.stages)
+        assert plan.preserved_bytes == gb_bytes(cap) - held < plan.budget.preserved_bytes
+        assert plan.stage("sample").resident_blocks == ()
+        assert "GB are preserved." in plan.stage("sample").reason
+    assert transformer_plan(24, 20, 18).preserved_bytes == 18 * GB
+
+
+def test_a_cap_that_is_not_fixed_is_raised_as_far_as_the_job_needs() -> None:
+    demand = Demand(None, (Stage("sample", Weights("transformer", 6 * GB, (GB, GB, GB, GB)), 2 * GB),))
+    budget = Budget(8 * GB, 4 * GB, 0, GB, most_bytes=7 * GB)
+    plan = plan_job(budget, [demand])
+    assert (plan.budget.cap_bytes, plan.peak_bytes) == (7 * GB, 7 * GB)
+    enough = replace(budget, cap_bytes=7 * GB + 9)
+    assert plan_job(enough, [demand]).budget.cap_bytes == 7 * GB + 9
+    with pytest.raises(DoesNotFit) as caught:
+        plan_job(replace(budget, most_bytes=7 * GB - 1), [demand])
+    assert caught.value.budget.cap_bytes == 7 * GB - 1
+    with pytest.raises(DoesNotFit):
+        plan_job(budget.with_cap(4 * GB), [demand])
+
+
+def test_a_refusal_names_the_numbers_the_smallest_cap_and_its_remedies() -> None:
     budget = Budget(8 * GB, 4 * GB, 0, GB)
     stage = Stage("sample", Weights("transformer", 6 * GB, (GB, GB, GB, GB)), 2 * GB)
     with pytest.raises(DoesNotFit) as caught:
@@ -178,9 +210,10 @@ def test_a_refusal_names_the_numbers_the_smallest_cap_and_three_remedies() -> No
     assert error.smallest_cap_bytes == 7 * GB == least_resident(stage.model) + 3 * GB
     assert "4 GB" in error.message
     assert "the working set takes 3 GB" in error.message
-    assert len(error.remedies) == 3
-    assert "`vram_cap_gb` to 7" in error.remedies[0]
-    with pytest.raises(DoesNotFit, match=r"this device has 6 GB"):
+    assert error.remedies == ("Set `vram_cap_gb` to 7 or more.", "Or choose a smaller `resolution`.")
+    known = [DoesNotFit(error.budget, error.demands, side).remedies[1] for side in (384, 0)]
+    assert known == ["Or set `resolution` to 384 or less.", "No smaller `resolution` fits."]
+    with pytest.raises(DoesNotFit, match=r"this device has 6 GB. Choose a smaller resolution."):
         plan_stage(replace(budget, total_bytes=6 * GB), stage)
 
 

@@ -15,15 +15,16 @@ from diffusers_helper.machine import disk
 from diffusers_helper.machine.disk import DiskSpeeds, disk_speed
 from diffusers_helper.machine.facts import Facts
 from diffusers_helper.machine.kernels import keep_kernel, seen_kernel
+from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.loaders import load_models
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import Weights
+from diffusers_helper.planning.first import learned_levels
 from diffusers_helper.planning.job import (
     FORGET,
     VideoPlan,
     known_networks,
-    learned_levels,
     longest_text,
     plan_video,
     weights_file,
@@ -114,13 +115,13 @@ def test_a_download_that_is_not_whole_counts_as_none(
     assert len(found["text_encoder"].weights.block_bytes) == 3
 
 
-def learn(facts: Facts, level: Level, **settings: object) -> None:
+def learn(local: Local, level: Level, **settings: object) -> None:
     """Record what a job of this size records when it runs out of memory."""
-    learned_levels(facts, wish(**settings), FULL, RADEON, 640, 608).write(level)
+    learned_levels(local.learned, wish(**settings), FULL, RADEON, 640, 608).write(level)
 
 
-def plan_with(facts: Facts, profile: Profile = RADEON, **settings: object) -> VideoPlan:
-    return plan_video(wish(**settings), FULL, profile, shape=(640, 608), learned=facts)
+def plan_with(local: Local, profile: Profile = RADEON, **settings: object) -> VideoPlan:
+    return plan_video(wish(**settings), FULL, profile, shape=(640, 608), local=local)
 
 
 def shortages(plan: VideoPlan) -> list[str]:
@@ -129,11 +130,11 @@ def shortages(plan: VideoPlan) -> list[str]:
 
 @pytest.mark.usefixtures("empty_hub")
 def test_a_plan_knows_of_shortages_and_says_so(tmp_path: Path) -> None:
-    facts = Facts(tmp_path / "cache" / "smaller.json")
-    before = plan_with(facts, preserved_gb=0)
+    local = Local(folder=tmp_path / "cache")
+    before = plan_with(local, preserved_gb=0)
     assert shortages(before) == []
-    learn(facts, Level(weights=1), preserved_gb=0)
-    after = plan_with(facts, preserved_gb=0)
+    learn(local, Level(weights=1), preserved_gb=0)
+    after = plan_with(local, preserved_gb=0)
     old, new = before.job.stage("sample"), after.job.stage("sample")
     assert new.streamed_bytes > old.streamed_bytes
     assert new.peak_bytes < old.peak_bytes
@@ -143,30 +144,30 @@ def test_a_plan_knows_of_shortages_and_says_so(tmp_path: Path) -> None:
     assert "GB of weights stay on the device instead of" in note
     assert FORGET in note
     # The record does not apply to another cap, another size or another card.
-    assert shortages(plan_with(facts, preserved_gb=0, vram_cap_gb=16)) == []
-    other = plan_video(wish(preserved_gb=0), FULL, RADEON, shape=(320, 320), learned=facts)
+    assert shortages(plan_with(local, preserved_gb=0, vram_cap_gb=16)) == []
+    other = plan_video(wish(preserved_gb=0), FULL, RADEON, shape=(320, 320), local=local)
     assert shortages(other) == []
     smaller = profile_for(Machine("rocm", "gfx1100", "card", 20 * GB), {})
-    assert shortages(plan_with(facts, smaller, preserved_gb=0)) == []
-    assert facts.forget() == 1
-    assert plan_with(facts, preserved_gb=0) == before
+    assert shortages(plan_with(local, smaller, preserved_gb=0)) == []
+    assert local.learned.forget() == 1
+    assert plan_with(local, preserved_gb=0) == before
 
 
 @pytest.mark.usefixtures("empty_hub")
 def test_smaller_tiles_are_learned_too(tmp_path: Path) -> None:
-    facts = Facts(tmp_path / "smaller.json")
-    learn(facts, Level(weights=3, tile=1))
-    plan = plan_with(facts)
+    local = Local(folder=tmp_path)
+    learn(local, Level(weights=3, tile=1))
+    plan = plan_with(local)
     assert plan.job.vae_tile_px == 192
     assert any("tiles of 192 pixels instead of 256" in note and FORGET in note for note in plan.notes)
 
 
 def test_page_and_engine_name_a_card_alike(tmp_path: Path) -> None:
     """Compare both names: the kernel uses the maker's name, torch another, and their memory sizes differ."""
-    facts = Facts(tmp_path / "smaller.json")
-    learn(facts, Level(weights=2))
+    local = Local(folder=tmp_path)
+    learn(local, Level(weights=2))
     by_torch = profile_for(Machine("rocm", "gfx1100", "AMD Radeon RX 7900 XTX", 24 * GB - 25 * 1024**2), {})
-    assert learned_levels(facts, wish(), FULL, by_torch, 640, 608).read() == Level(weights=2)
+    assert learned_levels(local.learned, wish(), FULL, by_torch, 640, 608).read() == Level(weights=2)
 
 
 @pytest.mark.usefixtures("empty_hub")
@@ -286,6 +287,6 @@ def test_less_preserved_memory_than_the_document_asks_for_is_told(
     gb: int, settings: dict[str, float], least: str | None
 ) -> None:
     profile = profile_for(Machine("rocm", "gfx1100", "card", gb * GB), {})
-    notes = [note for note in plan_with(Facts(), profile, **settings).notes if "BlockAllocator" in note]
+    notes = [note for note in plan_with(Local(), profile, **settings).notes if "BlockAllocator" in note]
     assert len(notes) == (least is not None)
     assert not notes or notes[0].startswith(f"At least {least} of preserved memory are advised")

@@ -1,4 +1,4 @@
-"""Tests of the automatic preserved memory, and of the plans by card."""
+"""Tests of the preserved memory with the fewest copies, and of the plans by card."""
 
 from __future__ import annotations
 
@@ -30,43 +30,45 @@ def resident(job: JobPlan) -> list[int]:
 
 
 @pytest.mark.parametrize("card_gb", [12, 16, 20, 24, 48])
-def test_the_automatic_value_holds_nothing_back_and_is_the_largest_that_does_not(card_gb: int) -> None:
+def test_the_value_with_the_fewest_copies_is_the_largest_that_holds_nothing_back(
+    card_gb: int,
+) -> None:
     choice = plan(card_gb).preserved
     assert choice is not None
-    automatic = choice.automatic.budget.preserved_bytes
-    assert resident(plan(card_gb, automatic / GB).job) == resident(plan(card_gb, 0.0).job)
-    assert choice.automatic.peak_bytes <= choice.plan.budget.cap_bytes
-    assert resident(plan(card_gb, automatic / GB + 0.2).job) != resident(plan(card_gb, 0.0).job)
+    fewest = choice.fewest_copies.budget.preserved_bytes
+    assert resident(plan(card_gb, fewest / GB).job) == resident(plan(card_gb, 0.0).job)
+    assert choice.fewest_copies.peak_bytes <= choice.plan.budget.cap_bytes
+    assert resident(plan(card_gb, fewest / GB + 0.2).job) != resident(plan(card_gb, 0.0).job)
 
 
 def test_the_documents_value_says_what_it_costs() -> None:
     choice = plan(24).preserved
     assert choice is not None
     now = choice.plan.stage("sample").streamed_bytes
-    assert choice.saved_bytes == now - choice.automatic.stage("sample").streamed_bytes > 10 * GB
+    assert choice.saved_bytes == now - choice.fewest_copies.stage("sample").streamed_bytes > 10 * GB
     assert choice.words.startswith("18 of 20 GB are preserved, as docs/amd-memory.md sets it")
     assert (
         "1.7 GB of the transformer stay on the device and 22.3 GB are streamed in each pass." in choice.words
     )
-    automatic = plan(24, choice.automatic.budget.preserved_bytes / GB).preserved
-    assert automatic is not None
-    assert (automatic.saved_bytes, automatic.words) == (0, "")
+    fewest = plan(24, choice.fewest_copies.budget.preserved_bytes / GB).preserved
+    assert fewest is not None
+    assert (fewest.saved_bytes, fewest.words) == (0, "")
 
 
 def test_each_card_has_its_plans() -> None:
     plans = plans_by_card(REQUEST, INFO)
     assert [one.card_gb for one in plans] == list(CARDS_GB)
-    assert plans[0].default is plans[0].automatic is None
-    assert plans[0].smallest_cap_bytes > plans[0].cap_bytes
     streamed = 0
-    for one in plans[1:]:
+    for one in plans:
         assert one.default is not None
-        assert one.automatic is not None
+        assert one.fewest_copies is not None
+        assert one.default.cap_bytes == max(one.cap_bytes, one.smallest_cap_bytes)
         same = plan(one.card_gb).job
         assert one.default.resident_bytes == same.stage("sample").resident_bytes
         assert one.default.peak_bytes == same.peak_bytes
-        assert one.automatic.resident_bytes > max(one.default.resident_bytes, streamed)
-        streamed = one.automatic.resident_bytes
+        assert one.fewest_copies.resident_bytes >= one.default.resident_bytes
+        assert one.fewest_copies.resident_bytes > streamed
+        streamed = one.fewest_copies.resident_bytes
     twice = plans_by_card(replace(REQUEST, cfg=2.0), INFO)[-1].default
     assert plans[-1].default is not None
     assert twice is not None
@@ -82,7 +84,7 @@ def test_each_format_of_the_file_has_its_plans() -> None:
     assert list(by_name[STORED].cards) == plans_by_card(REQUEST, INFO)
     assert by_name["bf16"] is by_name[STORED]
     for one in found:
-        fits = [fit for card in one.cards for fit in (card.default, card.automatic) if fit]
+        fits = [fit for card in one.cards for fit in (card.default, card.fewest_copies) if fit]
         assert fits
         for fit in fits:
             assert fit.resident_bytes + fit.streamed_bytes == one.file_bytes

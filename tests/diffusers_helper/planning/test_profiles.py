@@ -110,13 +110,13 @@ def test_a_containers_limit_counts_as_the_memory(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_caps_and_preserved_memory_by_card(arch: str, total: float, cap: float, preserved: float) -> None:
     budget = profile(arch, total).budget()
-    assert (budget.cap_bytes, budget.preserved_in_force) == (gb_bytes(cap), gb_bytes(preserved))
+    assert (budget.cap_bytes, budget.preserved_bytes) == (gb_bytes(cap), gb_bytes(preserved))
     assert budget.reserve_bytes == GB
 
 
 def test_a_cpu_needs_neither_reserve_nor_preserved_memory() -> None:
     budget = profile_for(Machine("cpu", "", "CPU", 32 * GB), {}).budget()
-    assert (budget.cap_bytes, budget.preserved_in_force, budget.reserve_bytes) == (28 * GB, 0, 0)
+    assert (budget.cap_bytes, budget.preserved_bytes, budget.reserve_bytes) == (28 * GB, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_a_person_overrides_by_variable_and_by_argument() -> None:
     assert (own.vae_tile.value, own.vae_dtype.value, own.attention.value) == (128, "bf16", "math")
     assert own.cap_bytes.source == "you"
     budget = own.budget()
-    assert (budget.cap_bytes, budget.preserved_in_force) == (gb_bytes(10.5), 0)
+    assert (budget.cap_bytes, budget.preserved_bytes) == (gb_bytes(10.5), 0)
     assert own.budget(8, 2.5).cap_bytes == 8 * GB
-    assert own.budget(8, 2.5).preserved_in_force == gb_bytes(2.5)
+    assert own.budget(8, 2.5).preserved_bytes == gb_bytes(2.5)
     assert own.budget(500).cap_bytes == 24 * GB
-    assert profile("gfx1100", 24).budget(8).preserved_in_force == 6 * GB
+    assert profile("gfx1100", 24).budget(8).preserved_bytes == 6 * GB
 
 
 @pytest.mark.parametrize(

@@ -279,10 +279,10 @@ def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     # The page makes the plan that the engine followed.
     info = deep_models.info
     profile = profile_for(Machine("cpu", "", "CPU", host_memory().total), {})
-    plan = plan_video(tiny_request(small_scene), info, profile, shape=(64, 64), learned=local.learned)
+    plan = plan_video(tiny_request(small_scene), info, profile, shape=(64, 64), local=local)
     record = json.loads((tmp_path / "again" / "memory.json").read_text())
     assert record["plan_peak_bytes"] == plan.job.peak_bytes
-    assert record["preserved_bytes"] == plan.job.budget.preserved_in_force
+    assert record["preserved_bytes"] == plan.job.preserved_bytes
     (note,) = [note for note in plan.notes if "Memory ran out" in note]
     assert "of weights stay on the device instead of" in note
 

@@ -65,7 +65,12 @@ def test_they_list_what_each_model_needs_here(
     assert radeon["needs"][1].startswith("22.3 GB of its weights are streamed in each step")
     assert radeon["needs"][2] == "The first video will show how long it takes on this machine."
     small = one(calls_of(service, "gfx1100:8"))
-    assert small["needs"][0].startswith("Does not fit:")
+    assert small["needs"][1].startswith(
+        "The default cap of 4.5 GB is too small for this video, which gets 5.1"
+    )
+    old = one(calls_of(service, "gfx103x:16"))
+    assert old["needs"][0].startswith("Does not fit:")
+    assert "Set Resolution to 384 or less." in old["needs"][0]
 
 
 @pytest.mark.slow
@@ -168,7 +173,7 @@ def test_what_has_no_room_or_is_in_use_is_refused(
 def test_the_plans_by_card_are_told(service: JobService, lit_hub: tuple[Hub, Path]) -> None:
     plans = calls_of(service).models_plan("framepack-i2v")
     assert [plan["card"] for plan in plans] == ["8 GB", "12 GB", "16 GB", "20 GB", "24 GB"]
-    assert (plans[0]["rows"], plans[0]["least"]) == ([], "5.1")
+    assert (plans[0]["rows"][0][1], plans[0]["cap"], plans[0]["least"]) == ("0.77", "5", "5.1")
     assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "22.3", "22.3", "6.4", "as stored"]
     assert len(plans[-1]["rows"]) == 2
     automatic = calls_of(service).models_plan("framepack-i2v", "auto")[-1]["rows"]
@@ -179,7 +184,7 @@ def test_the_plans_by_card_are_told(service: JobService, lit_hub: tuple[Hub, Pat
     assert formats["cards"] == [plan["card"] for plan in plans]
     stored = formats["rows"][0]
     assert (stored["format"], stored["file"]) == ("as stored, bf16, fp16", "24")
-    assert (stored["default"][0], stored["default"][-1]) == ("(5.1)", "1.7 + 22.3")
+    assert (stored["default"][0], stored["default"][-1]) == ("0.77 + 23.2", "1.7 + 22.3")
     assert stored["automatic"][-1] == "15.6 + 8.4"
 
 
