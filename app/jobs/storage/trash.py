@@ -48,8 +48,8 @@ def bring_back(database: sqlite3.Connection, outputs: Path, job_id: str, trash: 
         NoSuchJob: If the folder is not in the trash.
         OSError: If the folder cannot be moved.
     """
-    is_name = Path(job_id).name == job_id  # "../x" would lead out of the folder
-    if not is_name or not (trash / job_id).is_dir():
+    # A name such as "../x" would lead out of the folder.
+    if not trash.is_dir() or job_id not in os.listdir(trash) or not (trash / job_id).is_dir():
         raise NoSuchJob(job_id)
     folder = JobFolder(outputs / job_id)
     (trash / folder.job).rename(folder.path)
