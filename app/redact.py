@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import re
 import socket
 import sys
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
+_VARIABLE = re.compile("LONGTAKE_|XDG_|HF_")
 
 
 _SECRETS = (
@@ -29,24 +32,36 @@ _PATHS = (
 )
 
 
+def known_folders() -> list[tuple[Path, str]]:
+    """Return the folders of this machine that texts may name, each with the name that others may read.
+
+    These are the program, Python, the current, the home and the temporary folder, and those of variables.
+    """
+    folders = [
+        (Path(tempfile.gettempdir()), "tmp"),
+        (Path(os.path.expanduser("~")), "home"),
+        (_ROOT, "longtake"),
+        (Path(sys.prefix), "python"),
+        (Path(sys.base_prefix), "python"),
+    ]
+    with contextlib.suppress(OSError):  # it was removed
+        folders.insert(0, (Path.cwd(), "here"))
+    named = ((name, Path(value)) for name, value in os.environ.items() if _VARIABLE.match(name))
+    folders += [(path, name) for name, path in named if path.is_absolute()]
+    return [(path, name) for path, name in folders if len(path.parts) > 1]
+
+
 @lru_cache(maxsize=256)
 def without_paths(text: str, outputs: Path | None = None) -> str:
     """Return the text without absolute paths.
 
-    Paths in the outputs folder, the program, Python and the home folder begin with a name for that folder;
-    any other path keeps only its last part.
+    Paths in the outputs folder and in those of `known_folders` begin with a name for that folder; any other
+    path keeps only its last part.
     """
-    folders = [
-        *([(outputs, "<outputs>")] if outputs else []),
-        (_ROOT, "<longtake>"),
-        (Path(sys.prefix), "<python>"),
-        (Path(sys.base_prefix), "<python>"),
-        (Path(os.path.expanduser("~")), "<home>"),
-    ]
-    known = {str(form): name for path, name in folders for form in (path, path.resolve())}
+    folders = known_folders() + ([(outputs, "outputs")] if outputs else [])
+    known = {str(form): f"<{name}>" for path, name in folders for form in (path, path.resolve())}
     for path in sorted(known, key=len, reverse=True):  # the innermost folder comes first
-        if len(path) > 1:
-            text = re.sub(rf"{re.escape(path)}(?![\w.-])", known[path], text)
+        text = re.sub(rf"{re.escape(path)}(?![\w.-])", known[path], text)
     for pattern in _PATHS:
         text = pattern.sub(r"<path>/\1", text)
     return text

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import gradio as gr
+
+from app.redact import without_paths
 from diffusers_helper.errors import LongtakeError, in_words, own_name
 from diffusers_helper.events import STAGES
 from diffusers_helper.planning.budget import DoesNotFit
@@ -9,9 +14,19 @@ from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import gb_text
 
 
-def page_words(text: str) -> str:
-    """Return the text of an error or a failed job with settings named by their labels."""
-    return in_words(text, _label)
+def page_words(text: str, outputs: Path | None = None) -> str:
+    """Return the text of an error or a failed job with settings named by their labels, and without paths.
+
+    Args:
+        text: The text.
+        outputs: The folder of the jobs, if the text may name it.
+    """
+    return without_paths(in_words(text, _label), outputs)
+
+
+def refusal(error: LongtakeError) -> gr.Error:
+    """Return the error that a program gets from an endpoint, without paths."""
+    return gr.Error(without_paths(str(error)), print_exception=False)
 
 
 def page_error(error: LongtakeError) -> tuple[str, str]:

@@ -10,13 +10,13 @@ import json
 import os
 import re
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from app.redact import known_folders
+
 _UPLOADS = "uploads/"
-_PROGRAM = Path(__file__).resolve().parents[2]
 
 
 class FolderNames:
@@ -29,11 +29,11 @@ class FolderNames:
 
     def __init__(self, uploads: Path, outputs: Path) -> None:
         self._uploads = f"{uploads}/"
-        named = {uploads: _UPLOADS, outputs: "outputs/", _PROGRAM: "longtake/", Path(sys.prefix): "python/"}
-        self._names = {form: name.encode() for folder, name in named.items() for form in _spellings(folder)}
+        named = [*known_folders(), (outputs, "outputs"), (uploads, _UPLOADS[:-1])]
+        self._names = {form: name.encode() for folder, name in named for form in _spellings(folder)}
         # The innermost folder comes first. A path in the middle of a longer address is left alone.
         forms = b"|".join(map(re.escape, sorted(self._names, key=len, reverse=True)))
-        self._forms = re.compile(rb"(?<![\w.-])(?:" + forms + rb")")
+        self._forms = re.compile(rb"(?<![\w.-])(?:" + forms + rb")(?![\w.-])")
 
     def outward(self, text: bytes) -> bytes:
         """Return a part of an answer (JSON, HTML or an event stream) with folders replaced by their names."""
@@ -61,8 +61,8 @@ class FolderNames:
         path = value.get("path")
         real = {name: self._real(one) for name, one in value.items()}
         if isinstance(path, str) and path.startswith(_UPLOADS):
-            real["path"] = self._uploads + path.removeprefix(_UPLOADS)
-            if _is_missing_or_plain(real["path"]):
+            real["path"] = os.path.normpath(self._uploads + path.removeprefix(_UPLOADS))
+            if real["path"].startswith(self._uploads) and _is_missing_or_plain(real["path"]):
                 return real
         if "path" in value:
             real.pop("meta", None)
@@ -79,6 +79,6 @@ def _is_missing_or_plain(path: str) -> bool:
 
 def _spellings(folder: Path) -> set[bytes]:
     """Return the spellings of a path in JSON, with and without ASCII escapes, and in addresses."""
-    paths = {f"{form}/" for form in (folder, folder.resolve())}
+    paths = {str(folder), str(folder.resolve())}
     forms = {json.dumps(path, ensure_ascii=plain)[1:-1] for path in paths for plain in (False, True)}
     return {form.encode() for form in forms | {quote(path) for path in paths}}

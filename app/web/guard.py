@@ -6,25 +6,25 @@ Gradio serves far more routes than this page needs. A route that is not listed h
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import ipaddress
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.ui import scripts
+from app.web.answers import Outgoing, Stored
 from app.web.attempts import Attempts
+from app.web.calls import Calls
 from app.web.folder_names import FolderNames
 from app.web.served_files import ServedFiles, UploadRoom, page_script
+from diffusers_helper.errors import InputError
 
 MAX_MESSAGE_BYTES = 2 * 2**20  # the limit for all requests but uploads; settings and a prompt are a few kB
 _JOINS = 4  # the number of calls handled at once, separately for programs and pages; more would delay others
@@ -39,35 +39,16 @@ _SCRIPTS = f"/{scripts.ROUTE}/"
 _UPLOAD = f"{_API}/upload"
 # These routes are needed by the login page, or reveal nothing.
 _PUBLIC = re.compile(
-    rf"/|/login|/(assets|static|svelte)/.+|/favicon\.ico|/manifest\.json|/pwa_icon(/\d+)?|/robots\.txt"
+    rf"/|/login|/(assets|static|svelte)/.+|/favicon\.ico|/manifest\.json|/robots\.txt"
     rf"|({_API})?/theme\.css|{_API}/(app_id|login_check|startup-events|user)"
 )
 _READ = re.compile(
     rf"/config|/logout|{_SCRIPTS}.+|{_JOBS}[^/]+/.+"
-    rf"|{_API}/(info|openapi\.json|queue/(data|status)|upload_progress|file=uploads/.+|heartbeat/[^/]+|call/[^/]+/[^/]+)"
+    rf"|{_API}/(info|openapi\.json|queue/(data|status)|upload_progress|file=uploads/.+|heartbeat/[^/]+|call/(v2/)?[^/]+/[^/]+)"
 )
 _WRITE = re.compile(rf"/login|{_API}/(queue/join|upload|cancel|reset|run/[^/]+|api/[^/]+|call/(v2/)?[^/]+)")
 _JOIN = re.compile(rf"{_API}/(queue/join|call/.+)")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
-_SCRIPT = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
-# Gradio sets styles on elements and turns text of its components into functions, so neither can be banned.
-_POLICY = (
-    "default-src 'none'; script-src 'self' 'unsafe-eval'{inline}; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; "
-    "connect-src 'self' data: blob:; worker-src 'self' blob:; manifest-src 'self'; base-uri 'self'; "
-    "form-action 'self'; frame-ancestors 'none'"
-)
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(self), microphone=(), geolocation=(), payment=(), usb=(), serial=()",
-}
-# Gradio's page and messages have these types; all other answers are the same for everyone.
-_MESSAGES = ("text/html", "application/json", "text/event-stream")
-_CORS = re.compile(rb"access-control-.*", re.IGNORECASE)
 
 
 @dataclass
@@ -122,9 +103,17 @@ class Guard:
     """ASGI middleware around gradio's whole application, including gradio's own middleware."""
 
     def __init__(
-        self, app: ASGIApp, *, hosts: Hosts, files: ServedFiles, uploads: UploadRoom, login: bool
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Hosts,
+        files: ServedFiles,
+        uploads: UploadRoom,
+        calls: Calls,
+        login: bool,
     ) -> None:
         self._app, self._hosts, self._files, self._uploads = app, hosts, files, uploads
+        self._calls = calls
         self._login, self._attempts = login, Attempts()
         self._joins = {from_page: asyncio.Semaphore(_JOINS) for from_page in (True, False)}
         self._names = FolderNames(files.uploads, files.outputs)
@@ -133,11 +122,11 @@ class Guard:
         if scope["type"] == "websocket":  # the page uses none
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] == "http":
-            await self._answer(scope, receive, _Outgoing(send, self._names))
+            await self._answer(scope, receive, Outgoing(send, self._names))
         else:
             await self._app(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Outgoing) -> None:
         path = scope["path"].rstrip("/") or "/"
         refusal = self._refusal(scope, path)
         if refusal is not None:
@@ -153,16 +142,31 @@ class Guard:
             await self._try_login(scope, receive, send)
         elif path == _UPLOAD:
             await self._upload(scope, receive, send)
-        elif scope["method"] == "POST" and _JOIN.fullmatch(path):
-            # Only browsers name an origin. Pages have a separate limit, so they need not wait for programs.
-            async with self._joins["origin" in Headers(scope=scope)]:
-                await self._app(_uncompressed(scope), self._incoming(scope, receive), send)
+        elif scope["method"] == "POST":
+            await self._pass_on(path, scope, receive, send)
         else:
-            await self._app(_uncompressed(scope), self._incoming(scope, receive), send)
+            await self._app(_uncompressed(scope), receive, send)
 
-    def _incoming(self, scope: Scope, receive: Receive) -> Receive:
-        bounded = _bounded(receive, MAX_MESSAGE_BYTES)
-        return _changed(bounded, self._names.inward) if scope["method"] == "POST" else bounded
+    async def _pass_on(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let gradio answer a message that it can use."""
+        try:
+            body = await _whole(_bounded(receive, MAX_MESSAGE_BYTES))
+            self._calls.check(path, body)
+        except MultiPartException as error:
+            await _refuse(413, error.message)(scope, receive, send)
+            return
+        except InputError as error:
+            # The page's script reads one of the names, and gradio's the other.
+            said = {"error": str(error), "detail": str(error)}
+            await JSONResponse(said, 400)(scope, receive, send)
+            return
+        received = _received(self._names.inward(body), receive)
+        if _JOIN.fullmatch(path) is None:
+            await self._app(_uncompressed(scope), received, send)
+            return
+        # Only browsers name an origin. Pages have a separate limit, so they need not wait for programs.
+        async with self._joins["origin" in Headers(scope=scope)]:
+            await self._app(_uncompressed(scope), received, send)
 
     def _refusal(self, scope: Scope, path: str) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
@@ -178,6 +182,8 @@ class Guard:
             known = public or _READ.fullmatch(path) is not None
         else:
             known = method == "POST" and _WRITE.fullmatch(path) is not None
+        # No file has a longer name.
+        known = known and "\0" not in path and max(map(len, path.encode().split(b"/"))) < 256
         # The name of a file has no slash, not even an encoded one.
         if not known or (path.startswith(_JOBS) and b"%2f" in scope["raw_path"].lower()):
             return _refuse(404, "There is nothing here.")
@@ -199,16 +205,25 @@ class Guard:
         # Behind a proxy, origin and host may differ, but the browser still reports "same-origin".
         return origin is not None and site != "same-origin" and not self._hosts.owns(origin, headers["host"])
 
-    async def _upload(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
+    async def _upload(self, scope: Scope, receive: Receive, send: Outgoing) -> None:
         if await asyncio.to_thread(self._uploads.make_room):
             limit = self._uploads.max_bytes + _AROUND_FILES
-            await self._app(_uncompressed(scope), _bounded(receive, limit), send)
+            stored, status, sentence = Stored(send), 400, "The upload has no file; expected one or more."
+            try:
+                await self._app(_uncompressed(scope), _bounded(receive, limit), stored)
+            except OSError:
+                status, sentence = (
+                    507,
+                    "The upload cannot be stored. Free some space, or look at the server's log.",
+                )
+            finally:
+                if stored.has_failed:
+                    await _refuse(status, sentence)(scope, receive, send)
         else:
-            await _refuse(507, "There is no space for more uploads now. Try again later.")(
-                scope, receive, send
-            )
+            sentence = "There is no space for more uploads now. Try again later."
+            await _refuse(507, sentence)(scope, receive, send)
 
-    async def _try_login(self, scope: Scope, receive: Receive, send: _Outgoing) -> None:
+    async def _try_login(self, scope: Scope, receive: Receive, send: Outgoing) -> None:
         # Only the address that connects counts, because anyone can write another one into a header.
         address = (scope.get("client") or ("", 0))[0]
         browser = Request(scope).cookies.get(_KNOWN_BROWSER)
@@ -230,71 +245,6 @@ class Guard:
         await self._app(scope, _bounded(receive, MAX_MESSAGE_BYTES), remember)
 
 
-class _Outgoing:
-    """The sender of gradio's answers, with Longtake's headers and with folders replaced by their names."""
-
-    def __init__(self, send: Send, names: FolderNames) -> None:
-        self._send, self._names = send, names
-        self._held: tuple[Message, list[bytes]] | None = None
-        self._is_stream = False
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            _set_headers(message)
-            headers = Headers(raw=message["headers"])
-            kind = headers.get("content-type", "")
-            if kind.startswith(_MESSAGES) and "content-encoding" not in headers:
-                self._is_stream = kind.startswith("text/event-stream")
-                if not self._is_stream:
-                    self._held = (message, [])  # held until its length and its scripts are known
-                    return
-        elif message["type"] == "http.response.body":
-            if self._held is not None:
-                await self._hold(message)
-                return
-            if self._is_stream:  # each message holds complete events
-                message = {**message, "body": self._names.outward(message.get("body", b""))}
-        await self._send(message)
-
-    async def _hold(self, message: Message) -> None:
-        assert self._held is not None
-        start, parts = self._held
-        parts.append(message.get("body", b""))
-        if message.get("more_body", False):
-            return
-        self._held = None
-        body = self._names.outward(b"".join(parts))
-        headers = MutableHeaders(scope=start)
-        if headers.get("content-type", "").startswith("text/html"):
-            body = body.replace(b"<head>", b"<head>" + scripts.head(), 1)
-            headers["content-security-policy"] = _policy(body)
-        if "content-length" in headers and body:  # an answer to HEAD has a length but no body
-            headers["content-length"] = str(len(body))
-        await self._send(start)
-        await self._send({**message, "body": body})
-
-
-def _set_headers(message: Message) -> None:
-    message["headers"] = [item for item in message.get("headers", []) if not _CORS.fullmatch(item[0])]
-    headers = MutableHeaders(scope=message)
-    for name, value in _HEADERS.items():
-        headers[name] = value
-    headers["content-security-policy"] = _policy(b"")
-    cookies = headers.getlist("set-cookie")
-    if cookies:
-        del headers["set-cookie"]
-        for cookie in cookies:
-            kept = re.sub(r"(?i);\s*samesite=\w+", "", cookie)
-            headers.append("set-cookie", f"{kept}; SameSite=Lax")
-
-
-def _policy(document: bytes) -> str:
-    """Return a content security policy that allows, of inline scripts, only those in `document`."""
-    digests = (hashlib.sha256(script).digest() for script in _SCRIPT.findall(document))
-    inline = "".join(f" 'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return _POLICY.format(inline=inline)
-
-
 def _refuse(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
     return PlainTextResponse(f"{sentence}\n", status, headers)
 
@@ -312,23 +262,24 @@ def _uncompressed(scope: Scope) -> Scope:
     return {**scope, "headers": [item for item in scope["headers"] if item[0] != b"accept-encoding"]}
 
 
-def _changed(receive: Receive, change: Callable[[bytes], bytes]) -> Receive:
-    """Return a receiver that yields the changed body as one message, and later messages unchanged."""
-    parts: list[bytes] | None = []
+async def _whole(receive: Receive) -> bytes:
+    """Return the body of a request; a part of it if its sender has gone."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
 
-    async def whole() -> Message:
-        nonlocal parts
-        while parts is not None:
-            message = await receive()
-            if message["type"] != "http.request":
-                return message
-            parts.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                body, parts = change(b"".join(parts)), None
-                return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
 
-    return whole
+def _received(body: bytes, receive: Receive) -> Receive:
+    """Return a receiver that yields a body as one message, and then what follows it."""
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_one() -> Message:
+        return first.pop() if first else await receive()
+
+    return next_one
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from app.jobs.service import JobService
 from app.machine import cache_folder, this_local, this_profile
+from app.web.calls import Calls
 from app.web.guard import Guard, Hosts
 from app.web.served_files import ServedFiles, UploadRoom
 from diffusers_helper.errors import InputError
@@ -168,8 +169,9 @@ def _guarded(
     async def lifespan(app: Any) -> AsyncIterator[None]:
         app.state_holder = LeanSessions(app.get_blocks())
         app.middleware_stack = Guard(
-            app.middleware_stack, hosts=hosts, files=files, uploads=room, login=has_login
-        )
+            app.middleware_stack, hosts=hosts, files=files, uploads=room,
+            calls=Calls(app.get_blocks().fns), login=has_login,
+        )  # fmt: skip
         yield
 
     return lifespan

@@ -14,6 +14,7 @@ from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.calls.records import Records
 from app.ui.catalogue import Catalogue
+from app.ui.errors import refusal
 from app.ui.pictures import picture_path
 from app.ui.waiting import Endings, Room, hears
 from diffusers_helper.errors import LongtakeError
@@ -121,7 +122,7 @@ def _endpoint(
             settings["image"] = picture_path(settings["image"])
             return await answer(await calls.store(settings), request)
         except LongtakeError as error:
-            raise gr.Error(str(error), print_exception=False) from error
+            raise refusal(error) from error
 
     # Gradio reads names, defaults and the result's type from the signature, and other types from annotations.
     endpoint.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]

@@ -10,7 +10,6 @@ from urllib.parse import quote
 from app.jobs.job import Job
 from app.jobs.record import full_record, record
 from app.jobs.service import JobService
-from app.redact import without_paths
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.loras import with_lora_names
@@ -60,7 +59,7 @@ class Records:
         made["request"] = with_lora_names(made["request"])
         made["request"]["model"] = self._catalogue.name_of(made["request"]["model"])
         for name in ("message", "remedy"):
-            made[name] = without_paths(page_words(made[name]), outputs)
+            made[name] = page_words(made[name], outputs)
         return made
 
 

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import gradio as gr
 
 from app.jobs.storage.trouble import TROUBLE
+from app.ui.errors import refusal
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 
 MOST_WAITING = 200
@@ -52,10 +53,12 @@ class _Room:
             async with self._threads:
                 return await asyncio.to_thread(function)
         except LongtakeError as error:
-            raise gr.Error(str(error), print_exception=False) from error
+            raise refusal(error) from error
         except TROUBLE as error:
-            text = f"The outputs folder cannot be used now ({first_line(error)})."
-            raise gr.Error(text, print_exception=False) from error
+            reason = getattr(error, "strerror", None) or first_line(error)
+            said = f"A folder of the server cannot be used now ({reason})."
+            remedy = "Check the free space and the rights of its folders, and call again."
+            raise refusal(LongtakeError(said, remedy)) from error
         finally:
             self._waiting -= 1
 

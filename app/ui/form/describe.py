@@ -8,7 +8,6 @@ from typing import Any
 
 from app.jobs.pace import PaceBook, Work, passes
 from app.jobs.service import JobService
-from app.redact import without_paths
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error
 from app.ui.form.carried import Carried
@@ -186,7 +185,7 @@ def _size_words(crop: Crop, size: Size) -> str:
 def _refusal(found: Size | InputError | None) -> str:
     if not isinstance(found, InputError):
         return ""
-    return f'<p class="lt-refusal" role="alert">{escape(without_paths(" ".join(page_error(found))))}</p>'
+    return f'<p class="lt-refusal" role="alert">{escape(" ".join(page_error(found)))}</p>'
 
 
 def _share(value: object) -> float:

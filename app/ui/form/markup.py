@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from html import escape
 
-from app.redact import without_paths
 from app.ui.errors import page_error, page_words
 from app.ui.form.examples import example_media
 from diffusers_helper.errors import LongtakeError
@@ -27,7 +26,7 @@ def ordinal(number: int) -> str:
 
 def error_box(error: LongtakeError) -> str:
     """Return an error as markup, which disappears when the setting at fault, or else any setting, changes."""
-    message, remedy = (escape(without_paths(words)) for words in page_error(error))
+    message, remedy = map(escape, page_error(error))
     about = f' data-setting="{escape(error.setting)}"' if error.setting else ""
     return f'<div class="lt-box lt-error" role="alert" data-refused{about}><b>{message}</b> {remedy}</div>'
 
@@ -81,7 +80,7 @@ def restored_note(name: str, notices: Sequence[str]) -> str:
     """
     if not notices:
         return passing_note(f"These are the settings of {name}.") if name else ""
-    said = "".join(f"<li>{escape(without_paths(page_words(one)))}</li>" for one in notices)
+    said = "".join(f"<li>{escape(page_words(one))}</li>" for one in notices)
     found = f"These are the settings of {escape(name or 'this video')}"
     return (
         f'<div class="lt-box" role="status"><b>{found}</b>, except for this:'

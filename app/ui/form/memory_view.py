@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from app.redact import without_paths
 from app.ui.errors import page_error
 from app.ui.form.preserved_view import preserved_line
 from app.ui.planner import Planner
@@ -41,7 +40,7 @@ def tell(
     except DoesNotFit as error:
         return Told("does not fit", _refused(error, planner))
     except LongtakeError as error:
-        message = escape(without_paths(" ".join(page_error(error))))
+        message = escape(" ".join(page_error(error)))
         return Told("", f'<p class="lt-refusal">No plan: {message}</p>')
     return Told(f"fits, peak {gb_text(found.job.peak_bytes)} GB", _fits(found, planner, request))
 

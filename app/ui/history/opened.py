@@ -7,7 +7,6 @@ from typing import Any
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.redact import without_paths
 from app.ui.errors import page_words
 from app.ui.history.cards import card
 from app.ui.live.present import Presenter
@@ -53,7 +52,7 @@ class Opener:
             {
                 "state": one.state,
                 "time": one.time or None,
-                "reason": without_paths(page_words(one.reason), job.folder.parent),
+                "reason": page_words(one.reason, job.folder.parent),
             }
             for one in self._service.history.transitions(job.id)
         ]

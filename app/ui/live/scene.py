@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import quote
 
 from app.jobs.job import Job
-from app.redact import without_paths
 from app.ui.errors import page_words
 from app.ui.live import words
 from app.ui.live.job import Cell, LiveJob
@@ -108,8 +107,8 @@ def show(
         shown["figures"] = _figures(live, elapsed, shown["memory"])
     if live.state == "failed":
         shown["failure"] = {
-            "message": without_paths(page_words(live.job.message), live.job.folder.parent),
-            "remedy": without_paths(page_words(live.job.remedy), live.job.folder.parent),
+            "message": page_words(live.job.message, live.job.folder.parent),
+            "remedy": page_words(live.job.remedy, live.job.folder.parent),
             "report": report(live.job.id),
         }
     return shown
@@ -121,7 +120,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 def _warnings(live: LiveJob) -> list[str]:
     """Return each distinct warning in order of first appearance, without paths, with a count if repeated."""
-    times = Counter(without_paths(warning, live.job.folder.parent) for warning in live.warnings)
+    times = Counter(page_words(warning, live.job.folder.parent) for warning in live.warnings)
     return [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
 
 

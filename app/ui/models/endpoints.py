@@ -35,11 +35,13 @@ class ModelCalls:
 
     def models_pause(self, model: str) -> dict[str, Any]:
         """Pause a download until `models_get` is called; the downloaded files stay."""
+        find_model(model)
         self._downloads.pause(model)
         return self._presenter.one(model)
 
     def models_cancel(self, model: str) -> dict[str, Any]:
         """Withdraw a download, a check or a conversion; downloaded files stay until the model is removed."""
+        find_model(model)
         self._downloads.cancel(model)
         return self._presenter.one(model)
 

@@ -78,7 +78,7 @@ class ModelPresenter:
             "needs": self._needs(name, info),
             "sources": _sources(info),
             "progress": _progress(progress),
-            "problems": None if problems is None else [without_paths(page_words(one)) for one in problems],
+            "problems": None if problems is None else [*map(page_words, problems)],
             "removal": _removal(info) if (is_hub and here) or is_added else None,
             "room": "" if complete else _room(info),
         }
@@ -100,7 +100,7 @@ class ModelPresenter:
         except DoesNotFit as error:
             return [" ".join(page_error(error))]
         except LongtakeError as error:
-            return [without_paths(" ".join(page_error(error)))]
+            return [" ".join(page_error(error))]
         least = gb_text(plan.job.smallest_cap_bytes, up=True)
         where = "main memory" if planner.profile.machine.kind == "cpu" else "device memory"
         said = [f"A video needs at least {least} GB of {where}; the cap of this machine is {cap} GB."]
@@ -239,8 +239,8 @@ def _progress(progress: Progress) -> dict[str, Any]:
     return asdict(progress) | {
         "percent": round(100 * min(1.0, share), 1),
         "words": words,
-        "message": without_paths(page_words(progress.message)),
-        "remedy": without_paths(page_words(progress.remedy)),
+        "message": page_words(progress.message),
+        "remedy": page_words(progress.remedy),
     }
 
 

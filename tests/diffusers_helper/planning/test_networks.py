@@ -42,6 +42,6 @@ def test_a_configuration_without_usable_sizes_is_told(
 @pytest.mark.parametrize("content", [b"[1]", b"[" * 100_000, b"\xff", b'{"x": "' + b"y" * 5_000_000])
 def test_a_configuration_that_is_none_is_told(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(LongtakeError, match="vae in .* cannot be read") as told:
+    with pytest.raises(LongtakeError, match=r"vae in .* cannot be read") as told:
         count_values("vae", tmp_path, None)
     assert len(told.value.message) < 600
