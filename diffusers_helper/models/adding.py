@@ -12,8 +12,9 @@ from diffusers_helper.models.added import AddedPart
 from diffusers_helper.models.formats.reading import read_contents
 from diffusers_helper.models.hub_cache import part_folder
 from diffusers_helper.models.inspect import Inspection, inspect_checkpoint, weights_at
+from diffusers_helper.models.loading.fit import check_fit
 from diffusers_helper.models.loading.llama_cpp import is_llama_cpp
-from diffusers_helper.models.loading.networks import check_network
+from diffusers_helper.models.loading.networks import CLASSES, check_network, config_of
 from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.strangers.limited_json import read_json
@@ -84,6 +85,26 @@ def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
         remedy = _REMEDY if path.is_dir() else _OTHER_BASE.format(base=base.name)
         raise _refusal(part, f"{first_line(error).rstrip('.')}.", remedy) from error
     return FoundPart(str(path), config, facts)
+
+
+def check_parts(name: str, parts: Mapping[str, FoundPart], base: ModelInfo) -> None:
+    """Check by their configurations that the parts of a new model were made for each other.
+
+    Args:
+        name: The name of the model.
+        parts: The parts that replace those of the base.
+        base: The model that has all other parts.
+
+    Raises:
+        InputError: If they were not.
+    """
+    configs = {
+        part: config_of(part, Path(parts[part].path), parts[part].config)
+        if part in parts
+        else _config(part, base)
+        for part in CLASSES
+    }
+    check_fit(name, lambda part, key: configs[part].get(key))
 
 
 def _refusal(part: str, problem: str, remedy: str = _REMEDY) -> InputError:

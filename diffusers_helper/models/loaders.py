@@ -25,6 +25,7 @@ from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_m
 from diffusers_helper.models.fetch import part_here
 from diffusers_helper.models.hub_cache import weight_files
 from diffusers_helper.models.inspect import inspect_checkpoint
+from diffusers_helper.models.loading.fit import check_fit
 from diffusers_helper.models.loading.networks import CLASSES, LoadedNetwork, load_network
 from diffusers_helper.models.loading.read_ahead import read_ahead
 from diffusers_helper.models.part_files import fingerprint
@@ -82,7 +83,7 @@ class Models:
         for name in PARTS:
             cancel.check()
             self.part(name)
-        _check_fit(self.info, {name: self._parts[name] for name in CLASSES})
+        check_fit(self.info.name, lambda part, name: getattr(self._parts[part].config, name))
         read_ahead(self._files, cancel, on_read)
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
@@ -191,35 +192,3 @@ def _load_words(name: str, folder: Path) -> Any:
     if not (folder / "vocab.json").is_file():
         raise FileNotFoundError("it contains neither tokenizer.json nor vocab.json")
     return CLIPTokenizer.from_pretrained(folder)
-
-
-def _check_fit(info: ModelInfo, parts: dict[str, Any]) -> None:
-    """Check that the inputs and outputs of the parts have matching sizes.
-
-    Raises:
-        LongtakeError: If they do not match.
-    """
-    transformer = parts["transformer"].config
-    expected = {
-        "transformer takes latents of %s channels": (transformer.in_channels, 16),
-        "transformer takes history (has_clean_x_embedder %s)": (bool(transformer.has_clean_x_embedder), True),
-        "transformer takes the picture (has_image_proj %s)": (bool(transformer.has_image_proj), True),
-        "vae gives latents of %s channels": (parts["vae"].config.latent_channels, transformer.in_channels),
-        "vae shrinks pictures by %s": (parts["vae"].spatial_compression_ratio, 8),
-        "vae shrinks time by %s": (parts["vae"].temporal_compression_ratio, 4),
-        "text_encoder gives %s values per token": (
-            parts["text_encoder"].config.hidden_size, transformer.text_embed_dim,
-        ),
-        "text_encoder_2 gives %s values": (
-            parts["text_encoder_2"].config.hidden_size, transformer.pooled_projection_dim,
-        ),
-        "image_encoder gives %s values per token": (
-            parts["image_encoder"].config.hidden_size, transformer.image_proj_dim,
-        ),
-    }  # fmt: skip
-    for fact, (found, wanted) in expected.items():
-        if found != wanted:
-            raise LongtakeError(
-                f"The parts of model {info.name} do not match: {fact % found}; expected {wanted}.",
-                "Use parts that were made for each other.",
-            )

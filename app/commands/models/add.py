@@ -61,9 +61,10 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     if info.name == name:
         raise InputError(f"Model {name} cannot be its own base.", "Choose another --base.", setting="model")
     # These libraries take seconds to import.
-    from diffusers_helper.models.adding import find_part_of_own
+    from diffusers_helper.models.adding import check_parts, find_part_of_own
 
     parts = {part: find_part_of_own(part, path, info) for part, path in given.items()}
+    check_parts(name, parts, info)
     own = {part: found.part for part, found in parts.items()}
     ADDED_MODELS.add(AddedModel(name, arguments.title or name, base_key(info), own))
     return find_model(name), parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import torch
@@ -22,6 +23,7 @@ _PREFIXES = (
 )  # fmt: skip
 _SINGLE = re.compile(r"^(?:single_blocks)\.(\d+)\.linear1\.(weight|bias)$")
 _ORIGINAL = "double_blocks."
+_IN_BLOCK = re.compile(r"^(.*?)\.(\d+)\.")
 # The layers that ComfyUI's class names differently from HunyuanVideo's authors, whose names are unaffected.
 _COMFYUI = tuple(
     (re.compile(own), authors)
@@ -74,6 +76,7 @@ def own_names(
         wrong = sorted(scales.keys() - rows.keys())[0]
         raise UnknownNames(f"has a scale for {wrong} that does not belong to its rows; use another file")
     if any(name.startswith(_ORIGINAL) for name in plain):
+        _check_width(plain, width)
         plain, rows = _from_original(plain, width), _from_original(rows, width)
     return plain, {name: _smallest(scale) for name, scale in rows.items()}
 
@@ -82,6 +85,18 @@ def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str
     """Return how many names are known behind a prefix, in the layout of the library or of the authors."""
     behind = (name[len(prefix) :] for name in names if name.startswith(prefix))
     return sum(name in expected or name.startswith(_ORIGINAL) for name in behind)
+
+
+def _check_width(tensors: Mapping[str, Tensor], width: int) -> None:
+    """Check that layers in the authors' layout can be split as those of a transformer of this width."""
+    for name, tensor in tensors.items():
+        if not tensor.dim():
+            raise UnknownNames(f"contains {name} as a single number; use another file")
+        if name.endswith((".linear1.weight", ".linear1.bias")) and tensor.shape[0] <= 3 * width:
+            raise UnknownNames(
+                f"contains {name} with {tensor.shape[0]} rows, where the model has more than {3 * width}; "
+                "choose a file for this model"
+            )
 
 
 def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
@@ -120,6 +135,14 @@ def check_names(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
         UnknownNames: If some are missing or foreign, as the end of a sentence about the file.
     """
     missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    has, wants = _depths(found), _depths(expected)
+    if all(_is_beyond(name, has) for name in missing) and all(_is_beyond(name, wants) for name in foreign):
+        for blocks in sorted(has.keys() | wants.keys()):
+            if has[blocks] != wants[blocks]:
+                raise UnknownNames(
+                    f"contains {has[blocks]} {blocks}, where the model has {wants[blocks]}; choose a file "
+                    "for this model"
+                )
     if missing:
         raise UnknownNames(
             f"lacks {len(missing)} of {len(expected)} tensors, such as {missing[0]}; weights are missing, so "
@@ -130,3 +153,17 @@ def check_names(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
             f"contains {count_text(len(foreign), 'tensor')} foreign to the network, such as {foreign[0]}; "
             "use another file"
         )
+
+
+def _depths(names: Collection[str]) -> Counter[str]:
+    """Return the number of blocks in each list of the network, by its name."""
+    depths: Counter[str] = Counter()
+    for match in filter(None, map(_IN_BLOCK.match, names)):
+        depths[match[1]] = max(depths[match[1]], int(match[2]) + 1)
+    return depths
+
+
+def _is_beyond(name: str, depths: Counter[str]) -> bool:
+    """Return whether a tensor belongs to a block that a network of these depths does not have."""
+    match = _IN_BLOCK.match(name)
+    return match is not None and int(match[2]) >= depths[match[1]]

@@ -17,7 +17,9 @@ from app.ui.catalogue import Catalogue
 from app.ui.form.controls import RequestForm
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
+from diffusers_helper.models.loading.networks import empty_network
 from diffusers_helper.models.published import CONFIGS
+from diffusers_helper.models.recognition import PART_MODELS
 from diffusers_helper.models.registry import find_model, model_names
 from tests.support.checkpoints import original_names, to_fp8, write_safetensors
 from tests.support.weights import PAGE, POINTER, write_gguf
@@ -78,7 +80,8 @@ def test_the_base_follows_from_the_file_and_its_other_parts_are_downloaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setitem(CONFIGS, "transformer", json.loads(_config().read_text(encoding="utf-8")))
+    for part in PART_MODELS:
+        monkeypatch.setitem(CONFIGS, part, _config(part))
     folder = tmp_path / "files"
     folder.mkdir()
     source = Path(DEMO.parts["transformer"].location) / "diffusion_pytorch_model.safetensors"
@@ -96,8 +99,8 @@ def test_the_base_follows_from_the_file_and_its_other_parts_are_downloaded(
     )  # type: ignore[union-attr]
 
 
-def _config() -> Path:
-    return Path(DEMO.parts["transformer"].location) / "config.json"
+def _config(part: str) -> dict[str, Any]:
+    return json.loads((Path(DEMO.parts[part].location) / "config.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -222,3 +225,57 @@ def test_clip_in_gguf_is_refused_whatever_its_names(
         "clip.gguf is a GGUF file, which can only be the transformer or the text_encoder; the text_encoder_2 "
         "is small, and is taken as safetensors."
     ) in refused(file, capsys, "text-encoder-2")
+
+
+def test_the_weights_of_another_width_or_depth(
+    weights: dict[str, torch.Tensor], file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["models", "add", "mine", "--base", "framepack-i2v", "--transformer", str(file)]
+    assert main(base) == 2
+    told = capsys.readouterr().err
+    assert (
+        "mine.safetensors contains single_blocks.0.linear1.bias with 1232 rows, where the model has" in told
+    )
+    assert "choose a file for this model. Nothing was added." in told
+    write_safetensors(file, {name: tensor.reshape(-1)[0] for name, tensor in original_names(weights).items()})
+    assert "as a single number; use another file." in refused(file, capsys)
+    deeper = {
+        name.replace("transformer_blocks.0.", "transformer_blocks.1."): tensor
+        for name, tensor in weights.items()
+        if name.startswith("transformer_blocks.0.")
+    }
+    write_safetensors(file, weights | deeper)
+    assert "contains 2 transformer_blocks, where the model has 1; choose a file" in refused(file, capsys)
+    flatter = {
+        name: one for name, one in weights.items() if not name.startswith("single_transformer_blocks.6.")
+    }
+    write_safetensors(file, flatter)
+    assert "contains 6 single_transformer_blocks, where the model has 7" in refused(file, capsys)
+    write_safetensors(file, {name: one for name, one in flatter.items() if name != "proj_out.bias"})
+    assert "lacks " in refused(file, capsys)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "told"),
+    [
+        ("transformer", {"text_embed_dim": 128}, "text_encoder gives 64 values per token; expected 128."),
+        ("vae", {"latent_channels": 8}, "vae gives latents of 8 channels; expected 16."),
+        ("image_encoder", {"hidden_size": 128}, "image_encoder gives 128 values per token; expected 64."),
+    ],
+)
+def test_a_folder_whose_sizes_do_not_match_the_other_parts(
+    part: str,
+    change: dict[str, int],
+    told: str,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / part
+    folder.mkdir()
+    config = _config(part) | change
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tensors = {name: torch.zeros(one.shape) for name, one in empty_network(part, config).state_dict().items()}
+    write_safetensors(folder / "model.safetensors", tensors)
+    assert f"The parts of model mine do not match: {told}" in refused(folder, capsys, part.replace("_", "-"))
+    assert not data.exists()

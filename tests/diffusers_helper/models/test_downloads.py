@@ -16,6 +16,7 @@ from diffusers_helper.models.getting import get_model
 from diffusers_helper.models.registry import PARTS, find_model
 from diffusers_helper.units import GB
 from tests.support.hub import hub_of, use_hub
+from tests.support.jobs import write_picture
 from tests.support.published import part_folder, write_published
 
 INFO = find_model("framepack-f1")
@@ -62,7 +63,7 @@ def test_the_command_line_downloads_only_if_it_is_told_to(
     command = [
         "generate",
         "--image",
-        "a.png",
+        str(write_picture(tmp_path / "a.png")),
         "--prompt",
         "a ball",
         "--model",
