@@ -109,8 +109,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         video = GrowingVideo(Path(folder), crf=args.crf, **options)
         for number, (final, pending) in enumerate(calls(plan, args.method)):
             if args.method == "re-encode":
-                (own := Path(folder) / str(number)).mkdir()
-                video = GrowingVideo(own, crf=args.crf, **options)
+                video = GrowingVideo(Path(folder) / str(number), crf=args.crf, **options)
             pixels = load(final), load(pending)
             encoded += sum(len(part) for part in pixels if part is not None)
             started = time.perf_counter(), time.process_time()

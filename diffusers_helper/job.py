@@ -269,8 +269,8 @@ def _open_folder(
         raise InputError(
             f"{opened.path} holds another video; expected a new folder.", "Choose another folder."
         )
-    if opened != earlier:  # a folder that is gone for now must not get another in its place
-        opened.path.mkdir(parents=True, exist_ok=True)
+    # An outputs folder that is gone for now must not get another in its place.
+    opened.path.mkdir(parents=opened != earlier, exist_ok=True)
     if not opened.input.exists():
         picture.save(opened.input)
     if not opened.request.exists():

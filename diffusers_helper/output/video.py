@@ -124,7 +124,8 @@ class GrowingVideo:
         self._segments, self._sums_file = job_folder.segments, job_folder.sums
         self._width, self._height, self._mode = width, height, mode
         self._crf = effective_crf(crf)
-        self._segments.mkdir(exist_ok=True)
+        for folder in (self._segments.parent, self._segments):  # but not the folder that holds all jobs
+            folder.mkdir(exist_ok=True)
 
         self._sums = read_sums(self._sums_file)
         made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1

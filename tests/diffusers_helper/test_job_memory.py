@@ -164,7 +164,6 @@ def test_a_runner_keeps_nothing_of_a_job(tiny_model: Path, small_scene: Path, tm
     gc.disable()  # as if each collection of old objects came much later
     try:
         request = tiny_request(small_scene, model=str(tiny_model), steps=1)
-        (tmp_path / "job").mkdir()
         runner.run(request, tmp_path / "job", events.append, CancelToken())
         left = [one for one in gc.get_objects() if isinstance(one, Job | Store) and id(one) not in before]
     finally:

@@ -52,10 +52,8 @@ def cut(frames: np.ndarray, plan: SectionPlan) -> Sections:
 
 
 def writer(folder: Path, mode: Mode = "forward", **changes: Any) -> GrowingVideo:
-    """Return a writer for the size of `scene`, in a folder that is made if it is missing."""
-    video = GrowingVideo(folder, **{"width": 96, "height": 64, "mode": mode, "crf": 16, **changes})
-    folder.mkdir(exist_ok=True)
-    return video
+    """Return a writer for the size of `scene`."""
+    return GrowingVideo(folder, **{"width": 96, "height": 64, "mode": mode, "crf": 16, **changes})
 
 
 def parts_of(clip: np.ndarray, mode: Mode) -> Sections:
