@@ -25,7 +25,8 @@ def record(job: Job, address: Address = str) -> dict[str, Any]:
         "id": job.id, "state": job.state, "place": job.place, "created": job.created, "started": job.started,
         "ended": job.ended, "video": None if job.video is None else address(job.video), "frames": job.frames,
         "message": job.message, "remedy": job.remedy, "favourite": job.favourite,
-        "damage": job.damage, "folder": address(job.folder), "request": request | {"image": address(Path(request["image"]))},
+        "damage": job.damage, "folder": address(job.folder),
+        "request": request | {"image": address(Path(request["image"]))},
     }  # fmt: skip
 
 

@@ -232,7 +232,8 @@ class JobService:
             if ended and (over or self._is_over(job_id)):
                 return
             if nothing_new:
-                if over and last_round:  # the log has no final event, for example after a full disk
+                if over and last_round and not (self._worker and self._worker.is_making(job_id)):
+                    # The log has no final event, for example after a full disk.
                     yield reader.sequence + 1, final_event(job)
                     return
                 if stopped and not over:

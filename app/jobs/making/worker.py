@@ -99,6 +99,11 @@ class Worker:
         self._engine.cancel(job_id)
         return True
 
+    def is_making(self, job_id: str) -> bool:
+        """Return whether this process makes the job."""
+        with self._lock:
+            return job_id == self._running
+
     def is_ending(self, job_id: str) -> bool:
         """Return whether the running job has been asked to end."""
         with self._lock:
@@ -229,7 +234,7 @@ class Worker:
         if self._stopping.is_set():
             raise _AskedToEnd
         before = [event for _, event in self._store.events(job.id).read()]
-        for event in self._supervisor.make(job, partial(self._should_end, job), before):
+        for event in self._supervisor.make(job, partial(self._is_asked_to_end, job), before):
             if isinstance(event, Failed) and (trouble := passing_trouble(self._store, job, event)):
                 return trouble
             if event.is_final:
@@ -347,6 +352,11 @@ class Worker:
             return salvage(JobFolder(job.folder))
         except OSError:  # its folder is missing
             return None, 0
+
+    def _is_asked_to_end(self, job: Job, wait: float = 0.0) -> bool:
+        """Return whether the engine should end, as `_should_end` does. Meanwhile the job stays this process's."""
+        self._store.keep(job.id)
+        return self._should_end(job, wait)
 
     def _should_end(self, job: Job, wait: float = 0.0) -> bool:
         """Wait until the job is cancelled or paused, or the program ends, for at most `wait` seconds.

@@ -12,7 +12,7 @@ from diffusers_helper.events import Event, from_dict, to_dict
 from diffusers_helper.files import json_line, plain_json, read_file, sync_folder
 from diffusers_helper.output.job_folder import JobFolder
 
-_BLOCK_BYTES = 2**16
+_MOST_LINE_BYTES = 2**20
 
 
 def append_event(path: Path, event: Event) -> None:
@@ -27,14 +27,16 @@ def append_event(path: Path, event: Event) -> None:
 
 
 def cut_torn_line(descriptor: int) -> None:
-    """Remove everything after the last line break of an open file."""
-    size = end = os.lseek(descriptor, 0, os.SEEK_END)
-    kept = 0
-    while end and not kept:
-        start = max(0, end - _BLOCK_BYTES)
-        kept = start + os.pread(descriptor, end - start, start).rfind(b"\n") + 1
-        kept, end = (kept if kept > start else 0), start
-    if kept < size:
+    """Remove everything after the last line break of a file that is open for appending.
+
+    More than any line of ours stays, and ends as a damaged line.
+    """
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    start = max(0, size - _MOST_LINE_BYTES)
+    kept = start + os.pread(descriptor, size - start, start).rfind(b"\n") + 1
+    if start and kept == start:
+        os.write(descriptor, b"\n")
+    elif kept < size:
         os.ftruncate(descriptor, kept)
 
 

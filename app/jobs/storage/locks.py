@@ -9,6 +9,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from diffusers_helper.machine.storage import is_storage_trouble
+
 
 class Lock:
     """A lock on a file, which no other process can hold at the same time.
@@ -47,7 +49,9 @@ def is_locked(path: Path) -> bool:
     """Return whether a living process holds the lock. Call this only while the index is locked."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+    except OSError as error:  # there is none, or something else is in its place
+        if is_storage_trouble(error):
+            raise
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -55,6 +55,7 @@ class JobStore:
         self._lead: Lock | None = None  # held by the leading process
         self._own: set[str] = set()  # the jobs that this process has submitted or resumed
         self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process is making
+        self._stamps: dict[str, str] = {}  # what their logs were like when they were last seen
         self._held: dict[str, dict[str, Any]] = {}  # changes that could not be written yet
         try:
             if not self.outputs.exists():
@@ -186,23 +187,20 @@ class JobStore:
                     bury(database, row["id"], *_REMOVED)
                     continue
                 try:
-                    is_taken = self._take(folder)
-                    made = put(database, folder)
+                    if put(database, folder)["state"] == "queued" and self._take(folder):
+                        return job_from_row(self.outputs, put(database, folder))
                 except OSError as error:
                     if not self.concerns_one_job(error):
                         raise
                     words = f"The job's folder cannot be used ({error})."  # the others must not wait for it
                     bury(database, row["id"], words, "Repair the folder, and resume the job.")
-                    continue
-                if is_taken:
-                    return job_from_row(self.outputs, made)
         return None
 
     def _take(self, folder: JobFolder) -> bool:
         """Lock a queued job and mark it as running; return False if another process makes it."""
         log = StateLog(folder)
         facts = log.read()
-        if facts["state"] != "queued" or facts["fault"]:
+        if facts["state"] != "queued":
             return False
         try:
             lock = Lock(log.path)
@@ -216,9 +214,24 @@ class JobStore:
         self._locks[folder.job] = lock
         return True
 
+    def keep(self, job_id: str) -> None:
+        """Write the state of a job that this process makes anew if something else has changed its log."""
+        folder = self.folder(job_id)
+        if self._stamps.get(job_id) == stamp_of(folder):
+            return
+        with contextlib.suppress(*TROUBLE):
+            log = StateLog(folder)
+            facts = log.read()
+            if facts["fault"] or facts["state"] not in BEGUN or not self._locks[job_id].holds():
+                begun: list[JobState] = [one.state for one in log.transitions() if one.state in BEGUN]
+                reason = "Its log was changed from outside while it was made."
+                self.enter(job_id, begun[-1] if begun else "running", reason=reason)
+            self._stamps[job_id] = stamp_of(folder)
+
     def let_go(self, job_id: str) -> None:
         """Record that this process no longer makes a job."""
         with self._lock:
+            self._stamps.pop(job_id, None)
             if lock := self._locks.pop(job_id, None):
                 lock.release()
 

@@ -99,7 +99,9 @@ class LiveJob:
         self._foresee()
 
     def apply(self, event: Event) -> None:
-        """Update the state with the next event."""
+        """Update the state with the next event. One that only a damaged log can have is passed over."""
+        if not self._is_possible(event):
+            return
         before = self._place
         if isinstance(event, JobStarted):
             self.width, self.height = event.width, event.height
@@ -125,6 +127,14 @@ class LiveJob:
         if isinstance(event, StepDone | PieceDone | SectionFinished):
             self._advance(before)
         self.last_sign = event.time
+
+    def _is_possible(self, event: Event) -> bool:
+        section: int | None = getattr(event, "section", None)
+        if isinstance(event, StepDone) and not 1 <= event.step <= event.steps:
+            return False
+        if isinstance(event, PieceDone) and not 1 <= event.piece <= event.pieces:
+            return False
+        return section is None or 1 <= section <= self.sections
 
     def _foresee(self) -> None:
         """Estimate the whole job from the machine's pace as soon as the video's size is known."""
@@ -244,7 +254,7 @@ class LiveJob:
         A share that was shown stays when the estimate changes; only the rest is divided anew.
         """
         now, timing = self._place, self.timing
-        if now.section > self.sections:
+        if max(now.section, before.section) > self.sections:
             self._rest = self._section_rest = 0.0
             return
         self._rest *= _ratio(timing.rest(now), timing.rest(before))
