@@ -133,15 +133,13 @@ def main() -> None:
     try:
         from diffusers_helper.miopen_fallback import initialize_miopen_fallback
         from diffusers_helper.runner import Runner
-
-        settings = conv_settings()
-    except Exception as error:  # noqa: BLE001 - installation or environment are wrong, and every job says so
+    except Exception as error:  # noqa: BLE001 - the installation is broken, and every job reports why
         while True:
             order = orders.take()
             events.send(failed_event(error, order.job, 0.0, None, 0))
     gc.freeze()  # the libraries stay, so that a collection need not visit their objects
     convolutions = initialize_miopen_fallback(
-        **settings, on_first_call=events.name_trial, after_first_call=events.end_trial
+        **conv_settings(), on_first_call=events.name_trial, after_first_call=events.end_trial
     )
     runner = Runner(this_local(os.environ), convolutions)
     while True:

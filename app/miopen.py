@@ -13,7 +13,7 @@ from typing import Any
 
 from app.jobs.making.patience import MIOPEN_FOLDERS
 from app.jobs.stdio import say
-from app.machine import cache_folder, this_profile
+from app.machine import cache_folder
 from diffusers_helper.units import count_text, gb_text
 
 VARIABLE = "MIOPEN_FIND_MODE"
@@ -52,18 +52,17 @@ def find_mode_findings(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     return found
 
 
+RUNG_VARIABLE = "LONGTAKE_CONV_RUNG"
+
+
 def routes_folder() -> Path:
     """Return the folder of routes in the user's cache. It is not created."""
     return cache_folder() / "conv_routes"
 
 
 def conv_settings() -> dict[str, Any]:
-    """Return the arguments for `initialize_miopen_fallback`.
-
-    Raises:
-        InputError: If an environment variable has an invalid value.
-    """
-    return {"folder": routes_folder(), "rung": this_profile(os.environ).conv_rung.value}
+    """Return the arguments for `initialize_miopen_fallback`."""
+    return {"folder": routes_folder(), "rung": os.environ.get(RUNG_VARIABLE) or "auto"}
 
 
 _MOVED = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR")

@@ -54,15 +54,13 @@ def initialize_miopen_fallback(
 
     Args:
         folder: The folder for learned routes; None keeps them only in memory.
-        rung: `auto`, `off`, or the only rung to use, for debugging.
+        rung: `auto`, `off`, or the only rung to use, for debugging. Any other value counts as `auto`.
         on_first_call: See `cache.conv.ConvLadder`.
         after_first_call: See `cache.conv.ConvLadder`.
-
-    Raises:
-        ValueError: If there is no such rung.
     """
     if rung not in CHOICES:
-        raise ValueError(f"convolution rung {rung!r}; expected one of {', '.join(CHOICES)}")
+        _log.warning("convolution rung %r is ignored; expected one of %s", rung, ", ".join(CHOICES))
+        rung = AUTO
     ladder, forced = None, None if rung == AUTO else rung
     if rung != OFF:
         ladder = ConvLadder(

@@ -197,7 +197,6 @@ def _cards(report: Report, machine: Machine, profile: Profile, root: Path) -> No
         ("VAE precision", profile.vae_dtype.value, profile.vae_dtype),
         ("VAE tile", str(profile.vae_tile.value), profile.vae_tile),
         ("attention", profile.attention.value, profile.attention),
-        ("convolutions", profile.conv_rung.value, profile.conv_rung),
     )
     for name, text, setting in settings:
         report.add("profile", f"{profile.family}: {name} {text} ({setting.reason}; {setting.source})")

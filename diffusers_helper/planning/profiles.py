@@ -30,8 +30,6 @@ T = TypeVar("T")
 CAP_VARIABLE, PRESERVED_VARIABLE = "LONGTAKE_VRAM_CAP_GB", "LONGTAKE_PRESERVED_GB"
 TILE_VARIABLE, VAE_DTYPE_VARIABLE = "LONGTAKE_VAE_TILE", "LONGTAKE_VAE_DTYPE"
 ATTENTION_VARIABLE, PROFILE_VARIABLE = "LONGTAKE_ATTENTION", "LONGTAKE_PROFILE"
-RUNG_VARIABLE = "LONGTAKE_CONV_RUNG"
-CONV_RUNGS = ("auto", "miopen", "taps", "native", "tiles", "cpu", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,6 @@ class Profile:
         vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
         vae_tile: The side of the largest tiles that the automatic choice takes, in pixels.
         attention: The kind of kernel that SDPA is expected to run.
-        conv_rung: The only way to compute convolutions; "auto" for the first that works, "off" for torch's.
         environment: The environment variables of the engine.
     """
 
@@ -81,7 +78,6 @@ class Profile:
     vae_dtype: Setting[VaeDtype]
     vae_tile: Setting[int]
     attention: Setting[Attention]
-    conv_rung: Setting[str]
     environment: Mapping[str, Setting[str]] = field(default_factory=dict[str, Setting[str]])
 
     @property
@@ -241,7 +237,6 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
         vae_dtype=_vae_dtype(family),
         vae_tile=Setting(256, "tiles that fit every card; larger Conv3d shapes abort on gfx1151", _FRAMEPACK),
         attention=_attention(family),
-        conv_rung=Setting("auto", "the first way that works", DOCUMENT),
         environment=variables_for(family),
     )
     return _with_environment(profile, environ)
@@ -328,7 +323,6 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
         vae_tile=own(TILE_VARIABLE, _number("vae_tile", int), profile.vae_tile),
         vae_dtype=own(VAE_DTYPE_VARIABLE, _one_of(get_args(VaeDtype)), profile.vae_dtype),
         attention=own(ATTENTION_VARIABLE, _one_of(get_args(Attention)), profile.attention),
-        conv_rung=own(RUNG_VARIABLE, _one_of(CONV_RUNGS), profile.conv_rung),
     )
 
 

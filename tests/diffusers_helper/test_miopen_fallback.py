@@ -26,10 +26,8 @@ from diffusers_helper.miopen_fallback import (
     initialize_miopen_fallback,
 )
 from diffusers_helper.models.loaders import load_models
-from diffusers_helper.models.loading.networks import CLASSES
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.frames import to_uint8
-from diffusers_helper.planning.profiles import CONV_RUNGS
 from tests.support.drivers import (
     MEMORY,
     NO_ALGORITHM,
@@ -163,14 +161,14 @@ def test_a_forced_rung_that_cannot_is_passed_over(caplog: pytest.LogCaptureFixtu
     assert "a single pixel cannot be cut into tiles" in caplog.text
 
 
-def test_off_changes_nothing_and_an_unknown_choice_is_refused() -> None:
+def test_off_changes_nothing_and_an_unknown_choice_is_said(caplog: pytest.LogCaptureFixture) -> None:
     module = nn.Conv3d(1, 1, 1)
     handler = initialize_miopen_fallback(rung="off").install(module)
     assert "_conv_forward" not in vars(module)
     assert handler.statistics() == ""
-    assert CHOICES == CONV_RUNGS  # the names that programs without torch know
-    with pytest.raises(ValueError, match="'MIOpen'; expected one of auto, miopen, taps"):
-        initialize_miopen_fallback(rung="MIOpen")
+    assert "ignored" not in caplog.text
+    assert initialize_miopen_fallback(rung="MIOpen").install(module).ladder is not None
+    assert f"'MIOpen' is ignored; expected one of {', '.join(CHOICES)}" in caplog.text
     with pytest.raises(ValueError, match="expected one of miopen"):
         ladder(forced="warp")
 
@@ -199,8 +197,8 @@ def test_statistics_as_the_document_shows_them(
 # ---- installing ----------------------------------------------------------------------------------
 
 
-def convs_of(module: nn.Module) -> Iterator[nn.Module]:
-    return (inner for inner in module.modules() if isinstance(inner, nn.Conv2d | nn.Conv3d))
+def convs_of(module: nn.Module) -> Iterator[nn.Conv3d]:
+    return (inner for inner in module.modules() if isinstance(inner, nn.Conv3d))
 
 
 @pytest.mark.parametrize(
@@ -229,12 +227,12 @@ def test_a_module_computes_what_it_did(settings: dict[str, Any], rung: str | Non
         assert torch.equal(found, expected) if rung is None else torch.allclose(found, expected, atol=1e-5)
 
 
-def test_every_convolution_of_the_models_has_it_and_torch_has_not(tiny_model: Path) -> None:
+def test_every_conv3d_of_the_models_has_it_and_torch_has_not(tiny_model: Path) -> None:
     models = load_tiny(tiny_model)
     before = {name: id(value) for name, value in vars(nn.Conv3d).items()}
-    counts = {name: len(list(convs_of(models.part(name)))) for name in CLASSES}
-    assert counts.pop("vae") > 20
-    assert counts == {"transformer": 4, "image_encoder": 1, "text_encoder": 0, "text_encoder_2": 0}
+    counts = {name: len(list(convs_of(models.part(name)))) for name in ("transformer", "vae")}
+    assert counts["transformer"] == 4
+    assert counts["vae"] > 20
     for name in counts:
         assert all("_conv_forward" in vars(conv) for conv in convs_of(models.part(name)))
     assert {name: id(value) for name, value in vars(nn.Conv3d).items()} == before

@@ -5,9 +5,8 @@ first time only), the VAE decoder's first convolution over the most frames fails
 all of the decoder's convolutions with kernels of 3 x 3 x 3 raise errors, a different one for each shape,
 whose texts are a JSON list in BAD_DRIVER_TEXTS. With `large`, such convolutions, also the encoder's, write
 BAD_DRIVER_SAYS to standard error and abort if their input is at least BAD_DRIVER_SIDE pixels high or wide.
-With `shape`, convolutions abort if their input has the shape in BAD_DRIVER_SHAPE, such as `1x3x5x6x8`. With
-`flat raise` and `flat abort`, each 2D convolution fails in that way while MIOpen is on. Each failing call
-adds a byte to the file that BAD_DRIVER_CALLS names.
+With `shape`, convolutions abort if their input has the shape in BAD_DRIVER_SHAPE, such as `1x3x5x6x8`. Each
+failing call adds a byte to the file that BAD_DRIVER_CALLS names.
 
 BAD_DRIVER_FRAMES names a folder that receives the final frames of each section, before they are encoded, as
 `0001.npy` and so on.
@@ -33,11 +32,6 @@ _TEXT = "MIOpen Error: /MIOpen/src/ocl/convolutionocl.cpp:516: No suitable algor
 def _break_convolutions(module: Any) -> None:
     fault = os.environ.get("BAD_DRIVER_FAULT")
     if fault is None:
-        return
-    kind, _, flat = fault.partition(" ")
-    if kind == "flat":
-        plain_flat, torch = module.conv2d, module.torch
-        module.conv2d = lambda *call: _fail(flat) if torch.backends.cudnn.enabled else plain_flat(*call)
         return
     plain = module.conv3d
     texts: list[str] = json.loads(os.environ.get("BAD_DRIVER_TEXTS", "[]"))

@@ -105,7 +105,7 @@ def studio(tmp_path: Path, tiny_model: Path, calls: Path) -> Iterator[Studio]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["raise", "abort", "sleep", "flat raise", "flat abort"])
+@pytest.mark.parametrize("fault", ["raise", "abort", "sleep"])
 def test_another_way_gives_the_same_pixels_and_the_next_engine_knows_it(
     fault: str,
     studio: Studio,
@@ -118,7 +118,7 @@ def test_another_way_gives_the_same_pixels_and_the_next_engine_knows_it(
     assert isinstance(events[-1], Finished), events[-1]
     assert calls.read_bytes() == b"x"
     (warned,) = [event.message for event in events if isinstance(event, Warned)]
-    expected = "differ only by rounding (about 55 dB)" if "raise" in fault else "computed another way"
+    expected = "differ only by rounding (about 55 dB)" if fault == "raise" else "computed another way"
     assert expected in warned
     kept = [sorted((made_in / "sections").iterdir()) for made_in in (folder, undisturbed[0])]
     for one, other in zip(*kept, strict=True):
