@@ -129,7 +129,7 @@ class Models:
                     else f"Put the file back, or add the model again with models add {self.info.name}.",
                 ) from error
             _log.info("mapped %s from %s in %.2f s", name, place, time.monotonic() - began)
-            if name in ("transformer", "vae"):
+            if name in CLASSES:
                 self._convolutions.install(self._parts[name])
         return self._parts[name]
 

@@ -5,8 +5,9 @@ first time only), the VAE decoder's first convolution over the most frames fails
 all of the decoder's convolutions with kernels of 3 x 3 x 3 raise errors, a different one for each shape,
 whose texts are a JSON list in BAD_DRIVER_TEXTS. With `large`, such convolutions, also the encoder's, write
 BAD_DRIVER_SAYS to standard error and abort if their input is at least BAD_DRIVER_SIDE pixels high or wide.
-With `shape`, convolutions abort if their input has the shape in BAD_DRIVER_SHAPE, such as `1x3x5x6x8`. Each
-failing call adds a byte to the file that BAD_DRIVER_CALLS names.
+With `shape`, convolutions abort if their input has the shape in BAD_DRIVER_SHAPE, such as `1x3x5x6x8`. With
+`flat raise` and `flat abort`, 2D convolutions of at least 8 pixels fail, unless MIOpen is off. Each failing
+call adds a byte to the file that BAD_DRIVER_CALLS names.
 
 BAD_DRIVER_FRAMES names a folder that receives the final frames of each section, before they are encoded, as
 `0001.npy` and so on.
@@ -26,6 +27,7 @@ from types import ModuleType
 from typing import Any
 
 _FRAMES = 7  # includes the two frames that the decoder puts in front
+_FLAT_SIDE = 8
 _TEXT = "MIOpen Error: /MIOpen/src/ocl/convolutionocl.cpp:516: No suitable algorithm was found to execute"
 
 
@@ -33,7 +35,7 @@ def _break_convolutions(module: Any) -> None:
     fault = os.environ.get("BAD_DRIVER_FAULT")
     if fault is None:
         return
-    plain = module.conv3d
+    plain, plain_flat = module.conv3d, module.conv2d
     texts: list[str] = json.loads(os.environ.get("BAD_DRIVER_TEXTS", "[]"))
     shapes: dict[Any, int] = {}
     decoding = False
@@ -51,16 +53,23 @@ def _break_convolutions(module: Any) -> None:
                 sys.stderr.write(os.environ.get("BAD_DRIVER_SAYS", ""))
                 sys.stderr.flush()
                 _fail("abort")
-        elif fault != "texts":
+        elif fault in ("raise", "abort", "sleep", "kill"):
             if kernel == (16, 3, 3, 3) and x.shape[2] == _FRAMES:
                 _fail(fault)
-        elif decoding and kernel[1:] == (3, 3, 3):
+        elif fault == "texts" and decoding and kernel[1:] == (3, 3, 3):
             _count()
             number = shapes.setdefault((x.shape, weight.shape), len(shapes))
             raise RuntimeError(texts[number % len(texts)])
         return plain(x, weight, *rest)
 
-    module.conv3d = conv3d
+    def conv2d(x: Any, weight: Any, *rest: Any) -> Any:
+        from torch.backends import cudnn  # under ROCm, this is the switch of MIOpen
+
+        if fault.startswith("flat ") and cudnn.enabled and max(x.shape[2:]) >= _FLAT_SIDE:
+            _fail(fault.removeprefix("flat "))
+        return plain_flat(x, weight, *rest)
+
+    module.conv3d, module.conv2d = conv3d, conv2d
 
 
 def _fail(fault: str) -> None:
