@@ -133,15 +133,16 @@ def main() -> None:
     try:
         from diffusers_helper.miopen_fallback import initialize_miopen_fallback
         from diffusers_helper.runner import Runner
-    except Exception as error:  # noqa: BLE001 - the installation is broken, and every job reports why
+
+        convolutions = initialize_miopen_fallback(
+            **conv_settings(), on_first_call=events.name_trial, after_first_call=events.end_trial
+        )
+        runner = Runner(this_local(os.environ), convolutions)
+    except Exception as error:  # noqa: BLE001 - nothing can work here, and every job reports why
         while True:
             order = orders.take()
             events.send(failed_event(error, order.job, 0.0, None, 0))
     gc.freeze()  # the libraries stay, so that a collection need not visit their objects
-    convolutions = initialize_miopen_fallback(
-        **conv_settings(), on_first_call=events.name_trial, after_first_call=events.end_trial
-    )
-    runner = Runner(this_local(os.environ), convolutions)
     while True:
         order = orders.take()
         for route in order.deadly:

@@ -74,9 +74,10 @@ class InProcessEngine:
             # Importing torch takes seconds, and only this engine needs it here.
             from diffusers_helper.miopen_fallback import initialize_miopen_fallback
             from diffusers_helper.runner import Runner
+
+            if self._runner is None:
+                self._runner = Runner(this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
         except Exception as error:  # noqa: BLE001 - the thread ends, and the job reports why
             events.put(failed_event(error, job.id, 0.0, None, 0))
             return
-        if self._runner is None:
-            self._runner = Runner(this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
         self._runner.run(job.request, job.folder, events.put, token)

@@ -14,45 +14,31 @@ from typing import Any
 from app.jobs.making.patience import MIOPEN_FOLDERS
 from app.jobs.stdio import say
 from app.machine import cache_folder
+from diffusers_helper.planning.variables import (
+    FIND_ENFORCE_VARIABLE,
+    FIND_MODE_VARIABLE,
+    FIND_MODES,
+    conv_rung,
+    find_mode_of,
+)
 from diffusers_helper.units import count_text, gb_text
 
-VARIABLE = "MIOPEN_FIND_MODE"
-FIND_MODES = {
-    "NORMAL": "times every kernel for each new shape: slow at first, the fastest kernel afterwards",
-    "FAST": "takes the kernel that MIOpen's database or heuristic names: starts at once, may stay slower",
-    "HYBRID": "works as FAST for shapes in MIOpen's database and as NORMAL for all others",
-    "DYNAMIC_HYBRID": "works as HYBRID, but without kernels that would be compiled for one shape only",
-}
-# The same modes as numbers, and two further modes of the documentation.
-_NUMBERS = {"1": "NORMAL", "2": "FAST", "3": "HYBRID", "5": "DYNAMIC_HYBRID"}
-_OTHERS = ("TRUST_VERIFY", "TRUST_VERIFY_FULL", "6", "7")
 # Settings of MIOPEN_FIND_ENFORCE that are unsafe with all modes but NORMAL.
 _UNSAFE = ("2", "4", "5", "DB_UPDATE", "SEARCH_DB_UPDATE", "DB_CLEAN")
 
 
-def name_of(value: str) -> str:
-    """Return the mode that a value of the variable selects; "" if MIOpen's documentation does not have it."""
-    text = value.strip().upper()
-    return text if text in FIND_MODES or text in _OTHERS else _NUMBERS.get(text, "")
-
-
 def find_mode_findings(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return remarks on an engine's find mode, each as a sentence and its remedy, which may be ""."""
-    value = environ.get(VARIABLE, "")
-    mode = name_of(value)
+    mode = find_mode_of(environ.get(FIND_MODE_VARIABLE, ""))
     found: list[tuple[str, str]] = []
     if mode in FIND_MODES:
         found.append((f"find mode {mode}: {FIND_MODES[mode]}", ""))
-    elif value and not mode:
-        expected = f"Expected one of {', '.join(FIND_MODES)}; set it with --miopen-find-mode."
-        found.append((f"{VARIABLE} is {value[:60]!r}, which MIOpen's documentation does not know", expected))
-    enforced = environ.get("MIOPEN_FIND_ENFORCE", "").strip().upper()
+    enforced = environ.get(FIND_ENFORCE_VARIABLE, "").strip().upper()
     if enforced in _UNSAFE and mode not in ("", "NORMAL"):
-        found.append((f"MIOPEN_FIND_ENFORCE={enforced} is not safe with find mode {mode}", "Leave it out."))
+        found.append(
+            (f"{FIND_ENFORCE_VARIABLE}={enforced} is not safe with find mode {mode}", "Leave it out.")
+        )
     return found
-
-
-RUNG_VARIABLE = "LONGTAKE_CONV_RUNG"
 
 
 def routes_folder() -> Path:
@@ -61,8 +47,12 @@ def routes_folder() -> Path:
 
 
 def conv_settings() -> dict[str, Any]:
-    """Return the arguments for `initialize_miopen_fallback`."""
-    return {"folder": routes_folder(), "rung": os.environ.get(RUNG_VARIABLE) or "auto"}
+    """Return the arguments for `initialize_miopen_fallback`.
+
+    Raises:
+        InputError: If the environment has a value that cannot be used.
+    """
+    return {"folder": routes_folder(), "rung": conv_rung(os.environ)}
 
 
 _MOVED = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR")

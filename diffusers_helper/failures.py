@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from diffusers_helper.errors import FailureCode, LongtakeError
 from diffusers_helper.events import Failed
-from diffusers_helper.foreign_errors import Trouble, trouble_of
+from diffusers_helper.foreign_errors import Trouble, last_trouble, trouble_of
 from diffusers_helper.machine.storage import is_storage_trouble, storage_words
 
 MAX_DETAIL = 8000  # in characters: enough for a deep traceback, small enough for one line of the log
@@ -38,6 +40,42 @@ _TROUBLES: dict[Trouble | None, tuple[FailureCode, str, str]] = {
     ),
 }  # fmt: skip
 _KEPT = "Start again; the finished sections are kept."
+
+DriverStep = Literal["again", "cache", "find_mode", "blas", "versions", "report"]
+"""The remedies for failures of the card's libraries. Each interface has its own sentence for each of them."""
+LONGTAKE_DRIVER: dict[DriverStep, str] = {
+    "again": _KEPT,
+    "cache": "Run `doctor` --clear-miopen-cache to remove what MIOpen has learned and compiled.",
+    "find_mode": "Start Longtake with --miopen-find-mode NORMAL, with which MIOpen tries every kernel.",
+    "blas": "On an AMD card, start Longtake with TORCH_BLAS_PREFER_HIPBLASLT=0 in the environment, so that "
+    "PyTorch uses its other library for matrix products.",
+    "versions": "Check that PyTorch and ROCm are up to date and made for this card; `doctor` examines them.",
+    "report": "If nothing helps, report it with the log of a start with MIOPEN_LOG_LEVEL=5.",
+}
+_DRIVER_GUIDES: dict[Trouble, tuple[str, tuple[DriverStep, ...]]] = {
+    "miopen": (
+        "MIOpen, AMD's library for neural networks, failed",
+        ("cache", "find_mode", "versions", "again", "report"),
+    ),
+    "blas": ("The library for matrix products failed", ("blas", "versions", "again", "report")),
+    "kernel": ("The device has no kernel for a computation", ("versions", "again", "report")),
+    "device": ("The GPU stopped with an error", ("again", "versions", "report")),
+}
+
+
+def driver_failure(text: str, remedies: Mapping[DriverStep, str] = LONGTAKE_DRIVER) -> LongtakeError | None:
+    """Return the failure with the guide for an error of the card's libraries, or None for other errors.
+
+    Args:
+        text: The error's text, or the output of a process that has died.
+        remedies: The sentences of the interface that shows the guide.
+    """
+    trouble, line = last_trouble(text) or (None, "")
+    if trouble not in _DRIVER_GUIDES:
+        return None
+    what, steps = _DRIVER_GUIDES[trouble]
+    guide = "\n".join(f"{number}. {remedies[step]}" for number, step in enumerate(steps, 1))
+    return LongtakeError(f"{what}: {line[:300].rstrip('.')}.", guide)
 
 
 def failed_event(
@@ -95,6 +133,8 @@ def engine_died_event(
     if exit_code == -signal.SIGKILL:
         remedy = f"The usual cause is that main memory was full: close other programs. {_KEPT}"
     tries = f" It was tried {attempts} times." if attempts > 1 else ""
+    if found := driver_failure(errors):
+        remedy, tries = found.remedy, f"{tries} {found.message}"
     return Failed(
         job=job, time=time, remedy=remedy,
         message=f"The engine, the process that makes the video, {cause_of_death(exit_code)}.{tries}",
@@ -120,6 +160,8 @@ def _explained(error: BaseException, folder: Path | None) -> LongtakeError:
     if trouble in _TROUBLES:
         code, message, remedy = _TROUBLES[trouble]
         return LongtakeError(message.format(text=text), remedy, code=code)
+    if trouble in _DRIVER_GUIDES and (known := driver_failure(text)):
+        return known
     first_line = text.splitlines()[0][:200] if text else "no text"
     return LongtakeError(
         f"An unexpected error ended the job ({type(error).__name__}: {first_line}).",

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Trouble = Literal[
-    "device_memory", "host_memory", "device", "driver", "disk_full", "download", "proxy", "installation"
+    "device_memory", "host_memory", "device", "miopen", "blas", "kernel", "disk_full", "download", "proxy",
+    "installation",
 ]  # fmt: skip
 
 
@@ -58,11 +59,24 @@ _TABLE = (
         ),
     ),
     _Signs(
-        "driver",
+        "miopen",
         texts=(
             "miopen", "no suitable algorithm was found", "hiprtc_error", "code object build failed",
+        ),
+    ),
+    _Signs(
+        "blas",
+        texts=(
+            "cublas_status_", "hipblas_status_", "rocblas_status_", "rocblas error", "rocblaslt error",
+            "tensilelibrary",
+        ),
+    ),
+    _Signs(
+        "kernel",
+        texts=(
             "hiperrornobinaryforgpu", "hiperrorinvaliddevicefunction", "invalid device function",
-            "cudnn_status_", "unable to find an engine", "could not create a primitive",
+            "no kernel image is available", "cudnn_status_", "unable to find an engine",
+            "could not create a primitive",
         ),
     ),
     _Signs("disk_full", texts=("database or disk is full",), kind=Exception),
@@ -77,8 +91,10 @@ _TABLE = (
     _Signs("installation", frozenset({"ImportError"})),
 )  # fmt: skip
 
-# A line of this program's log, as `app.engine` formats it.
-_LOG_LINE = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: ")
+# A line of this program's log, as `app.engine` formats it, or a line of MIOpen's log that is about no error.
+_LOG_LINE = re.compile(
+    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: |MIOpen(\(HIP\))?: (Warning|Info|Command|Trace)"
+)
 
 # The figures in PyTorch's text for a failed allocation, which is the same for CUDA and HIP.
 _SIZE = r"([\d.]+) ?([KMG]i?B|bytes)"
@@ -111,7 +127,8 @@ def trouble_of(error: BaseException) -> Trouble | None:
 def last_trouble(text: str) -> tuple[Trouble, str] | None:
     """Return the last trouble that the output of a dead process shows, and the line that shows it.
 
-    Lines of this program's own log do not count, as they may be about an error that the process survived.
+    Lines of this program's own log do not count, as they may be about an error that the process survived, nor
+    do MIOpen's warnings.
     """
     for line in reversed(text.splitlines()):
         trouble = None if _LOG_LINE.match(line) else trouble_of(RuntimeError(line))

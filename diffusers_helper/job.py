@@ -38,14 +38,13 @@ from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.packing import WINDOW, Section, SectionPlan
 from diffusers_helper.picture import fit_picture, load_picture, plain_png
 from diffusers_helper.planning.death_note import DeathNote
+from diffusers_helper.planning.variables import DEBUG_VARIABLE
 from diffusers_helper.request import AUTO, GenerationRequest
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.passes import Progress
 
 # The channels of the latents, and the pixels per latent along each side
 _CHANNELS, _SHRINK = 16, 8
-# The environment variable that asks for captures of the stages, if it is "1"
-DEBUG = "LONGTAKE_DEBUG"
 _T = TypeVar("_T")
 
 
@@ -238,7 +237,7 @@ def open_job(
     return Job(
         request, models, cancel, given, picture, sections, opened, earlier,
         memory, VaeEngine(memory), video, report, lineage,
-        Recorder(opened.captures) if local.environ.get(DEBUG) == "1" else None, loras,
+        Recorder(opened.captures) if local.environ.get(DEBUG_VARIABLE) == "1" else None, loras,
     )  # fmt: skip
 
 

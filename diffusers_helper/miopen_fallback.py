@@ -23,17 +23,15 @@ from cache.conv import ConvLadder, ErrorKind, Hook
 from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS
 from diffusers_helper.foreign_errors import Trouble, trouble_of
+from diffusers_helper.planning.variables import CONV_AUTO, CONV_OFF, CONV_RUNG_VARIABLE, conv_rung
 
 _log = logging.getLogger(__name__)
-
-AUTO, OFF = "auto", "off"
-CHOICES = (AUTO, *RUNGS, OFF)
 
 DEVIATION = "Each way rounds once, so pictures differ only by rounding (about 55 dB), which is invisible."
 
 _KINDS: dict[Trouble, ErrorKind] = {
     "device_memory": ErrorKind.MEMORY, "host_memory": ErrorKind.MEMORY, "device": ErrorKind.DEVICE,
-    "driver": ErrorKind.DRIVER,
+    "miopen": ErrorKind.DRIVER, "blas": ErrorKind.DRIVER, "kernel": ErrorKind.DRIVER,
 }  # fmt: skip
 
 
@@ -46,7 +44,7 @@ def classify(error: BaseException) -> ErrorKind | None:
 def initialize_miopen_fallback(
     *,
     folder: Path | None = None,
-    rung: str = AUTO,
+    rung: str = CONV_AUTO,
     on_first_call: Hook | None = None,
     after_first_call: Hook | None = None,
 ) -> MIOpenFallbackHandler:
@@ -54,15 +52,16 @@ def initialize_miopen_fallback(
 
     Args:
         folder: The folder for learned routes; None keeps them only in memory.
-        rung: `auto`, `off`, or the only rung to use, for debugging. Any other value counts as `auto`.
+        rung: `auto`, `off`, or the only rung to use, for debugging.
         on_first_call: See `cache.conv.ConvLadder`.
         after_first_call: See `cache.conv.ConvLadder`.
+
+    Raises:
+        InputError: If there is no such rung.
     """
-    if rung not in CHOICES:
-        _log.warning("convolution rung %r is ignored; expected one of %s", rung, ", ".join(CHOICES))
-        rung = AUTO
-    ladder, forced = None, None if rung == AUTO else rung
-    if rung != OFF:
+    rung = conv_rung({CONV_RUNG_VARIABLE: rung})
+    ladder, forced = None, None if rung == CONV_AUTO else rung
+    if rung != CONV_OFF:
         ladder = ConvLadder(
             RouteStore(folder), classify, forced=forced,
             on_first_call=on_first_call, after_first_call=after_first_call,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cache.conv import ConvLadder
-from cache.conv_routes import RouteStore
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.shortage import Shortage
-from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, classify
+from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+from diffusers_helper.planning.variables import CONV_OFF, conv_rung
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.vae.engine import Part, VaeEngine
 from diffusers_helper.vae.families import family_of
@@ -50,8 +50,7 @@ class ComfyOwner(Guest):
         super().__init__(module, device(), settings, remedies=COMFYUI)
         self.device.adopt(module)
         self._comfy = vae
-        ladder = ConvLadder(RouteStore(None), classify) if has_ladder else None
-        self.convolutions = MIOpenFallbackHandler(ladder)
+        self.convolutions = initialize_miopen_fallback(rung=conv_rung(os.environ) if has_ladder else CONV_OFF)
         self.plan_in_force: VaePlan | None = None
         self.shortages = 0
 

@@ -18,10 +18,12 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, JobStarted, StepDone, Warned
 from diffusers_helper.lora.choice import choices_of, text_of
 from diffusers_helper.machine.local import Local
+from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.loaders import load_models
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.pipeline import generate
+from diffusers_helper.planning.variables import conv_rung
 from diffusers_helper.request import SETTINGS, GenerationRequest, SettingInfo
 from diffusers_helper.units import count_text
 from rocm_nodes.guide import explained
@@ -58,6 +60,7 @@ class ROCMFramePackVideo:
         info = find_model(settings["model"])
         if absence := absence_of(info):
             raise NotHere(absence)
+        convolutions = initialize_miopen_fallback(rung=conv_rung(os.environ))
         folder = _new_folder()
         picture = folder / "start.png"
         values = {name: _value(SETTINGS[name], value) for name, value in settings.items()}
@@ -71,7 +74,9 @@ class ROCMFramePackVideo:
         host.soft_empty_cache()
         notes: list[str] = []
         with explained(), interruptible() as interrupt:
-            models = load_models(info, device=host.get_torch_device().type, cancel=interrupt)
+            models = load_models(
+                info, device=host.get_torch_device().type, cancel=interrupt, convolutions=convolutions
+            )
             local = Local(dict(os.environ), is_guest=True)
             shown = _shown(notes)
             result = generate(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from diffusers_helper.failures import DriverStep, driver_failure
 from diffusers_helper.memory.shortage import OutOfDeviceMemory, Step, is_out_of_memory, read_shortage
 from diffusers_helper.planning.profiles import detect
 from rocm_nodes.host import management
@@ -26,23 +27,39 @@ COMFYUI: dict[Step, str] = {
 }
 
 
+COMFYUI_DRIVER: dict[DriverStep, str] = {
+    "again": "Restart ComfyUI and run the workflow again: a new process starts the device anew.",
+    "cache": "Remove what MIOpen has learned and compiled: the folders ~/.config/miopen and ~/.cache/miopen.",
+    "find_mode": "Start ComfyUI with MIOPEN_FIND_MODE=NORMAL, with which MIOpen tries every kernel.",
+    "blas": "On an AMD card, start ComfyUI with TORCH_BLAS_PREFER_HIPBLASLT=0, so that PyTorch "
+    "uses its other library for matrix products.",
+    "versions": "Check that PyTorch and ROCm are up to date and made for this card.",
+    "report": "If nothing helps, report it with the log of a start with MIOPEN_LOG_LEVEL=5.",
+}
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Turn a shortage of the device's memory into ComfyUI's own exception with the guide in its text.
 
-    The exception is raised after the one it replaces was handled, so the failed call's tensors are freed.
+    A failure of the card's libraries gets its guide, too. The exception is raised after the one it replaces
+    was handled, so the failed call's tensors are freed.
     """
     try:
         yield
     except OutOfDeviceMemory as error:
-        told = error
+        told = _with_guide(error)
     except Exception as error:
-        if not is_out_of_memory(error):
+        if is_out_of_memory(error):
+            shortage = read_shortage(str(error))
+            told = _with_guide(OutOfDeviceMemory(shortage, is_apu=detect({}).is_apu, remedies=COMFYUI))
+        elif isinstance(error, RuntimeError) and (found := driver_failure(str(error), COMFYUI_DRIVER)):
+            told = found
+        else:
             raise
-        told = OutOfDeviceMemory(read_shortage(str(error)), is_apu=detect({}).is_apu, remedies=COMFYUI)
     else:
         return
-    raise _with_guide(told)
+    raise told
 
 
 def _with_guide(error: OutOfDeviceMemory) -> Exception:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from app.jobs.stdio import complain, say
 from app.machine import this_machine, this_profile
-from app.miopen import FIND_MODES, VARIABLE
 from diffusers_helper.errors import InputError, LongtakeError, in_words, own_name, short_repr
 from diffusers_helper.events import Failed
 from diffusers_helper.lora.folder import located, lora_folder
 from diffusers_helper.machine.terminal import is_whole
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.profiles import engine_environment
+from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES
 from diffusers_helper.request import SETTINGS, Section
 
 if TYPE_CHECKING:
@@ -193,14 +193,14 @@ def add_find_mode(parser: argparse._ActionsContainer) -> None:
         choices=tuple(FIND_MODES),
         metavar="|".join(FIND_MODES),
         help="how MIOpen picks a kernel for a new shape: FAST starts at once; NORMAL makes a long search "
-        f"first and may be faster afterwards (default: {VARIABLE}, or by the card; see doctor)",
+        f"first and may be faster afterwards (default: {FIND_MODE_VARIABLE}, or by the card; see doctor)",
     )
 
 
 def given_find_mode(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the variable that the argument sets, with its value; nothing if it was not given."""
     mode: str | None = arguments.miopen_find_mode
-    return {} if mode is None else {VARIABLE: mode}
+    return {} if mode is None else {FIND_MODE_VARIABLE: mode}
 
 
 def take_find_mode(arguments: argparse.Namespace) -> None:

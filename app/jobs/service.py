@@ -49,7 +49,12 @@ class JobService:
     """
 
     def __init__(self, outputs: Path, engine: Engine | None = None, patience: Patience | None = None) -> None:
-        self._outputs = outputs
+        """Prepare the service, without touching the folder.
+
+        Raises:
+            InputError: If an environment variable has an invalid limit for old jobs.
+        """
+        self._outputs, self._retention = outputs, Retention.from_environment(os.environ)
         self._engine: Engine = EngineProcess() if engine is None else engine
         self._patience = patience
         self._changed = threading.Condition()
@@ -80,10 +85,9 @@ class JobService:
         patience = self._patience or Patience(
             self._store.outputs / INDEX_FOLDER / "patience.json", card_in_use(os.environ)
         )
-        retention = Retention.from_environment(os.environ)
         # Another thread may stop the service at any moment, and forget the worker.
         self._worker = worker = Worker(
-            self._store, self._engine, patience, self._notify, retention=retention, adopts=adopt
+            self._store, self._engine, patience, self._notify, retention=self._retention, adopts=adopt
         )
         try:
             worker.start(warm=warm)

@@ -18,7 +18,7 @@ from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
 from diffusers_helper.framepack.guidance import Context
-from diffusers_helper.job import DEBUG, Job, open_job
+from diffusers_helper.job import Job, open_job
 from diffusers_helper.machine.local import Local
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler
 from diffusers_helper.models.downloads import NotHere, absence_of
@@ -27,6 +27,7 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.capture import Comparison, Missing, read_capture
 from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.output.previews import LatentColours, Preview
+from diffusers_helper.planning.variables import DEBUG_VARIABLE
 from diffusers_helper.request import GenerationRequest
 
 Inputs = Mapping[str, Any]
@@ -85,7 +86,9 @@ def replay(
             "Choose another capture.",
         )
     local = local or Local()
-    local = replace(local, environ={name: text for name, text in local.environ.items() if name != DEBUG})
+    local = replace(
+        local, environ={name: text for name, text in local.environ.items() if name != DEBUG_VARIABLE}
+    )
     with TemporaryDirectory(prefix="longtake-") as temporary:
         folder = Path(temporary)
         Image.fromarray(inputs["picture"].numpy()).save(folder / "start.png")

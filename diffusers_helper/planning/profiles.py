@@ -19,7 +19,13 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, gfx_name, host_memory
 from diffusers_helper.planning.backend import ROCM, Attention, Backend
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
-from diffusers_helper.planning.variables import ALLOCATOR_VARIABLES, DOCUMENT, Setting, variables_for
+from diffusers_helper.planning.variables import (
+    ALLOCATOR_VARIABLES,
+    DOCUMENT,
+    Setting,
+    check_choices,
+    variables_for,
+)
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import GB, gb_bytes, gb_text
 
@@ -222,6 +228,7 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
     Raises:
         InputError: For a value in the environment that cannot be used.
     """
+    check_choices(environ)
     family = environ.get(PROFILE_VARIABLE) or family_of(machine)
     if family not in FAMILIES:
         raise InputError(

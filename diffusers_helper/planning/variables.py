@@ -1,14 +1,73 @@
-"""The environment variables of the engine that suit a family of cards, each with its reason.
+"""The engine's environment variables: those that suit a family of cards, and those with a choice of values.
 
 MIOPEN_FALLBACK_README.md lists all variables that the memory document names, including those left out here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from diffusers_helper.errors import InputError, short_repr
+
 T = TypeVar("T")
+
+CONV_RUNG_VARIABLE, DEBUG_VARIABLE = "LONGTAKE_CONV_RUNG", "LONGTAKE_DEBUG"
+FIND_MODE_VARIABLE, FIND_ENFORCE_VARIABLE = "MIOPEN_FIND_MODE", "MIOPEN_FIND_ENFORCE"
+# The ways to compute a convolution (`cache.conv_rungs.RUNGS`), the choice among them, and no choice at all.
+CONV_AUTO, CONV_OFF = "auto", "off"
+CONV_RUNGS = (CONV_AUTO, "miopen", "taps", "native", "tiles", "cpu", CONV_OFF)
+FIND_MODES = {
+    "NORMAL": "times every kernel for each new shape: slow at first, the fastest kernel afterwards",
+    "FAST": "takes the kernel that MIOpen's database or heuristic names: starts at once, may stay slower",
+    "HYBRID": "works as FAST for shapes in MIOpen's database and as NORMAL for all others",
+    "DYNAMIC_HYBRID": "works as HYBRID, but without kernels that would be compiled for one shape only",
+}
+# The same modes as numbers, and two further modes of MIOpen's documentation.
+_NUMBERS = {"1": "NORMAL", "2": "FAST", "3": "HYBRID", "5": "DYNAMIC_HYBRID"}
+_OTHERS = ("TRUST_VERIFY", "TRUST_VERIFY_FULL", "6", "7")
+_ENFORCED = ("NONE", "DB_UPDATE", "SEARCH", "SEARCH_DB_UPDATE", "DB_CLEAN")
+# The values that each variable may have, and those that a refusal names. MIOpen ignores case and blanks.
+_CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    CONV_RUNG_VARIABLE: (CONV_RUNGS, CONV_RUNGS),
+    DEBUG_VARIABLE: (("0", "1"), ("0", "1")),
+    FIND_MODE_VARIABLE: ((*FIND_MODES, *_NUMBERS, *_OTHERS), tuple(FIND_MODES)),
+    FIND_ENFORCE_VARIABLE: ((*_ENFORCED, *"12345"), _ENFORCED),
+}
+
+
+def check_choices(environ: Mapping[str, str]) -> None:
+    """Refuse a value that is not among the choices of its variable. An empty one counts as not set.
+
+    Raises:
+        InputError: If there is such a value.
+    """
+    for variable, (choices, named) in _CHOICES.items():
+        value = environ.get(variable, "")
+        plain = value.strip().upper() if variable.startswith("MIOPEN") else value
+        if plain and plain not in choices:
+            raise InputError(
+                f"{variable} is {short_repr(value[:60])}; expected one of {', '.join(named)}.",
+                "Correct it, or leave it out.",
+            )
+
+
+def conv_rung(environ: Mapping[str, str]) -> str:
+    """Return the way to compute convolutions that the environment asks for, one of `CONV_RUNGS`.
+
+    Raises:
+        InputError: If a variable has a value that is not among its choices.
+    """
+    check_choices(environ)
+    return environ.get(CONV_RUNG_VARIABLE) or CONV_AUTO
+
+
+def find_mode_of(value: str) -> str:
+    """Return the find mode that a value selects; "" if MIOpen's documentation does not have it."""
+    text = value.strip().upper()
+    return text if text in FIND_MODES or text in _OTHERS else _NUMBERS.get(text, "")
+
 
 DOCUMENT = "the memory document, see docs/amd-memory.md"
 # The same setting under its present and its older names. If the user has set any of them, Longtake sets none.

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from cache import conv_rungs
 from cache.conv import case_of
-from cache.conv_rungs import RUNGS, Convolution, Rung, output_shape, window_of
+from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, output_shape, window_of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RULES = settings(max_examples=50)
@@ -46,6 +46,17 @@ def calls(draw: st.DrawFn, dtype: torch.dtype) -> Call:
     if draw(st.booleans()):
         x = x.contiguous(memory_format=torch.channels_last_3d)
     return x, Convolution(tensor(out, per_group, *kernel), bias, stride, padding, dilation, groups)
+
+
+@st.composite
+def flat_calls(draw: st.DrawFn, dtype: torch.dtype) -> Call:
+    """Draw a valid 2D convolution of any shape, stride, padding and dilation."""
+    x, conv = draw(calls(dtype))
+    sizes = {
+        name: (first, *getattr(conv, name)[1:])
+        for name, first in (("stride", 1), ("padding", 0), ("dilation", 1))
+    }
+    return x[:, :, :1], FlatConvolution(conv.weight[:, :, :1], conv.bias, groups=conv.groups, **sizes)
 
 
 def expected_and_margin(call: Call) -> tuple[Tensor, Tensor]:
@@ -84,6 +95,37 @@ def test_any_convolution(name: str, dtype: torch.dtype) -> None:
         check(RUNGS[name], call)
 
     run()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", [name for name in RUNGS if name != "taps"])
+def test_any_flat_convolution(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_rungs, "STEP_BYTES", 700)
+
+    @given(flat_calls(dtype))
+    @RULES
+    def run(call: Call) -> None:
+        check(RUNGS[name], call)
+
+    run()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", [name for name in RUNGS if name != "taps"])
+def test_the_patches_of_a_vision_encoder(name: str, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(5)
+    x, weight = (
+        torch.randn(*shape, generator=generator) for shape in ((1, 3, 1, 56, 56), (48, 3, 1, 14, 14))
+    )
+    conv = FlatConvolution(
+        weight.to(dtype) / 30,
+        torch.randn(48, generator=generator).to(dtype),
+        (1, 14, 14),
+        (0, 0, 0),
+        (1, 1, 1),
+        1,
+    )
+    check(RUNGS[name], (x.to(dtype), conv))
 
 
 @pytest.mark.parametrize(

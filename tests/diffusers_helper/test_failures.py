@@ -98,6 +98,41 @@ CASES = {
 }
 
 
+GUIDES = {
+    "miopenStatusUnknownError": "MIOpen, AMD's library for neural networks, failed",
+    "MIOpen Error: batchnorm.cpp:204: Code object build failed": "MIOpen, AMD's library",
+    "CUDA error: HIPBLAS_STATUS_INTERNAL_ERROR when calling `hipblasLtMatmul(...)`": "matrix products failed",
+    "rocblas_status_internal_error": "matrix products failed",
+    "HIP error: no kernel image is available for execution on the device": "no kernel for a computation",
+    "HIP error: unspecified launch failure\nCompile with TORCH_USE_HIP_DSA": "The GPU stopped with an error",
+}
+
+
+@pytest.mark.parametrize("text", GUIDES)
+def test_a_failure_of_the_cards_libraries_comes_with_its_guide(text: str) -> None:
+    event = failed_event(RuntimeError(text), "a-job", 1.5, None, 0)
+    assert GUIDES[text] in event.message
+    assert event.message.endswith(f": {text.splitlines()[0]}.")
+    steps = event.remedy.splitlines()
+    assert [int(step[0]) for step in steps] == list(range(1, len(steps) + 1))
+    assert ("`doctor` --clear-miopen-cache" in event.remedy) == ("MIOpen" in event.message)
+    assert ("--miopen-find-mode NORMAL" in event.remedy) == ("MIOpen" in event.message)
+    assert ("TORCH_BLAS_PREFER_HIPBLASLT=0" in event.remedy) == ("products" in event.message)
+    assert "the finished sections are kept" in event.remedy
+    # Engines that died with these words in a row say the same.
+    errors = (
+        f"{text}\nMIOpen(HIP): Warning [Find] slow\nWARNING diffusers_helper.x: miopenStatusInternalError"
+    )
+    died = engine_died_event(-signal.SIGABRT, "a-job", 1.5, None, 0, attempts=3, errors=errors)
+    assert died.message.endswith(f"It was tried 3 times. {event.message}")
+    assert (died.remedy, died.code) == (event.remedy, "engine_died")
+
+
+def test_only_errors_at_run_time_are_the_cards() -> None:
+    event = failed_event(ValueError("miopenStatusUnknownError"), "a-job", 1.5, None, 0)
+    assert "An unexpected error" in event.message
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_each_kind_of_error_has_its_sentence_and_its_remedy(case: str) -> None:
     error, code, message, remedy = CASES[case]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import logging
+import re
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,15 +20,18 @@ from torch.nn import functional
 from cache import conv
 from cache.conv import ErrorKind, card_of
 from cache.conv_rungs import RUNGS
+from diffusers_helper.errors import InputError
 from diffusers_helper.miopen_fallback import (
-    CHOICES,
     MIOpenFallbackHandler,
+    _LadderForward,
     classify,
     initialize_miopen_fallback,
 )
 from diffusers_helper.models.loaders import load_models
+from diffusers_helper.models.loading.networks import CLASSES
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.frames import to_uint8
+from diffusers_helper.planning.variables import CONV_RUNGS
 from tests.support.drivers import (
     MEMORY,
     NO_ALGORITHM,
@@ -161,14 +165,15 @@ def test_a_forced_rung_that_cannot_is_passed_over(caplog: pytest.LogCaptureFixtu
     assert "a single pixel cannot be cut into tiles" in caplog.text
 
 
-def test_off_changes_nothing_and_an_unknown_choice_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_off_changes_nothing_and_an_unknown_choice_is_refused() -> None:
     module = nn.Conv3d(1, 1, 1)
     handler = initialize_miopen_fallback(rung="off").install(module)
     assert "_conv_forward" not in vars(module)
     assert handler.statistics() == ""
-    assert "ignored" not in caplog.text
-    assert initialize_miopen_fallback(rung="MIOpen").install(module).ladder is not None
-    assert f"'MIOpen' is ignored; expected one of {', '.join(CHOICES)}" in caplog.text
+    refused = "LONGTAKE_CONV_RUNG is 'MIOpen'; expected one of auto, miopen, taps, native, tiles, cpu, off."
+    with pytest.raises(InputError, match=re.escape(refused)):
+        initialize_miopen_fallback(rung="MIOpen")
+    assert {"auto", "off", *RUNGS} == set(CONV_RUNGS)
     with pytest.raises(ValueError, match="expected one of miopen"):
         ladder(forced="warp")
 
@@ -279,6 +284,17 @@ def test_a_handler_keeps_no_model_alive() -> None:
     gc.collect()
     assert seen() is None
     handler.remove()
+
+
+def test_every_convolution_of_every_network_has_the_ladder(tiny_model: Path) -> None:
+    models = load_models(find_model(str(tiny_model), allow_folder=True), device="cpu")
+    found = {
+        (name, isinstance(vars(conv).get("_conv_forward"), _LadderForward))
+        for name in CLASSES
+        for conv in models.part(name).modules()
+        if isinstance(conv, nn.modules.conv._ConvNd)
+    }
+    assert found == {("transformer", True), ("vae", True), ("image_encoder", True)}
 
 
 def test_a_model_is_loaded_with_the_handler_given(tiny_model: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from diffusers_helper.errors import InputError
 from diffusers_helper.vae.plan import VaeSettings
 from rocm_nodes.decoding import for_quantised
 from tests.support.comfy_double import VAE, Comfy, Interrupted, PictureVae, WanVAE
@@ -105,6 +106,29 @@ def test_a_failing_convolution_is_computed_in_another_way_and_nothing_stays_chan
     torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-5)
     after = {name: dict(vars(part)) for name, part in vae.first_stage_model.named_modules()}
     assert [vars_ == after[name] for name, vars_ in before.items()].count(False) == 0
+
+
+def test_a_way_that_there_is_not_is_refused_and_one_that_is_forced_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vae, latents = VAE(WanVAE()), noise(1, 16, 2, 4, 4)
+    monkeypatch.setenv("LONGTAKE_CONV_RUNG", "bogus")
+    with pytest.raises(InputError, match="LONGTAKE_CONV_RUNG is 'bogus'; expected one of auto, miopen"):
+        decode(vae, latents)
+    monkeypatch.delenv("LONGTAKE_CONV_RUNG")
+    plain, shapes = torch.conv3d, set[tuple[int, ...]]()
+
+    def noted(x: Tensor, *rest: Any, **named: Any) -> Tensor:
+        shapes.add(tuple(x.shape[3:]))
+        return plain(x, *rest, **named)
+
+    monkeypatch.setattr(torch.nn.functional, "conv3d", noted)
+    decode(vae, latents)
+    assert (4, 4) in shapes
+    shapes.clear()
+    monkeypatch.setenv("LONGTAKE_CONV_RUNG", "tiles")
+    decode(vae, latents)
+    assert (4, 4) not in shapes
 
 
 def test_an_interrupt_ends_it_with_comfyuis_own_exception(comfy: Comfy) -> None:

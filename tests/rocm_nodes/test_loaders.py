@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.failures import LONGTAKE_DRIVER
 from diffusers_helper.memory.shortage import LONGTAKE
-from rocm_nodes.guide import COMFYUI
+from rocm_nodes.guide import COMFYUI, COMFYUI_DRIVER
 from tests.support.comfy_double import VAE, Comfy, ModelPatcher
 from tests.support.node_runs import SHORT, run
 
@@ -79,6 +80,34 @@ def test_a_shortage_while_loading_reaches_the_page_with_the_guide(comfy: Comfy) 
     for word in ("preserved_gb", "doctor", "Longtake", "vae_tile"):
         assert word not in text
     assert set(COMFYUI) == set(LONGTAKE)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        (
+            "miopenStatusUnknownError",
+            r"1\. Remove what MIOpen has learned .*\n2\. Start ComfyUI with MIOPEN_FIND",
+        ),
+        ("CUDA error: HIPBLAS_STATUS_NOT_SUPPORTED when calling", r"1\. .*TORCH_BLAS_PREFER_HIPBLASLT=0"),
+    ],
+)
+def test_a_failure_of_the_cards_libraries_reaches_the_page_with_its_guide(
+    text: str, remedy: str, comfy: Comfy
+) -> None:
+    write_weights(comfy, "diffusion_models", "a.safetensors")
+
+    def fail(path: str) -> None:
+        raise RuntimeError(text)
+
+    comfy.loads = fail
+    with pytest.raises(LongtakeError, match=remedy) as caught:
+        run("ROCMOptimizedUNetLoader", unet_name="a.safetensors")
+    said = str(caught.value)
+    assert text in said
+    for word in ("doctor", "Longtake", "--miopen"):
+        assert word not in said
+    assert set(COMFYUI_DRIVER) == set(LONGTAKE_DRIVER)
 
 
 def test_another_error_of_the_loader_stays_as_it_is(comfy: Comfy) -> None:

@@ -1,0 +1,102 @@
+"""Tests that every program refuses an environment variable's wrong value at its start, in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.jobs.service import JobService
+from app.web import server
+from diffusers_helper.errors import InputError
+from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import ROOT, write_picture
+from tests.support.staged_engine import StagedEngine
+
+RUNGS = "auto, miopen, taps, native, tiles, cpu, off"
+WRONG = {
+    "LONGTAKE_CONV_RUNG": ("bogus", f"one of {RUNGS}"),
+    "LONGTAKE_DEBUG": ("yes", "one of 0, 1"),
+    "MIOPEN_FIND_MODE": ("QUICK", "one of NORMAL, FAST, HYBRID, DYNAMIC_HYBRID"),
+    "MIOPEN_FIND_ENFORCE": ("always", "one of NONE, DB_UPDATE, SEARCH, SEARCH_DB_UPDATE, DB_CLEAN"),
+    "LONGTAKE_VRAM_CAP_GB": ("much", "a number from 0.001 to 1024"),
+    "LONGTAKE_PRESERVED_GB": ("-1", "a number from 0 to 128"),
+    "LONGTAKE_VAE_TILE": ("7", "a whole number from 64 to 1024, a multiple of 32"),
+    "LONGTAKE_VAE_DTYPE": ("fp8", "stored or fp32 or bf16 or fp16"),
+    "LONGTAKE_ATTENTION": ("flash", "fused or math"),
+    "LONGTAKE_PROFILE": ("gfx9", "one of gfx1100"),
+}
+COMMANDS = {
+    "generate": ("generate", "--prompt", "x", "--image"),
+    "plan": ("plan",),
+    "tune": ("tune",),
+    "doctor": ("doctor",),
+}
+
+
+@pytest.fixture(params=WRONG)
+def refusal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Set a wrong value, and return the words that refuse it."""
+    value, expected = WRONG[request.param]
+    monkeypatch.setenv(request.param, value)
+    return f"{request.param} is {value!r}; expected {expected}"
+
+
+def check(said: str, refusal: str) -> None:
+    (line,) = said.splitlines()
+    assert line.startswith(refusal)
+    assert line.endswith("Correct it, or leave it out.")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_refuses_it(
+    command: str, refusal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: Sequence[str] = COMMANDS[command]
+    if command == "generate":
+        given = (*given, str(write_picture(tmp_path / "picture.png")), "--out", str(tmp_path / "outputs"))
+    assert main(given) == 2
+    check(capsys.readouterr().err, refusal)
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_the_server_refuses_it(refusal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert server.main(["--port", "0", "--outputs", str(tmp_path / "outputs")]) == 2
+    check(capsys.readouterr().err, refusal)
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize("name", ["LONGTAKE_KEEP_DAYS", "LONGTAKE_KEEP_GB"])
+def test_the_queue_refuses_a_wrong_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "long")
+    with pytest.raises(InputError, match=f"{name} is 'long'; expected a number above 0. Correct or unset"):
+        JobService(tmp_path, StagedEngine())
+
+
+@pytest.mark.parametrize("value", ["", "fast", " 5 ", "6", "TRUST_VERIFY"])
+def test_what_miopen_knows_is_taken(value: str) -> None:
+    assert profile_for(Machine("cpu", "", "CPU", 1024**3), {"MIOPEN_FIND_MODE": value}).family == "cpu"
+
+
+@pytest.mark.slow
+def test_an_engine_reports_it_in_its_jobs(tmp_path: Path) -> None:
+    request = GenerationRequest(image="photo.png").to_json()
+    order = {"do": "run", "job": "a", "folder": str(tmp_path), "request": request, "deadly": []}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "LONGTAKE_CONV_RUNG": "bogus"}
+    command = (sys.executable, "-m", "app.engine", "WARNING")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as engine:
+        assert engine.stdin is not None
+        assert engine.stdout is not None
+        engine.stdin.write(json.dumps(order).encode() + b"\n")
+        engine.stdin.flush()
+        event = json.loads(engine.stdout.readline())
+        engine.stdin.close()
+    assert (event["event"], event["code"]) == ("failed", "bad_input")
+    assert event["message"] == f"LONGTAKE_CONV_RUNG is 'bogus'; expected one of {RUNGS}."
