@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
+_NAMED: dict[Path, str] = {}
 _VARIABLE = re.compile("LONGTAKE_|XDG_|HF_")
 
 
@@ -32,12 +33,20 @@ _PATHS = (
 )
 
 
+def name_folder(folder: Path, name: str) -> None:
+    """Have all texts of this process name a folder by a word that others may read."""
+    _NAMED[folder] = name
+    without_paths.cache_clear()
+
+
 def known_folders() -> list[tuple[Path, str]]:
     """Return the folders of this machine that texts may name, each with the name that others may read.
 
-    These are the program, Python, the current, the home and the temporary folder, and those of variables.
+    These are those of `name_folder` and of variables, and the program's, Python's, the current, the home and
+    the temporary folder.
     """
     folders = [
+        *_NAMED.items(),
         (Path(tempfile.gettempdir()), "tmp"),
         (Path(os.path.expanduser("~")), "home"),
         (_ROOT, "longtake"),

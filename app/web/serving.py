@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from app.jobs.service import JobService
 from app.machine import cache_folder, this_local, this_profile
+from app.redact import name_folder
 from app.web.calls import Calls
 from app.web.guard import Guard, Hosts
 from app.web.served_files import ServedFiles, UploadRoom
@@ -90,6 +91,7 @@ def open_page(
     planner = Planner(profile, local)
     page = _let_rest(build_page(service, Catalogue.starting_with(model, planner)))
     outputs = given_path(outputs, "outputs").absolute()
+    name_folder(outputs, "outputs")
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})
     _, url, public_url = page.launch(
         prevent_thread_lock=True,

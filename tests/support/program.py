@@ -51,14 +51,20 @@ class Program:
         stdout: int | IO[bytes] = subprocess.PIPE,
         stderr: int = subprocess.PIPE,
         closed: int | None = None,
+        background: bool = False,
     ) -> subprocess.Popen[bytes]:
-        """Start the program; `closed` is the number of a standard stream that is closed."""
+        """Start the program; `closed` is the number of a standard stream that is closed.
+
+        With `background`, Ctrl-C is ignored at the start, as after the `&` of a shell.
+        """
         command = [sys.executable, "-m", "app", *arguments]
         if script is not None:
             command += ["--image", str(self.picture), "--model", str(self.model), "--out", str(self.outputs)]
             command += ["--prompt", script]
         if closed is not None:
             command = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *command]
+        if background:
+            command = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command]
         environment = {**os.environ, "PYTHONPATH": self._path}
         process = subprocess.Popen(
             command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,

@@ -1,0 +1,112 @@
+"""Tests of what reaches a terminal: no control character, from wherever it comes."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.jobs.stdio import ErrorTail, complain, prepare_streams, say
+from diffusers_helper.machine.terminal import LogLines, is_whole, one_line, visible
+from diffusers_helper.output.job_log import job_log
+
+HOSTILE = "a\x1b[2Jb\x9b31mc\u202ed\u2066e\x7ff\rg\x07\ud800h\x00\u2028"
+SHOWN = r"a\x1b[2Jb\u009b31mc\u202ed\u2066e\u007ff\x0dg\x07\ud800h\x00\u2028"
+CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def test_controls_are_shown_and_other_text_stays() -> None:
+    assert visible(HOSTILE) == SHOWN
+    plain = "Ein Hörnchen, 日本語, עברית, 👩‍👩‍👧, a\tb\n…"
+    assert visible(plain) == plain
+    assert one_line("a\nb") == r"a\nb"
+
+
+def test_json_stays_json() -> None:
+    assert json.loads(one_line(json.dumps({"name": HOSTILE}))) == {"name": HOSTILE}
+
+
+@pytest.mark.parametrize(("text", "whole"), [("é\n\x1b🙂", True), ("a\0", False), ("\udce9", False)])
+def test_a_whole_text_can_be_written_anywhere(text: str, whole: bool) -> None:
+    assert is_whole(text) is whole
+
+
+def test_no_writer_can_forget_it(capsys: pytest.CaptureFixture[str]) -> None:
+    prepare_streams()
+    prepare_streams()  # the second call changes nothing
+    sys.stdout.write(HOSTILE)
+    sys.stderr.writelines([HOSTILE, "\n"])
+    print(HOSTILE)  # noqa: T201 - as a library would
+    assert capsys.readouterr() == (f"{SHOWN}{SHOWN}\n", f"{SHOWN}\n")
+
+
+def test_a_progress_bar_still_moves(capsys: pytest.CaptureFixture[str]) -> None:
+    prepare_streams()
+    sys.stderr.write("\r 50%\x1b[A")
+    assert capsys.readouterr().err == "\r 50%\\x1b[A"
+
+
+def test_each_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    prepare_streams()
+    say("one\ntwo", "three")
+    complain("error: no file x\nDone.")
+    assert capsys.readouterr() == ("one\\ntwo\nthree\n", "error: no file x\\nDone.\n")
+
+
+def test_a_stream_of_another_encoding_takes_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer, encoding="ascii", errors="strict"))
+    prepare_streams()
+    say("é\udce9")
+    assert buffer.getvalue() == b"\\xe9\\udce9\n"
+
+
+def record(message: str) -> logging.LogRecord:
+    try:
+        raise ValueError("foreign\nlines\x1b[31m")
+    except ValueError:
+        return logging.LogRecord("x", logging.WARNING, __file__, 1, "%s", (message,), sys.exc_info())
+
+
+def test_a_record_of_the_log_is_one_line_besides_its_traceback() -> None:
+    first, *rest = LogLines("%(levelname)s: %(message)s").format(record(f"{HOSTILE}\nINFO: no")).split("\n")
+    assert first == f"WARNING: {SHOWN}\\nINFO: no"
+    assert rest[-1] == r"lines\x1b[31m"
+
+
+def test_the_log_of_a_job_has_no_controls_either(tmp_path: Path) -> None:
+    with job_log(tmp_path / "job.log"):
+        logging.getLogger("cache").warning("%s", f"{HOSTILE}\nforged")
+    assert (tmp_path / "job.log").read_text().endswith(f"WARNING {SHOWN}\\nforged\n")
+
+
+def test_native_words_of_a_child_are_shown_too(capfd: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    tail = ErrorTail(os.fdopen(reader, "rb"))
+    for part in (b"\r10%\rhsa \x1b[31mfault \xc2", b"\x9b \xff\n"):
+        os.write(writer, part)
+    os.close(writer)
+    assert "fault" in tail.text()
+    assert capfd.readouterr().err == "\r10%\rhsa \\x1b[31mfault \\u009b \\xff\n"
+
+
+def test_no_program_writes_past_these_functions() -> None:
+    """Line breaks within names are only shown by `say` and `complain`; others may end a prompt or a bar."""
+    root = Path(__file__).parents[3]
+    found = {
+        f"{file.relative_to(root)}: {line.strip()}"
+        for file in (root / "app").rglob("*.py")
+        for line in file.read_text().splitlines()
+        if re.search(r"sys\.std(out|err)\.write\(", line) and file.name != "stdio.py"
+    }
+    assert found == {
+        'app/commands/models/command.py: sys.stderr.write(one_line(f"Remove {what}? [y/N] "))',
+        'app/commands/models/downloading.py: sys.stderr.write(f"\\r{line:<{_WIDTH}}")',
+        'app/commands/models/downloading.py: sys.stderr.write("\\n")',
+    }

@@ -1,0 +1,235 @@
+"""Tests of the start and the end of programs: Ctrl-C, and the rights of what they write."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.commands.signals import Signals
+from app.jobs.making.worker import Worker
+from app.jobs.service import JobService
+from app.starting import UMASK_VARIABLE, prepare
+from diffusers_helper.errors import InputError
+from tests.support.jobs import PATIENCE, ROOT, processes_in_group
+from tests.support.program import Program, answer, stream, until
+from tests.support.staged_engine import StagedEngine
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    program = Program(tmp_path)
+    yield program
+    program.end()
+
+
+@pytest.fixture(autouse=True)
+def kept_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> set[str]:
+    return {oct(stat.S_IMODE(path.stat().st_mode)) for path in (folder, *folder.rglob("*"))}
+
+
+@pytest.mark.parametrize(
+    ("given", "mask"), [("", 0o077), ("022", 0o022), ("27", 0o027), ("0", 0), ("777", 0o777)]
+)
+def test_the_rights_are_the_owners_unless_a_person_sets_others(given: str, mask: int) -> None:
+    prepare({UMASK_VARIABLE: given})
+    assert os.umask(0o022) == mask
+
+
+@pytest.mark.parametrize("given", ["8", "x", "-1", "1000", "rwx", "0x3f", "\udcff"])
+def test_rights_that_are_none_are_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match=f"^{UMASK_VARIABLE} is .*; expected the rights to withhold"):
+        prepare({UMASK_VARIABLE: given})
+
+
+def test_a_wrong_variable_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(UMASK_VARIABLE, "rw")
+    code, out, err = answer(capsys, "jobs", "list")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mask", "expected"), [("", {"0o700", "0o600"}), ("027", {"0o750", "0o640"})])
+def test_all_that_a_job_writes_is_for_its_owner(
+    mask: str, expected: set[str], program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(UMASK_VARIABLE, mask)
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    code, _, err = program.run("generate", script="sections=2 steps=1")
+    assert code == 0, err
+    assert program.run("generate", "--steps", "3", "--save-preset", "x")[0] == 0
+    assert modes(program.outputs) == expected | ({"0o600"} if mask else set())
+    assert modes(tmp_path / "XDG_CONFIG_HOME") <= expected
+
+
+@pytest.mark.slow
+def test_comfyui_keeps_its_own_rights() -> None:
+    script = "import os; os.umask(0o022); import rocm_nodes, rocm_nodes.registry; print(oct(os.umask(0)))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "0o22", done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["wait", "hang"])
+def test_ctrl_c_cancels_what_a_shell_started_in_the_background(fault: str, program: Program) -> None:
+    script = f"steps=2 at=1 fault={fault}"
+    process = program.start("generate", "--json", script=script, background=True)
+    job = until(process, "step_done")["job"]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, err
+    assert not processes_in_group(process.pid)
+    assert JobService(program.outputs).job(job).state == "cancelled"
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_gone_cancels_the_job(program: Program) -> None:
+    process = program.start("generate", "--json", script="sections=3 steps=2")
+    stream(process.stdout).readline()
+    stream(process.stdout).close()
+    assert process.wait(PATIENCE) == 130
+    assert b"Traceback" not in stream(process.stderr).read()
+    assert not processes_in_group(process.pid)
+
+
+WAITING = """
+import os, sys, time
+from app.starting import run
+
+def main():
+    {before}
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)
+    {after}
+
+def main_that_ends():
+    import atexit, threading
+    threading.Thread(target=time.sleep, args=(10**6,)).start()  # would keep the interpreter from ending
+    atexit.register(print, "too late")
+    return 7
+
+run({main})
+"""
+
+
+def waiting(main: str = "main", before: str = "pass", after: str = "pass") -> subprocess.Popen[bytes]:
+    text = WAITING.format(main=main, before=before, after=after)
+    return subprocess.Popen(
+        [sys.executable, "-c", text], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_the_end_waits_for_no_thread() -> None:
+    with waiting("main_that_ends") as process:
+        out, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (7, b"")
+
+
+def test_the_first_ctrl_c_raises_and_ends_quietly() -> None:
+    with waiting() as process:
+        assert stream(process.stdout).readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    assert process.returncode == 130
+
+
+def test_a_second_ctrl_c_ends_a_program_that_swallows_the_first() -> None:
+    swallowing = """
+    try:
+        print("ready", flush=True)
+        while True:
+            time.sleep(0.01)
+    except KeyboardInterrupt:
+        print("tidying", flush=True)
+        threading.Event().wait()"""
+    text = f"import threading, time\nfrom app.starting import run\ndef main():{swallowing}\nrun(main)"
+    command = [sys.executable, "-c", text]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        for line in (b"ready\n", b"tidying\n"):
+            assert stream(process.stdout).readline() == line
+            process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    assert process.returncode == 130
+
+
+def test_a_second_signal_ends_the_process_even_if_nothing_reacts() -> None:
+    text = """
+import threading
+from app.commands import signals
+signals._HURRY_SECONDS = 0.05
+stuck = threading.Event()
+with signals.Signals() as caught:
+    caught.cancel = caught.hurry = stuck.wait
+    caught.interrupt = lambda: print("reacting", flush=True)
+    print("ready", flush=True)
+    while True:
+        stuck.wait(0.01)
+"""
+    command = [sys.executable, "-c", text]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert stream(process.stdout).readline() == b"ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert stream(process.stdout).readline() == b"reacting\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 143
+
+
+def test_only_a_closed_terminal_stays_ignored() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    try:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        with Signals() as signals:
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGINT) == signals._handle
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_signal_before_the_start_is_not_lost() -> None:
+    said: list[str] = []
+    with Signals() as signals:
+        signals.interrupt = lambda: said.append("stop")
+        signals.repeat()
+        assert said == []
+        signals.number = signal.SIGTERM
+        signals.repeat()
+        assert said == ["stop"]
+
+
+def test_a_service_that_is_stopped_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = JobService(tmp_path / "outputs", StagedEngine())
+    start = Worker.start
+
+    def stop_first(worker: Worker, *, warm: bool) -> None:
+        stopper = threading.Thread(target=service.stop)
+        stopper.start()
+        stopper.join()
+        start(worker, warm=warm)
+        assert worker._thread is not None
+        worker._thread.join(PATIENCE)
+        assert not worker._thread.is_alive()
+
+    monkeypatch.setattr(Worker, "start", stop_first)
+    service.start(adopt=False)
+    assert service._worker is None
