@@ -23,6 +23,7 @@ from cache.conv import ConvLadder, ErrorKind, Hook
 from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS
 from diffusers_helper.foreign_errors import Trouble, trouble_of
+from diffusers_helper.memory.lines import tell
 
 _log = logging.getLogger(__name__)
 
@@ -88,10 +89,10 @@ class MIOpenFallbackHandler:
     def log_start(self) -> None:
         """Log that the fallback is in use, and its rungs in their order."""
         if self.ladder is None:
-            _log.info("[MIOpen Fallback] Switched off")
+            tell(_log, "[MIOpen Fallback] Switched off")
             return
-        _log.info("[MIOpen Fallback] Fallback system initialized")
-        _log.info("[MIOpen Fallback] Strategy: %s", self._strategy)
+        tell(_log, "[MIOpen Fallback] Fallback system initialized")
+        tell(_log, "[MIOpen Fallback] Strategy: %s", self._strategy)
 
     @property
     def cpu_attempts(self) -> int:
@@ -178,7 +179,7 @@ class MIOpenFallbackHandler:
         if text := self.statistics():
             _log.warning("%s", text)
         elif self.ladder is not None:
-            _log.info("%s", "\n".join(self._cpu_lines()))
+            tell(_log, "%s", "\n".join(self._cpu_lines()))
 
 
 class _Served:
