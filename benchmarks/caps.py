@@ -26,9 +26,11 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
+from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.buckets import nearest_bucket  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
+from diffusers_helper.files import write_atomic  # noqa: E402
 from diffusers_helper.job_memory import MemoryPlans  # noqa: E402
 from diffusers_helper.machine.local import Local  # noqa: E402
 from diffusers_helper.models.loaders import Models, load_models  # noqa: E402
@@ -202,18 +204,17 @@ class Caps:
         return Job(result.latents, result.video.read_bytes(), finished, peaks, seconds)
 
 
-def measure(caps: Caps, count: int) -> tuple[list[Row], list[str]]:
-    """Return a row for each cap, from generous to impossible ones, and all faults."""
+def measure(caps: Caps, count: int) -> Iterator[tuple[Row, list[str]]]:
+    """Yield a row and its faults for each cap, from generous to impossible ones."""
     ladder = caps.ladder(count)
-    rows = [caps.run(cap) for cap in (*ladder, ladder[-1] - 1, ladder[-1] // 2)]
-    faults = [fault for row in rows for fault in row.faults()]
-    for row in rows[:-2]:
-        if row.smallest:
-            faults.append(f"refused under a cap of {row.cap}")
-    for row in rows[-2:]:
-        if row.smallest != ladder[-1]:
-            faults.append(f"named {row.smallest} under a cap of {row.cap}; expected {ladder[-1]}")
-    return rows, faults
+    for cap in (*ladder, ladder[-1] - 1, ladder[-1] // 2):
+        row = caps.run(cap)
+        faults = [*row.faults()]
+        if cap >= ladder[-1] and row.smallest:
+            faults.append(f"refused under a cap of {cap}")
+        if cap < ladder[-1] and row.smallest != ladder[-1]:
+            faults.append(f"named {row.smallest} under a cap of {cap}; expected {ladder[-1]}")
+        yield row, faults
 
 
 def table(rows: list[Row]) -> str:
@@ -241,6 +242,13 @@ def table(rows: list[Row]) -> str:
     return "".join(f"{line}\n" for line in rows_of_text)
 
 
+def write(arguments: argparse.Namespace, rows: list[Row], faults: list[str]) -> None:
+    """Write what was measured so far."""
+    facts = {"model": arguments.model, "torch": torch.__version__, "faults": faults}
+    facts |= {"rows": [asdict(row) for row in rows]}
+    write_atomic(arguments.json, json.dumps(facts, indent=1).encode() + b"\n")
+
+
 def main() -> int:
     """Print the table and the faults; return 1 if there are faults."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -265,13 +273,15 @@ def main() -> int:
             image=str(picture), prompt=arguments.prompt, model=model, mode=models.info.modes[0],
             resolution=arguments.resolution, seconds=arguments.seconds, steps=arguments.steps,
         )  # fmt: skip
-        rows, faults = measure(Caps(models, request, Path(folder, "jobs")), arguments.count)
+        rows, faults = list[Row](), list[str]()
+        with until_interrupted() as interrupt:
+            for row, wrong in measure(Caps(models, request, Path(folder, "jobs")), arguments.count):
+                rows.append(row)
+                faults += wrong
+                if arguments.json:
+                    write(arguments, rows, faults)
     sys.stdout.write(table(rows) + "".join(f"WRONG: {fault}\n" for fault in faults))
-    if arguments.json:
-        facts = {"model": arguments.model, "torch": torch.__version__, "faults": faults}
-        facts |= {"rows": [asdict(row) for row in rows]}
-        arguments.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    return 1 if faults else 0
+    return EXIT_INTERRUPTED if interrupt.happened else 1 if faults else 0
 
 
 if __name__ == "__main__":

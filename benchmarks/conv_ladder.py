@@ -21,7 +21,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from torch.nn import functional
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
+from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
 from cache.conv_routes import ConvCase  # noqa: E402
 from cache.conv_rungs import RUNGS, Convolution  # noqa: E402
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback  # noqa: E402
@@ -96,12 +97,11 @@ def added_to_a_call(device: torch.device) -> float:
     return (min(taken["ladder"]) - min(taken["plain"])) / 1000
 
 
-def time_rungs(vae: Any, latents: Tensor, dtypes: list[str], repeat: int) -> list[dict[str, Any]]:
-    """Return the time and the error of each rung in each dtype, one row each."""
+def time_rungs(vae: Any, latents: Tensor, dtypes: list[str], repeat: int) -> Iterator[dict[str, Any]]:
+    """Yield the time and the error of each rung in each dtype, one row each."""
     cases: dict[ConvCase, None] = {}
     with initialize_miopen_fallback(on_first_call=lambda case, _: cases.setdefault(case)).install(vae):
         vae.decode(latents, return_dict=False)
-    rows: list[dict[str, Any]] = []
     for name in dtypes:
         rungs = {rung: {"milliseconds": 0.0, "roundings": 0.0} for rung in RUNGS}
         for case in cases:
@@ -116,8 +116,7 @@ def time_rungs(vae: Any, latents: Tensor, dtypes: list[str], repeat: int) -> lis
                 row["roundings"] = max(row["roundings"], float(error.sqrt()))
                 run = functools.partial(RUNGS[rung].run, *call)
                 row["milliseconds"] += 1000 * min(seconds_of(run, latents.device) for _ in range(repeat))
-        rows += [{"dtype": name, "rung": rung, "shapes": len(cases), **row} for rung, row in rungs.items()]
-    return rows
+        yield from ({"dtype": name, "rung": rung, "shapes": len(cases), **row} for rung, row in rungs.items())
 
 
 def random_call(
@@ -164,9 +163,11 @@ def main() -> int:
     shape = (1, 16, arguments.latents, arguments.size // 8, arguments.size // 8)
     latents = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, vae.dtype)
     if arguments.rungs:
-        with torch.inference_mode():
-            rows = time_rungs(vae, latents, arguments.rungs, arguments.repeat)
-        return print_rungs(rows, arguments.json)
+        rows: list[dict[str, Any]] = []
+        with torch.inference_mode(), until_interrupted() as interrupt:
+            rows.extend(time_rungs(vae, latents, arguments.rungs, arguments.repeat))
+        code = print_rungs(rows, arguments.json)
+        return EXIT_INTERRUPTED if interrupt.happened else code
     with torch.inference_mode():
         figures = side_by_side(vae, latents, arguments.repeat)
         figures["seconds_added_to_a_call"] = added_to_a_call(device)

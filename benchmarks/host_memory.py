@@ -35,6 +35,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
+from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
@@ -208,19 +209,16 @@ def in_child(*arguments: Any) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(folder: Path, scale: float, jobs: int, cap_gb: float) -> dict[str, Any]:
-    """Make all runs, and return their figures by name."""
-    results: dict[str, Any] = {}
+def measure(folder: Path, scale: float, jobs: int, cap_gb: float) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Make all runs, and yield their names and figures."""
     for name, blocks in {"small": SMALL, "large": LARGE}.items():
         scaled = [max(least, round(count * scale)) for least, count in zip(SMALL, blocks, strict=True)]
         weights = write_model(folder / name, *scaled)
-        results[name] = {**in_child(str(folder / name), 1.0, 1, 1, cap_gb), "weights": weights}
+        found = in_child(str(folder / name), 1.0, 1, 1, cap_gb)
         shutil.rmtree(folder / name)
-        say(name, results[name])
+        yield name, {**found, "weights": weights}
     for name, seconds, count in (("short", 2.0, 1), ("long", 20.0, 1), ("in a row", 2.0, jobs)):
-        results[name] = in_child("demo", seconds, 2, count, None)
-        say(name, results[name])
-    return results
+        yield name, in_child("demo", seconds, 2, count, None)
 
 
 def say(name: str, found: dict[str, Any]) -> None:
@@ -254,10 +252,15 @@ def main() -> int:
     if arguments.child:
         sys.stdout.write(json.dumps(asdict(run_jobs(*json.loads(arguments.child)))) + "\n")
         return 0
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        results = measure(Path(folder), arguments.scale, arguments.jobs, arguments.cap_gb)
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder, until_interrupted() as interrupt:
+        for name, found in measure(Path(folder), arguments.scale, arguments.jobs, arguments.cap_gb):
+            results[name] = found
+            say(name, found)
     if arguments.json:
         sys.stdout.write(json.dumps(results, indent=2) + "\n")
+    if interrupt.happened:
+        return EXIT_INTERRUPTED
     return 0 if max(found["host"] for found in results.values()) <= GOAL_BYTES else 1
 
 

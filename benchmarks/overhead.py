@@ -26,6 +26,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
+from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
 from diffusers_helper.models.loaders import Models  # noqa: E402
 from diffusers_helper.models.registry import PARTS  # noqa: E402
@@ -111,7 +112,7 @@ def main() -> int:
     arguments = read_arguments(__doc__, seconds=5.0, steps=10, repeat=5)
     models = load_whole(arguments.model)
     results = []
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, until_interrupted() as interrupt:
         for mode in models.info.modes:
             request = request_of(arguments, models, Path(scratch), mode=mode, sampler="euler")
             results.append(measure(models, request, arguments.repeat, Path(scratch)))
@@ -120,6 +121,8 @@ def main() -> int:
         sys.stdout.write(json.dumps({**report, "results": results}, indent=2) + "\n")
     else:
         sys.stdout.write("".join(line(result) for result in results))
+    if interrupt.happened:
+        return EXIT_INTERRUPTED
     return 0 if all(result["ratio"] <= 1 for result in results) else 1
 
 

@@ -10,7 +10,7 @@ on a GPU, the memory that the allocator holds for them. The latents are those of
 with the same VAE. HunyuanVideo's weights are those of the bundled model or of --model. Wan's are random, so
 its errors show only whether results are bit-identical.
 
-It writes vae_decode.json and vae_decode.svg. The targets are wishes of owners of a gfx1151 for the VAE of WAN
+It writes vae_decode.json and vae_decode.svg, anew after each measurement, so that Ctrl-C loses nothing. The targets are wishes of owners of a gfx1151 for the VAE of WAN
 2.2 i2v at 320x320 pixels. Each is listed with the time measured here for the same size and network, on
 whatever device this is; other sizes and networks have no target.
 """
@@ -38,7 +38,9 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
+from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
 from diffusers_helper.errors import LongtakeError  # noqa: E402
+from diffusers_helper.files import write_atomic  # noqa: E402
 from diffusers_helper.machine.sysfs import host_memory  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
 from diffusers_helper.memory.device import Device, open_device  # noqa: E402
@@ -236,12 +238,16 @@ def targets(rows: list[Row]) -> list[dict[str, Any]]:
         )
         found.append({"name": f"seconds for {case.title}, WAN 2.2", "target": case.target, "measured": best})
     peak = max((row.peak_bytes for row in rows if row.peak_bytes is not None), default=None)
-    failures = sum(bool(row.error) for row in rows) / len(rows)
     return [
         *found,
         {"name": "highest peak in bytes", "target": TARGET_PEAK_BYTES, "measured": peak},
-        {"name": "share of failures", "target": TARGET_FAILURES, "measured": failures},
+        {"name": "share of failures", "target": TARGET_FAILURES, "measured": share_of_failures(rows)},
     ]
+
+
+def share_of_failures(rows: list[Row]) -> float:
+    """Return the share of rows that failed."""
+    return sum(bool(row.error) for row in rows) / max(1, len(rows))
 
 
 def target_line(target: dict[str, Any]) -> str:
@@ -257,7 +263,9 @@ def target_line(target: dict[str, Any]) -> str:
 
 def chart(rows: list[Row]) -> str:
     """Return an SVG drawing with the seconds as bars, and the peak and the PSNR as text."""
-    most = max(value for row in rows for value in (row.seconds or 0.0, row.target_seconds or 0.0))
+    most = max(
+        (value for row in rows for value in (row.seconds or 0.0, row.target_seconds or 0.0)), default=0
+    )
     lines: list[str] = []
     y, last = 10, ""
     for row in rows:
@@ -267,7 +275,7 @@ def chart(rows: list[Row]) -> str:
             wish = f" (wish for gfx1151: {row.target_seconds:g} s)" if row.target_seconds else ""
             lines.append(f'<text x="10" y="{y - 6}" font-weight="bold">{escape(title + wish)}</text>')
         told = row.error or f"{row.seconds:.2f} s, {gb_text(row.peak_bytes or 0)} GB, {_db(row)}"
-        length = 300 * (row.seconds or 0) / most
+        length = 300 * (row.seconds or 0) / (most or 1)
         lines.append(f'<text x="10" y="{y + 12}">{escape(row.way)}</text>')
         lines.append(f'<rect x="170" y="{y + 2}" width="{length:.1f}" height="12" fill="#c2410c"/>')
         lines.append(f'<text x="{178 + length:.1f}" y="{y + 12}">{escape(told)}</text>')
@@ -306,8 +314,19 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    """Print a line for each row, and write the table and the chart."""
+def write(folder: Path, device: Device, rows: list[Row], *, complete: bool) -> None:
+    """Write the table and the chart of what was measured so far."""
+    facts = {"torch": torch.__version__, "machine": platform.processor() or platform.machine()}
+    facts["device"] = str(device.torch_device)
+    # The PSNR is written as text, because JSON has no infinity.
+    table = [{**asdict(row), "psnr_db": None if row.error else _db(row)} for row in rows]
+    result = {**facts, "complete": complete, "error_rate": share_of_failures(rows), "targets": targets(rows)}
+    write_atomic(folder / "vae_decode.json", json.dumps({**result, "rows": table}, indent=1).encode() + b"\n")
+    write_atomic(folder / "vae_decode.svg", chart(rows).encode())
+
+
+def main() -> int:
+    """Print a line for each row, and write the table and the chart; return the exit code."""
     arguments = parse()
     diffusers_logging.set_verbosity_error()
     device = open_device()
@@ -317,28 +336,22 @@ def main() -> None:
     if arguments.cases:
         names = [name.strip() for name in arguments.cases.split(",")]
         cases = tuple(case for case in cases if case.name in names)
-    for bench in benches(arguments.kinds.split(","), arguments.model, device):
-        for case in cases:
-            for row in bench.run(case):
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with until_interrupted() as interrupt:
+        for bench in benches(arguments.kinds.split(","), arguments.model, device):
+            for row in (row for case in cases for row in bench.run(case)):
                 rows.append(row)
+                write(arguments.out, device, rows, complete=False)
                 figures = f"{row.seconds or 0:8.2f} s {gb_text(row.peak_bytes or 0):>8} GB {_db(row):>10}"
                 told = row.error or figures
                 sys.stdout.write(f"{row.kind:<8}{row.case:<24}{row.way:<18}{told}  {row.plan}\n")
                 sys.stdout.flush()
-    failed = sum(bool(row.error) for row in rows)
-    sys.stdout.write(f"{failed} of {len(rows)} failed.\n")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    wishes = targets(rows)
-    for wish in wishes:
+    write(arguments.out, device, rows, complete=not interrupt.happened)
+    sys.stdout.write(f"{sum(bool(row.error) for row in rows)} of {len(rows)} failed.\n")
+    for wish in targets(rows):
         sys.stdout.write(f"{target_line(wish)}\n")
-    facts = {"torch": torch.__version__, "machine": platform.processor() or platform.machine()}
-    facts["device"] = str(device.torch_device)
-    # The PSNR is written as text, because JSON has no infinity.
-    table = [{**asdict(row), "psnr_db": None if row.error else _db(row)} for row in rows]
-    result = {**facts, "error_rate": failed / len(rows), "targets": wishes, "rows": table}
-    (arguments.out / "vae_decode.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (arguments.out / "vae_decode.svg").write_text(chart(rows), encoding="utf-8")
+    return EXIT_INTERRUPTED if interrupt.happened else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

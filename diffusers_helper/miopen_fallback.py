@@ -23,6 +23,7 @@ from cache.conv import ConvLadder, ErrorKind, Hook
 from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS
 from diffusers_helper.foreign_errors import Trouble, trouble_of
+from diffusers_helper.memory.lines import tell
 from diffusers_helper.planning.variables import CONV_AUTO, CONV_OFF, CONV_RUNG_VARIABLE, conv_rung
 
 _log = logging.getLogger(__name__)
@@ -87,10 +88,10 @@ class MIOpenFallbackHandler:
     def log_start(self) -> None:
         """Log that the fallback is in use, and its rungs in their order."""
         if self.ladder is None:
-            _log.info("[MIOpen Fallback] Switched off")
+            tell(_log, "[MIOpen Fallback] Switched off")
             return
-        _log.info("[MIOpen Fallback] Fallback system initialized")
-        _log.info("[MIOpen Fallback] Strategy: %s", self._strategy)
+        tell(_log, "[MIOpen Fallback] Fallback system initialized")
+        tell(_log, "[MIOpen Fallback] Strategy: %s", self._strategy)
 
     @property
     def cpu_attempts(self) -> int:
@@ -174,10 +175,12 @@ class MIOpenFallbackHandler:
 
     def print_stats(self) -> None:
         """Log the statistics, as a warning if any rung was left."""
-        text = self.statistics()
-        level = logging.WARNING if text else logging.INFO
-        for line in text.splitlines() or (self._cpu_lines() if self.ladder is not None else ()):
-            _log.log(level, "%s", line)
+        if text := self.statistics():
+            for line in text.splitlines():
+                _log.warning("%s", line)
+        elif self.ladder is not None:
+            for line in self._cpu_lines():
+                tell(_log, "%s", line)
 
 
 class _Served:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from diffusers_helper.memory.lines import tell
 from diffusers_helper.memory.streaming import Streamer, Trace
 from diffusers_helper.memory.weights import Weight, weights_of
 from diffusers_helper.units import GB
@@ -104,8 +105,8 @@ class Residency:
         for weight in (weight for block in members.values() for weight in block):
             weight.to_host()
         self._stream(placed, blocks, members)
-        _log.info(
-            "Offloading %s from %s to preserve memory: %.2f GB",
+        tell(
+            _log, "Offloading %s from %s to preserve memory: %.2f GB",
             type(module).__name__, self.device, preserved_bytes / GB,
         )  # fmt: skip
 
@@ -126,12 +127,12 @@ class Residency:
     def _say_loaded(self, module: nn.Module, blocks: int, streamed: int, preserved_bytes: int) -> None:
         name = type(module).__name__
         if streamed:
-            _log.info(
-                "Moving %s to %s with preserved memory: %.2f GB (%d of %d blocks are streamed)",
+            tell(
+                _log, "Moving %s to %s with preserved memory: %.2f GB (%d of %d blocks are streamed)",
                 name, self.device, preserved_bytes / GB, streamed, blocks,
             )  # fmt: skip
         else:
-            _log.info("Loaded %s to %s as complete.", name, self.device)
+            tell(_log, "Loaded %s to %s as complete.", name, self.device)
 
     def unload_complete_models(self, *modules: nn.Module) -> list[nn.Module]:
         """Take these networks off the device, or all of them if none is given, and return those removed."""
@@ -145,7 +146,7 @@ class Residency:
             for weight in placed.weights:
                 weight.to_host()
             gone.append(placed.module)
-            _log.info("Unloaded %s as complete.", type(placed.module).__name__)
+            tell(_log, "Unloaded %s as complete.", type(placed.module).__name__)
         return gone
 
 

@@ -79,7 +79,8 @@ def move_model_to_device_with_memory_preservation(
         model: The model. Its blocks are the modules in its lists, such as `transformer_blocks`, which have to
             run in their order.
         target_device: The device, such as "cuda".
-        preserved_memory_gb: The memory to leave free, in GB of 1024^3 bytes.
+        preserved_memory_gb: The memory to leave free, in GB of 1024^3 bytes, as far as the model can be
+            streamed.
 
     Raises:
         DoesNotFit: If the model does not fit even if all blocks are streamed. Nothing was moved then.
@@ -104,7 +105,8 @@ def offload_model_from_device_for_memory_preservation(
         model: A model that one of these functions has moved to the device. Its blocks are those described in
             `move_model_to_device_with_memory_preservation`.
         target_device: The device that the model is on.
-        preserved_memory_gb: The memory to leave free, in GB of 1024^3 bytes.
+        preserved_memory_gb: The memory to leave free, in GB of 1024^3 bytes, as far as the model can be
+            streamed.
 
     Raises:
         DoesNotFit: If the model does not fit even if all blocks are streamed. It stays as it was then.

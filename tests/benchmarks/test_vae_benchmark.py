@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.vae_decode import Row, target_line, targets
+from benchmarks.vae_decode import Row, chart, target_line, targets
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "vae_decode.py"
 
@@ -21,6 +22,7 @@ def test_figures_and_chart_of_small_videos(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--quick", "--out", str(tmp_path / "out")]
     done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
     result = json.loads((tmp_path / "out" / "vae_decode.json").read_text(encoding="utf-8"))
+    assert result["complete"]
     rows = {(row["kind"], row["case"], row["way"]): row for row in result["rows"]}
     assert len(done.stdout.splitlines()) == len(rows) + 5
     assert result["error_rate"] == 0
@@ -57,3 +59,28 @@ def test_a_time_is_held_against_the_target_of_its_own_size_and_network() -> None
     assert found["seconds for two seconds 33x320x320, WAN 2.2"] == 4.0
     assert found["seconds for medium 17x320x320, WAN 2.2"] is None
     assert "below 5; measured 4." in target_line(targets([row])[1])
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_file_with_what_was_measured(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--quick", "--kinds", "hunyuan", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        lines = [running.stdout.readline(), running.stdout.readline()]
+        written = json.loads((tmp_path / "vae_decode.json").read_text(encoding="utf-8"))
+        assert not written["complete"]
+        assert [row["way"] for row in written["rows"]][:2] == ["diffusers", "diffusers tiled"]
+        running.send_signal(signal.SIGINT)
+        rest, errors = running.communicate()
+    assert running.returncode == 130
+    assert "Interrupted. What was measured is kept." in errors
+    result = json.loads((tmp_path / "vae_decode.json").read_text(encoding="utf-8"))
+    told = [line for line in [*lines, *rest.splitlines()] if line.startswith("hunyuan")]
+    assert len(told) == len(result["rows"]) < 28
+    assert not result["complete"]
+    assert ElementTree.parse(tmp_path / "vae_decode.svg").getroot() is not None
+
+
+def test_a_file_without_any_row_is_valid() -> None:
+    assert {target["measured"] for target in targets([])} == {None, 0}
+    assert ElementTree.fromstring(chart([])).tag.endswith("svg")

@@ -24,6 +24,11 @@ MB = 1024**2
 SIZE = Size(width=384, dual=5, single=10)
 
 
+def measured(caps: Caps, count: int) -> tuple[list[Row], list[str]]:
+    found = list(measure(caps, count))
+    return [row for row, _ in found], [fault for _, faults in found for fault in faults]
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return load_tiny(write_mid_model(tmp_path_factory.mktemp("models") / "mid", SIZE))
@@ -35,7 +40,7 @@ def test_every_cap_holds_changes_no_byte_and_is_predicted_within_a_tenth(
 ) -> None:
     scene = write_scene(tmp_path / "scene.png", 192, 96)
     request = tiny_request(scene)
-    rows, faults = measure(Caps(models, request, tmp_path / "jobs"), 6)
+    rows, faults = measured(Caps(models, request, tmp_path / "jobs"), 6)
     assert not faults, "\n".join(faults)
     done = rows[:-2]
     assert len(done) == 6
@@ -52,9 +57,9 @@ def test_every_cap_holds_with_a_lora(models: Models, tmp_path: Path) -> None:
     file, network = tmp_path / "style.safetensors", models.part("transformer")
     write_lora(file, network, "kohya original", rank=64, alpha=32)
     request = tiny_request(write_scene(tmp_path / "scene.png", 192, 96), lora=str(file))
-    rows, faults = measure(Caps(models, request, tmp_path / "jobs"), 3)
+    rows, faults = measured(Caps(models, request, tmp_path / "jobs"), 3)
     assert not faults, "\n".join(faults)
-    plain, _ = measure(Caps(models, replace(request, lora=""), tmp_path / "plain"), 1)
+    plain, _ = measured(Caps(models, replace(request, lora=""), tmp_path / "plain"), 1)
     # The branches are a part of the weights, and they are streamed with their blocks.
     branches = sum(tensor.numel() * 2 for tensor in load_file(file).values() if tensor.ndim == 2)
     more = rows[0].measured - plain[0].measured

@@ -120,7 +120,11 @@ def test_models_come_stream_and_go_with_the_same_numbers(tower: Tower, free: lis
     other = Tower()
     load_model_as_complete(other, gpu)  # the first one leaves
     assert tower.scale.data_ptr() == host
+    move_model_to_device_with_memory_preservation(tower, gpu, preserved_memory_gb=4 * BLOCK / GB)
+    assert streamed(tower)  # everything that can be
+    assert tower(x).equal(expected)
+    free[0] = BLOCK
     with pytest.raises(DoesNotFit):
-        move_model_to_device_with_memory_preservation(tower, gpu, preserved_memory_gb=4 * BLOCK / GB)
+        move_model_to_device_with_memory_preservation(tower, gpu, preserved_memory_gb=0)
     assert tower(x).equal(expected)
     unload_complete_models(tower, other)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -103,14 +105,36 @@ def test_live_tensors_are_what_is_allocated(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_device_there_is_nothing_to_say(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_gpu_the_status_says_so(caplog: pytest.LogCaptureFixture) -> None:
     for device in (None, torch.device("cpu"), torch.device("cuda")):
         with caplog.at_level(logging.INFO, LOGGER):
-            log_memory_status(device)
+            log_memory_status(device, prefix="[Here] ")
         assert get_cuda_allocated_memory_gb(device) == 0
         assert check_vram_limit(device)
         assert not clear_cache_near_limit(device, "X")
-    assert not caplog.messages
+    assert caplog.messages == ["[Here] There is no GPU whose memory could be shown."] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("logs", ["", "import logging; logging.basicConfig(); "])
+def test_a_script_without_a_log_sees_the_lines_on_its_console(logs: str) -> None:
+    code = (
+        f"{logs}from diffusers_helper.memory import log_memory_status, check_vram_limit\n"
+        "from diffusers_helper.memory.device import AccountingDevice\n"
+        "device = AccountingDevice()\n"
+        "log_memory_status(device, prefix='[Before VAE Load] ')\n"
+        "check_vram_limit(device, limit_gb=0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    warning = "[VRAM Limit] Warning: Current allocation 0.00 GB near limit 0.00 GB"
+    if logs:  # the script's own log decides, which shows warnings only
+        assert done.stderr.splitlines() == [f"WARNING:{LOGGER}:{warning}"]
+    else:
+        status, limit = done.stderr.splitlines()
+        assert status.startswith("[Before VAE Load] Free: ")
+        assert status.endswith(" GB | Allocated: 0 GB (0.0% of 20GB limit) | Reserved: 0 GB")
+        assert limit == warning
+    assert done.stdout == ""
 
 
 def test_the_default_limit_is_the_documents() -> None:
