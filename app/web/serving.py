@@ -88,8 +88,7 @@ def open_page(
 
     profile, local = profile or this_profile(os.environ), this_local(os.environ)
     Calibration.read(local.calibration, profile.machine.card)  # refuses at once a file that no plan can use
-    planner = Planner(profile, local)
-    page = _let_rest(build_page(service, Catalogue.starting_with(model, planner)))
+    page = _let_rest(build_page(service, Catalogue.starting_with(model, Planner(profile, local))))
     outputs = given_path(outputs, "outputs").absolute()
     name_folder(outputs, "outputs")
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})
