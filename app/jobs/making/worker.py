@@ -354,7 +354,7 @@ class Worker:
             return None, 0
 
     def _is_asked_to_end(self, job: Job, wait: float = 0.0) -> bool:
-        """Return whether the engine should end, as `_should_end` does; meanwhile the job stays ours."""
+        """Keep the job this process's own, and return whether it should end; see `_should_end`."""
         self._store.keep(job.id)
         return self._should_end(job, wait)
 

@@ -34,6 +34,7 @@ _COLUMNS = (
     "id", "state", "place", "created", "started", "ended", "video", "frames", "message", "remedy",
     "favourite", "request", "damage", "model", "seconds", "words", "parent", "stamp",
 )  # fmt: skip
+COLUMNS = ", ".join((*_COLUMNS, "sum"))
 _SCHEMA = f"""
 DROP TABLE IF EXISTS jobs;
 CREATE TABLE jobs (
@@ -76,20 +77,21 @@ def open_index(path: Path) -> sqlite3.Connection:
 def discard_index(path: Path) -> None:
     """Set a damaged index aside, without the files that would change the next one."""
     for beside in ("-journal", "-wal", "-shm"):
+        make_way(path.with_name(path.name + beside))
         path.with_name(path.name + beside).unlink(missing_ok=True)
     with contextlib.suppress(FileNotFoundError):  # another program was faster
         set_aside(path)
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection to the index for any thread. It may fail at its first use."""
-    database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+def connect(path: Path, seconds: float) -> sqlite3.Connection:
+    """Return a connection for any thread, which waits so long for a lock. It may fail at its first use."""
+    database = sqlite3.connect(path, timeout=seconds, isolation_level=None, check_same_thread=False)
     database.row_factory = sqlite3.Row
     return database
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    database = connect(path)
+    database = connect(path, _BUSY_SECONDS)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(database.close)
         # With a write-ahead log, programs would share memory, and damage to its file would end them all.
@@ -115,7 +117,7 @@ def agree(database: sqlite3.Connection, outputs: Path) -> None:
 
     Rows that this version has not written, such as those that were edited by hand, do not count.
     """
-    rows = database.execute("SELECT * FROM jobs").fetchall()
+    rows = database.execute(f"SELECT {COLUMNS} FROM jobs").fetchall()
     known = {row["id"]: row["stamp"] if row["sum"] == _sum(row) else "" for row in rows}
     there = {folder.job: folder for folder in job_folders(outputs)}
     for job_id in known.keys() - there.keys():
@@ -183,16 +185,15 @@ def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
 
 def bury(database: sqlite3.Connection, job_id: str, message: str, remedy: str) -> None:
     """Mark a job as failed in the index only, because its folder cannot be used."""
-    for row in database.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchall():
+    for row in database.execute(f"SELECT {COLUMNS} FROM jobs WHERE id = ?", (job_id,)).fetchall():
         failed = {"state": "failed", "ended": time.time(), "message": message, "remedy": remedy}
         _write(database, {**dict(row), **failed})
 
 
 def _write(database: sqlite3.Connection, row: dict[str, Any]) -> None:
-    columns = (*_COLUMNS, "sum")
-    marks = ", ".join("?" * len(columns))
+    marks = ", ".join("?" * (len(_COLUMNS) + 1))
     database.execute(
-        f"INSERT OR REPLACE INTO jobs ({', '.join(columns)}) VALUES ({marks})",
+        f"INSERT OR REPLACE INTO jobs ({COLUMNS}) VALUES ({marks})",
         (*(row[column] for column in _COLUMNS), _sum(row)),
     )
 

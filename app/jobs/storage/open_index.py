@@ -12,10 +12,11 @@ from collections.abc import Collection, Generator
 from pathlib import Path
 
 from app.jobs.storage.damage import DamagedRow, IndexWasRebuilt, is_damage, make_way
-from app.jobs.storage.index import agree, check_rows, connect, discard_index, open_index
+from app.jobs.storage.index import COLUMNS, agree, check_rows, connect, discard_index, open_index
 from app.jobs.storage.locks import identity
 
 INDEX_FOLDER, _FILE = ".longtake", "jobs.sqlite3"
+_READ_SECONDS = 0.5  # the wait for a locked index, before the last copy is read
 
 
 class OpenIndex:
@@ -52,7 +53,7 @@ class OpenIndex:
         database = open_index(self._file)
         self._home, self._identity = identity(self._outputs), identity(self._file)
         self._seen = _version_of(database)
-        return database, connect(self._file)
+        return database, connect(self._file, _READ_SECONDS)
 
     def _exchange(self, *, is_damaged: bool = False) -> None:
         """Open the file that is there now in place of the one that was opened before.
@@ -85,7 +86,7 @@ class OpenIndex:
     @property
     def is_current(self) -> bool:
         """Return whether the file is as this process has left or seen it."""
-        with self._lock, contextlib.suppress(sqlite3.Error):
+        with self._lock, contextlib.suppress(sqlite3.Error, OSError):
             return self._is_ours and _version_of(self._database) == self._seen
         return False
 
@@ -139,7 +140,7 @@ class OpenIndex:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
 
-    def select(self, condition: str, *values: object, what: str = "*") -> list[sqlite3.Row]:
+    def select(self, condition: str, *values: object, what: str = COLUMNS) -> list[sqlite3.Row]:
         """Return the rows of the jobs that an SQL condition selects."""
         self._renew()
         try:
@@ -153,7 +154,7 @@ class OpenIndex:
     def _select(self, condition: str, values: tuple[object, ...], what: str) -> list[sqlite3.Row]:
         with self._reading:
             rows = self._copy.execute(f"SELECT {what} FROM jobs {condition}", values).fetchall()
-        if what == "*":
+        if what == COLUMNS:
             check_rows(rows)
         return rows
 
@@ -165,21 +166,31 @@ class OpenIndex:
 
     def _renew(self) -> None:
         """Copy the file to the memory if it has changed. If it cannot be read now, the last copy stays."""
-        if not self._is_ours and self._lock.acquire(blocking=False):
-            try:
-                if not self._database.in_transaction:
-                    with self.transaction():
-                        pass
-            except (sqlite3.Error, OSError):  # the file is away
-                pass
-            finally:
-                self._lock.release()
+        try:
+            with self._reading:
+                if self._is_ours and _version_of(self._reader) == self._copied:
+                    return
+        except sqlite3.DatabaseError as error:
+            if is_busy(error):
+                return
+        self._follow()
         try:
             with self._reading:
                 self._copy_file()
         except sqlite3.DatabaseError as error:
             if is_damage(error):
                 self._mend(error)
+
+    def _follow(self) -> None:
+        """Take note of what another program has done to the file, unless another thread is writing."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if not (self._database.in_transaction or self.is_current):
+                with contextlib.suppress(sqlite3.Error, OSError), self.transaction():
+                    pass
+        finally:
+            self._lock.release()
 
     def _copy_file(self) -> None:
         version = _version_of(self._reader)
@@ -196,17 +207,18 @@ class OpenIndex:
 
     def _mend(self, error: sqlite3.DatabaseError) -> None:
         """Replace a damaged file, or read the jobs anew whose rows are damaged, and renew the copy."""
-        with contextlib.suppress(sqlite3.Error, OSError), self._lock:
+        with self._lock:
             if self._database.in_transaction:
-                return
-            if isinstance(error, DamagedRow):
-                self._seen = -1
-                with self.transaction():
-                    pass
-            else:
-                self._exchange(is_damaged=True)
-            with self._reading:
-                self._copy_file()
+                raise error
+            with contextlib.suppress(sqlite3.Error, OSError):
+                if isinstance(error, DamagedRow):
+                    self._seen = -1
+                    with self.transaction():
+                        pass
+                else:
+                    self._exchange(is_damaged=True)
+                with self._reading:
+                    self._copy_file()
 
 
 def is_busy(error: BaseException) -> bool:

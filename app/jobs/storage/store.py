@@ -15,7 +15,7 @@ from typing import Any
 from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
 from app.jobs.storage.damage import make_way
 from app.jobs.storage.event_log import EventReader, append_event, sync_video
-from app.jobs.storage.index import agree, bury, job_from_row, put, stamp_of
+from app.jobs.storage.index import COLUMNS, agree, bury, job_from_row, put, stamp_of
 from app.jobs.storage.locks import Lock, is_locked
 from app.jobs.storage.new_job import new_folder
 from app.jobs.storage.open_index import OpenIndex
@@ -331,7 +331,7 @@ class JobStore:
         """Return rows of the index as jobs."""
         return [self._as_known(job_from_row(self.outputs, row)) for row in rows]
 
-    def select(self, condition: str, *values: object, what: str = "*") -> list[sqlite3.Row]:
+    def select(self, condition: str, *values: object, what: str = COLUMNS) -> list[sqlite3.Row]:
         """Return the rows of the index that an SQL condition selects."""
         return self._index.select(condition, *values, what=what)
 

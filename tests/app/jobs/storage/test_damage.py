@@ -228,7 +228,9 @@ def test_a_damaged_index_is_healed_while_programs_run(
 
     def read() -> None:
         for service in (studio.service, other):
-            wait_until(lambda service=service: service.job(running.id).state == "running")
+            # The maker notices within a second that rows are missing.
+            wait_until(lambda service=service: running.id in [job.id for job in service.queue.jobs()])
+            assert service.job(running.id).state == "running"
             assert service.job(waiting.id).state == "queued"
             assert [job.id for job in service.queue.jobs()][:2] == [running.id, waiting.id]
 
