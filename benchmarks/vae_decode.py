@@ -13,7 +13,8 @@ its errors show only whether results are bit-identical.
 It writes vae_decode.json and vae_decode.svg, anew after each measurement, so that Ctrl-C loses nothing. The
 targets are wishes of owners of a gfx1151 for the VAE of WAN 2.2 i2v at 320x320 pixels. Each is listed with
 the time measured here for the same size and network, on whatever device this is; other sizes and networks
-have no target."""
+have no target.
+"""
 
 from __future__ import annotations
 

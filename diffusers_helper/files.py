@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import os
 import secrets
 import stat
@@ -64,31 +63,6 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES, *, start: int = 0) -> by
             raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
         file.seek(start)
         return file.read(most_bytes)
-
-
-def plain_json(content: bytes | str) -> Any:
-    """Return the value of a JSON text. Its numbers are finite, and its strings can be written as UTF-8.
-
-    Raises:
-        ValueError: If the text is anything else, also if it is nested too deeply.
-    """
-    text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-    try:
-        value = _DECODER.decode(text)
-        if "\\ud" in text.lower():  # perhaps half of a surrogate pair
-            json.dumps(value, ensure_ascii=False).encode()
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    return value
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text} is not a finite number")
-    return number
-
-
-_DECODER = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)
 
 
 def json_line(facts: Mapping[str, Any]) -> bytes:

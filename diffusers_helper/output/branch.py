@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import plain_json, read_file, write_atomic
+from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage, Span
 from diffusers_helper.output.recorded import names_of
 from diffusers_helper.output.vae_record import read_uses, write_uses
 from diffusers_helper.packing import FPS, MAX_SECONDS, WINDOW, count_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.strangers.limited_json import plain_json
 
 SECTION_SECONDS = 4 * WINDOW / FPS
 

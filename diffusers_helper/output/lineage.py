@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.files import plain_json, read_file, write_atomic
+from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.output.recorded import later_defaults, names_of, recorded
 from diffusers_helper.packing import SectionPlan, count_sections, plan_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.strangers.limited_json import plain_json
 
 
 @dataclass(frozen=True, slots=True)

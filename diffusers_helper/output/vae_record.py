@@ -7,8 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from diffusers_helper.files import plain_json, read_file, write_atomic
+from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.output.recipe import VaeUse
+from diffusers_helper.strangers.limited_json import plain_json
 
 
 def read_uses(file: Path) -> tuple[VaeUse, ...]:

@@ -9,7 +9,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from diffusers_helper.files import plain_json, read_file, write_atomic
+from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.strangers.limited_json import plain_json
 
 
 @dataclass(frozen=True, slots=True)

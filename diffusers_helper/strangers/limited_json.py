@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from diffusers_helper.files import read_file
 
 MOST_BYTES = 4 * 2**20
 """The bytes of a file with JSON that is read at all. The largest indices of known models have 0.4 MB."""
@@ -39,25 +42,30 @@ def parse_json(
         raise ValueError("lists within lists, nested too deeply") from error
 
 
+def plain_json(content: bytes | str) -> Any:
+    """Return the value of a JSON text. Its numbers are finite, and its strings can be written as UTF-8.
+
+    Raises:
+        ValueError: If the text is anything else, or `parse_json` refuses it.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    value = parse_json(data, number=_finite)
+    if b"\\ud" in data.lower():  # perhaps half of a surrogate pair
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return number
+
+
 def read_json(file: Path, most_bytes: int = MOST_BYTES) -> Any:
     """Return the content of a file with JSON.
 
     Raises:
-        OSError: If it cannot be read.
-        ValueError: If it is too long, or `parse_json` refuses it.
+        OSError: If it cannot be read, is no regular file, or is too long.
+        ValueError: If `parse_json` refuses it.
     """
-    return parse_json(read_short(file, most_bytes))
-
-
-def read_short(file: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If it is too long.
-    """
-    with file.open("rb") as stream:
-        data = stream.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise ValueError(f"{file.name} has more than {most_bytes} bytes")
-    return data
+    return parse_json(read_file(file, most_bytes))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from app.jobs.storage.locks import Lock
-from diffusers_helper.files import plain_json, read_file, write_atomic
+from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.strangers.limited_json import plain_json
 
 _SUFFIX = ".json"
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from app.machine import this_profile
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.files import plain_json, read_file, write_atomic
+from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.machine.kernels import installed_torch
 from diffusers_helper.planning.profiles import engine_environment
+from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 

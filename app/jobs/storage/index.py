@@ -19,11 +19,12 @@ from app.jobs.storage.locks import is_locked
 from app.jobs.storage.state_log import StateLog
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
-from diffusers_helper.files import plain_json, read_file
+from diffusers_helper.files import read_file
 from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 # The wait for a locked index is short, because it delays the page. Necessary writes are repeated.

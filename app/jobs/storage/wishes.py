@@ -10,8 +10,9 @@ import contextlib
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from diffusers_helper.files import plain_json, read_file, sync_folder
+from diffusers_helper.files import read_file, sync_folder
 from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.strangers.limited_json import plain_json
 
 Wish = Literal["cancel", "pause", "stop_after_section"]
 WISHES: tuple[Wish, ...] = ("cancel", "pause", "stop_after_section")

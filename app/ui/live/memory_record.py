@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from diffusers_helper.events import STAGES
-from diffusers_helper.files import plain_json, read_file
+from diffusers_helper.files import read_file
+from diffusers_helper.strangers.limited_json import plain_json
 from diffusers_helper.units import duration, gb_text
 
 Shown = dict[str, Any]
