@@ -63,7 +63,7 @@ def call(stand: Stand) -> Ask:
         answer = ask(stand.url, f"/gradio_api/run/{name}", method="POST", data={"data": values})
         said = json.loads(answer.body)
         if refused:
-            assert answer.status == 500
+            assert answer.status == 400
             return said["error"]
         assert answer.status == 200, said
         assert str(stand.outputs) not in answer.text
