@@ -43,17 +43,13 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown arguments here, so that the error refers to the help of the given command."""
-        given: list[str] = sys.argv[1:] if args is None else list(args)
-        if broken := next((text for text in given if not is_whole(text)), None):
-            raise InputError(
-                f"An argument is {short_repr(broken)}; expected text in UTF-8.",
-                "Write it in UTF-8. If it is the name of a file, rename the file.",
-            )
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             is_bare = not unknown[0].startswith("-") and "--image" in self._option_string_actions
             hint = "; a picture is given with --image, a sentence with --prompt" if is_bare else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        for action in self._actions:
+            _check_text(action, getattr(known, action.dest, None))
         return known, unknown
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
@@ -62,6 +58,21 @@ class Parser(argparse.ArgumentParser):
             say(*message.removesuffix("\n").split("\n"))
         else:
             super()._print_message(message, file)
+
+
+def _check_text(action: argparse.Action, given: object) -> None:
+    """Refuse an argument that no file and no message can hold.
+
+    Raises:
+        InputError: If it is not UTF-8.
+    """
+    for text in given if isinstance(given, list) else [given]:
+        if isinstance(text, str) and not is_whole(text):
+            name = next(iter(action.option_strings), action.metavar)
+            raise InputError(
+                f"{name} is {short_repr(text)}; expected text in UTF-8.",
+                "Write it in UTF-8. If it is the name of a file, rename the file.",
+            )
 
 
 def command_words(text: str, named: Mapping[str, str] = MappingProxyType({})) -> str:

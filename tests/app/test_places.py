@@ -50,7 +50,7 @@ def test_a_place_that_is_none_is_named(name: str, capsys: pytest.CaptureFixture[
     generate = ("generate", "--prompt", "a ball")
     for command in ((*generate, "--out", out), ("plan",)):
         said = refused(capsys, cli.main, *command, "--image", name)
-        assert f"--image is {shown}" in said or "--image is not valid Unicode (character 11)" in said
+        assert f"--image is {shown}" in said
     for option in ("--outputs", "--out"):
         assert f"--outputs is {shown}" in refused(capsys, cli.main, "doctor", option, name)
         assert f"--outputs is {shown}" in refused(capsys, server.main, "--port", "0", option, name)
