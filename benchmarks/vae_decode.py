@@ -264,9 +264,8 @@ def target_line(target: dict[str, Any]) -> str:
 
 def chart(rows: list[Row]) -> str:
     """Return an SVG drawing with the seconds as bars, and the peak and the PSNR as text."""
-    most = max(
-        (value for row in rows for value in (row.seconds or 0.0, row.target_seconds or 0.0)), default=0
-    )
+    values = (value for row in rows for value in (row.seconds, row.target_seconds) if value)
+    most = max(values, default=1.0)
     lines: list[str] = []
     y, last = 10, ""
     for row in rows:
@@ -276,7 +275,7 @@ def chart(rows: list[Row]) -> str:
             wish = f" (wish for gfx1151: {row.target_seconds:g} s)" if row.target_seconds else ""
             lines.append(f'<text x="10" y="{y - 6}" font-weight="bold">{escape(title + wish)}</text>')
         told = row.error or f"{row.seconds:.2f} s, {gb_text(row.peak_bytes or 0)} GB, {_db(row)}"
-        length = 300 * (row.seconds or 0) / (most or 1)
+        length = 300 * (row.seconds or 0) / most
         lines.append(f'<text x="10" y="{y + 12}">{escape(row.way)}</text>')
         lines.append(f'<rect x="170" y="{y + 2}" width="{length:.1f}" height="12" fill="#c2410c"/>')
         lines.append(f'<text x="{178 + length:.1f}" y="{y + 12}">{escape(told)}</text>')

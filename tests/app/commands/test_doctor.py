@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 from app.cli import main
 from app.commands import doctor
 from app.commands.doctor import Report, examine
-from app.machine import this_local
+from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache
 from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
+from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.job import FORGET
 from tests.support.machines import GB, write, write_card, write_memory
 
@@ -232,3 +234,22 @@ def test_only_miopens_own_folders_are_removed(tmp_path: Path, capsys: pytest.Cap
     assert all(file.read_text() == "keep" for file in kept)
     clear_miopen_cache(home, {})
     assert "no MIOpen cache to remove" in capsys.readouterr().out
+
+
+def test_doctor_and_plan_say_one_peak(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_card(root, 110000, 8 * GB)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("app.commands.plan.this_machine", lambda environ: this_machine(environ, root))
+    local = this_local({})
+    Calibration({"decode": 1.5, "sample": 1.25}).write(local.calibration or root, "gfx1100")
+    report = look(root, ROCM, model="framepack-i2v", local=local)
+    assert main(["plan", "--model", "framepack-i2v"]) == 0
+    told = re.findall(r"Predicted peak ([0-9.]+) GB", capsys.readouterr().out)
+    said = [finding.text for finding in report.findings if finding.topic == "job"]
+    assert f"peaks at {told[0]} of " in said[0]
+    assert any(text.startswith("The default cap of 4.5 GB is too small") for text in said)
+    local.calibration.unlink()  # type: ignore[union-attr]
+    assert main(["plan", "--model", "framepack-i2v"]) == 0
+    assert f"Predicted peak {told[0]} GB" not in capsys.readouterr().out

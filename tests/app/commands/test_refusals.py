@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 from gguf import GGMLQuantizationType
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from app.cli import main
+from app.commands.arguments import command_words
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import find_model
+from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.request import GenerationRequest
 from tests.support.checkpoints import write_quantised_gguf
 from tests.support.jobs import write_picture
@@ -56,6 +60,62 @@ def test_a_cap_in_which_nothing_fits_is_refused_in_one_line(
     assert not outputs.exists()
 
 
+CAP = {"vram_cap_gb": 0.01}
+
+
+def refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command that refuses its request, and return its sentence."""
+    assert main(command) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+def test_every_surface_refuses_the_same_in_the_same_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = str(write_picture(tmp_path / "picture.png"))
+    outputs, recipe, batch = tmp_path / "outputs", tmp_path / "request.json", tmp_path / "batch.jsonl"
+    job = JobService(outputs).submit(GenerationRequest(image=picture))
+    jobs = len(list(outputs.iterdir()))
+    wish = {"image": picture, "prompt": ""}
+    recipe.write_text(GenerationRequest(**wish).to_json(), encoding="utf-8")
+    (tmp_path / "input.png").write_bytes(Path(picture).read_bytes())
+    batch.write_text(json.dumps(wish) + "\n" + json.dumps(wish | CAP) + "\n", encoding="utf-8")
+    given, cap = ["--image", picture, "--prompt", ""], ["--vram-cap-gb", "0.01"]
+    sentence = refused(["plan", "--image", picture, *cap], capsys)
+    assert sentence.startswith(REFUSAL)
+    for command in (
+        ["generate", *given, *cap], ["generate", *given, *cap, "--dry-run"],
+        ["generate", "--recipe", str(recipe), *cap], ["generate", "--recipe", str(recipe), *cap, "--dry-run"],
+        ["generate", "--branch", job.id, "--keep", "0", *cap], ["jobs", "add", *given, *cap],
+        ["jobs", "branch", job.id, "--keep", "0", *cap],
+    ):  # fmt: skip
+        where = ["--out", str(outputs)]
+        assert refused([*command, *where], capsys) == sentence, command
+    for extra in ([], ["--dry-run"]):
+        told = refused(["generate", "--batch", str(batch), *extra, "--out", str(outputs)], capsys)
+        assert told.startswith(f"batch.jsonl, line 2: {sentence}")
+    assert len(list(outputs.iterdir())) == jobs
+    with pytest.raises(DoesNotFit) as caught:
+        Planner().check(GenerationRequest(**wish, **CAP), find_model("demo"))
+    assert command_words(str(caught.value.message)) in sentence
+
+
+def test_a_lora_of_another_width_is_refused_by_plan_and_page_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture, lora = str(write_picture(tmp_path / "picture.png")), tmp_path / "wide.safetensors"
+    names = [f"transformer.single_transformer_blocks.0.attn.to_q.lora_{one}.weight" for one in "AB"]
+    save_file({names[0]: torch.zeros(4, 352), names[1]: torch.zeros(352, 4)}, lora)
+    sentence = refused(["plan", "--image", picture, "--lora", str(lora)], capsys)
+    assert "wide.safetensors fits this model with 0 of its 2 keys" in sentence
+    command = ["generate", "--image", picture, "--prompt", "", "--lora", str(lora), "--dry-run"]
+    assert refused(command, capsys) == sentence
+    with pytest.raises(InputError, match="fits this model with 0 of its 2 keys"):
+        Planner().check(GenerationRequest(image=picture, lora=str(lora)), find_model("demo"))
+
+
 def test_a_job_that_fits_no_more_is_not_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,8 +140,9 @@ def test_blocks_of_gguf_are_not_cast_to_another_type(
     capsys.readouterr()
     picture, outputs = str(write_picture(tmp_path / "picture.png")), tmp_path / "outputs"
     command = ["generate", "--image", picture, "--prompt", "", "--model", "mine", "--weight-dtype", "int8"]
-    assert main([*command, "--out", str(outputs)]) == 2
-    assert "expected default, as the transformer is stored in GGUF" in capsys.readouterr().err
+    for extra in (["--out", str(outputs)], ["--dry-run"]):
+        assert main([*command, *extra]) == 2
+        assert "expected default, as the transformer is stored in GGUF" in capsys.readouterr().err
     assert not outputs.exists()
     with pytest.raises(InputError, match="weight_dtype"):
         Planner().check(
