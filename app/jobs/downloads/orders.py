@@ -56,7 +56,8 @@ class Orders:
         Raises:
             OSError: If it cannot be written.
         """
-        self._folder.mkdir(exist_ok=True)
+        for folder in (self._folder.parent, self._folder):  # but not the folder that holds all jobs
+            folder.mkdir(exist_ok=True)
         write_atomic(self._folder / f"{model}{_SUFFIX}", json.dumps(asdict(order)).encode())
 
     def forget(self, model: str) -> None:
