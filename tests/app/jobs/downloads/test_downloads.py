@@ -33,6 +33,11 @@ sys.stdin.read()
 """
 
 
+@pytest.fixture(autouse=True)
+def outputs(tmp_path: Path) -> None:
+    (tmp_path / "outputs").mkdir()
+
+
 @pytest.fixture
 def hub(lit_hub: tuple[Hub, Path]) -> Hub:
     return lit_hub[0]
