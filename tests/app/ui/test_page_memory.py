@@ -104,11 +104,11 @@ def test_the_plan_moves_with_the_sliders_and_with_the_form(page: Any) -> None:
     assert page.evaluate(BAR)[0] == pytest.approx(12.5 / 24, abs=0.02)
 
 
-def test_the_automatic_preserved_memory_is_a_press_away(page: Any) -> None:
+def test_the_preserved_memory_with_the_fewest_copies_is_a_press_away(page: Any) -> None:
     open_memory(page)
     line = page.locator(".lt-preserved")
     line.get_by_text("18 of 20 GB are preserved, as docs/amd-memory.md sets it").wait_for()
-    button = line.get_by_role("button", name=re.compile("Automatic: preserve .* GB"))
+    button = line.get_by_role("button", name=re.compile("Fewest copies: preserve .* GB"))
     value = float(re.findall(r"[\d.]+", button.inner_text())[0])
     assert 0 < value < 10
     button.press("Enter")
@@ -118,7 +118,7 @@ def test_the_automatic_preserved_memory_is_a_press_away(page: Any) -> None:
     assert page.evaluate("document.activeElement.type") == "number"
     assert more
     said(page, "At least 16 GB of preserved memory are advised for this card")
-    line.get_by_role("button", name="Default: preserve 18 GB").click()
+    line.get_by_role("button", name="Automatic: preserve 18 GB").click()
     said(page, "58 of 60 blocks of the transformer are streamed")
     assert number(page, "preserved_gb") == 18
 
