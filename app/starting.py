@@ -6,11 +6,12 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import NoReturn
 
 EXIT_CANCELLED = 130
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 UMASK_VARIABLE = "LONGTAKE_UMASK"
 _OWNER_ALONE = 0o077
 
@@ -18,33 +19,46 @@ _OWNER_ALONE = 0o077
 def run(main: Callable[[], int]) -> NoReturn:
     """Run a program, and end the process with its exit code.
 
-    Ctrl-C raises KeyboardInterrupt unless the program handles it, even if a shell has started the program
-    with `&`, which leaves the signal ignored. Another one ends the process at once, and the engine with it.
+    Unless the program handles them, Ctrl-C and the signals that end programs raise KeyboardInterrupt, so that
+    children end and unfinished files go. A second signal ends the process at once, and the engine with it.
 
     The interpreter's ordinary end is left out, as it can abort or hang while a thread is in a native library.
     """
-    interrupted = False
+    seen = 0
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal interrupted
-        if interrupted:
-            os._exit(EXIT_CANCELLED)
-        interrupted = True
+        nonlocal seen
+        if seen:
+            os._exit(128 + seen)
+        seen = number
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupt)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    for number in ending_signals():
+        signal.signal(number, interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     try:
         code = main()
-        interrupted = True
-    except KeyboardInterrupt:  # there was nothing to tidy up
+    except KeyboardInterrupt:
         code = EXIT_CANCELLED
-    except SystemExit as end:  # by the parser of the arguments
+    except SystemExit as end:  # by the parser of the arguments, or by a command that was interrupted
         code = end.code if isinstance(end.code, int) else 0
+    code = 128 + seen if seen else code
+    seen = seen or int(signal.SIGINT)  # from now on, a signal ends the process at once
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
     os._exit(code)
+
+
+def ending_signals() -> Iterator[signal.Signals]:
+    """Yield the signals that a program has to handle: Ctrl-C, SIGTERM, and a closed terminal.
+
+    Under nohup, a closed terminal stays ignored. A shell's `&` makes a program ignore Ctrl-C, too, but then
+    there would be no way to cancel.
+    """
+    for number in ENDING:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            yield number
 
 
 def prepare(environ: Mapping[str, str]) -> None:

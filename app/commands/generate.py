@@ -68,22 +68,21 @@ def make_video(arguments: argparse.Namespace) -> int:
 def _follow(service: JobService, origin: Origin, arguments: argparse.Namespace) -> int:
     """Queue the jobs, show them until their ends, and return the exit code."""
     jobs, codes = list[Job](), list[int]()
-    with Signals() as signals:
 
-        def end() -> None:
-            try:
-                for job in jobs:
-                    service.cancel(job.id)
-            finally:
-                if not service.is_follower:  # otherwise the end comes from the other program
-                    service.stop()
-
-        def hurry() -> None:
-            service.hurry()
-            if service.is_follower:
+    def end() -> None:
+        try:
+            for job in jobs:
+                service.cancel(job.id)
+        finally:
+            if not service.is_follower:  # otherwise the end comes from the other program
                 service.stop()
 
-        signals.cancel, signals.interrupt, signals.hurry = end, service.stop, hurry
+    def hurry() -> None:
+        service.hurry()
+        if service.is_follower:
+            service.stop()
+
+    with Signals(end, service.stop, hurry) as signals:
         jobs += origin.queue(service)
         known = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
         stdout = take_stdout()

@@ -24,7 +24,6 @@ from app.commands.arguments import (
     take_find_mode,
 )
 from app.commands.risky_ways import measure_risky
-from app.commands.signals import Signals
 from app.jobs.stdio import say
 from app.machine import this_profile
 from app.miopen import routes_folder
@@ -88,7 +87,7 @@ def tune(arguments: argparse.Namespace) -> int:
     side = SETTINGS["resolution"].check(arguments.resolution) or info.side
     width, height = _aspect(arguments.aspect)
     height, width = nearest_bucket(height, width, side, info.multiple)
-    with Signals(), _only_one(routes_folder()):
+    with _only_one(routes_folder()):
         take_find_mode(arguments)
         take_engine_environment()  # so that the timed convolutions are those that an engine runs
         try:

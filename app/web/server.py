@@ -26,7 +26,7 @@ from app.jobs.service import JobService
 from app.jobs.stdio import complain, say, start_log
 from app.machine import know_added_models, this_profile
 from app.reading.process import reading_elsewhere
-from app.starting import EXIT_CANCELLED, prepare
+from app.starting import EXIT_CANCELLED, ending_signals, prepare
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, short_repr
@@ -227,10 +227,8 @@ class _StopSignals:
         self._writer.setblocking(False)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._seen = False
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # Under nohup, a closed terminal is to be ignored.
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._handle)
+        for number in ending_signals():
+            signal.signal(number, self._handle)
 
     def wait(self) -> None:
         """Wait for the first signal; return at once if there was one."""

@@ -176,9 +176,7 @@ import threading
 from app.commands import signals
 signals._HURRY_SECONDS = 0.05
 stuck = threading.Event()
-with signals.Signals() as caught:
-    caught.cancel = caught.hurry = stuck.wait
-    caught.interrupt = lambda: print("reacting", flush=True)
+with signals.Signals(stuck.wait, lambda: print("reacting", flush=True), stuck.wait):
     print("ready", flush=True)
     while True:
         stuck.wait(0.01)
@@ -192,12 +190,29 @@ with signals.Signals() as caught:
         assert process.wait(PATIENCE) == 143
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_children_of_a_command_too(number: signal.Signals) -> None:
+    waiting = "import subprocess, sys; print('ready', flush=True); sys.stdin.read()"
+    text = (
+        "import subprocess, sys\nfrom app.starting import run\n"
+        f"run(lambda: subprocess.run([sys.executable, '-c', {waiting!r}], stdin=subprocess.PIPE).returncode)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", text], cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True
+    )
+    with process:
+        assert stream(process.stdout).readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.wait(PATIENCE) == 128 + number
+    assert not processes_in_group(process.pid)
+
+
 def test_only_a_closed_terminal_stays_ignored() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
     try:
         for number in before:
             signal.signal(number, signal.SIG_IGN)
-        with Signals() as signals:
+        with Signals(nothing, nothing, nothing) as signals:
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
             assert signal.getsignal(signal.SIGINT) == signals._handle
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -206,10 +221,13 @@ def test_only_a_closed_terminal_stays_ignored() -> None:
             signal.signal(number, handler)
 
 
+def nothing() -> None:
+    """React to a signal."""
+
+
 def test_a_signal_before_the_start_is_not_lost() -> None:
     said: list[str] = []
-    with Signals() as signals:
-        signals.interrupt = lambda: said.append("stop")
+    with Signals(nothing, lambda: said.append("stop"), nothing) as signals:
         signals.repeat()
         assert said == []
         signals.number = signal.SIGTERM

@@ -96,10 +96,10 @@ def test_a_folder_that_is_renamed_gets_no_other_in_its_place(
             outputs.rename(away)
 
     job.mkdir(parents=True)
-    with pytest.raises(OSError) as error:
+    with pytest.raises(OSError, match="No such file") as error:
         generate(order, models, folder=job, on_event=rename)
     assert is_storage_trouble(error.value, job)  # so the job waits
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="No such file"):
         generate(order, models, folder=job, resume_from=job)
     assert not outputs.exists()
     away.rename(outputs)

@@ -11,7 +11,6 @@ from typing import Any
 from app.commands.arguments import Parser
 from app.commands.models.add import base_key, default_base
 from app.commands.models.downloading import Progress
-from app.commands.signals import Signals
 from app.jobs.stdio import complain
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError, LongtakeError, first_line
@@ -139,11 +138,10 @@ def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: arg
 
     progress = Progress(name, "converting", as_json=arguments.json)
     try:
-        with Signals():
-            copy_weights(
-                _PART, place, info.parts[_PART].config, folder,
-                model=info.name, weight_dtype=arguments.weight_dtype, on_bytes=progress.show,
-            )  # fmt: skip
+        copy_weights(
+            _PART, place, info.parts[_PART].config, folder,
+            model=info.name, weight_dtype=arguments.weight_dtype, on_bytes=progress.show,
+        )  # fmt: skip
     except KeyboardInterrupt:
         progress.end()
         complain("Interrupted. Nothing of the copy was kept.")
