@@ -169,6 +169,6 @@ def test_the_address_leads_to_a_model_and_its_tables(page: Any, stand: Stand) ->
     rows = [
         row.split("\t") for row in card.locator(".lt-model-plan").last.locator("tbody tr").all_inner_texts()
     ]
-    assert rows[0][:3] == ["as stored, bf16, fp16", "24", "(5.1)"]
+    assert rows[0][:3] == ["as stored, bf16, fp16", "24", "0.77 + 23.2"]
     blocks = next(row for row in rows if "Q4_K" in row[0])
     assert blocks[1:3] == ["6.7", "0.47 + 6.3"]
