@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Event, Warned
+from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.models.loaders import Models
 from diffusers_helper.packing import Mode
 from diffusers_helper.pipeline import Result, generate
@@ -81,6 +82,28 @@ def test_a_resumed_job_gives_the_same_bytes(
     sampled = [line for line in lines if line.startswith("sample")]
     assert sampled == [f"sample {n}" for n in range(made + 1, SECTIONS + 1)]
     assert not {"text", "vae_encode", "vision"} & set(lines)
+
+
+@pytest.mark.parametrize("where", ["sample 1", "write 2"])
+def test_a_folder_that_is_renamed_gets_no_other_in_its_place(
+    where: str, order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    outputs, away = tmp_path / "outputs", tmp_path / "away"
+    job = outputs / "job"
+
+    def rename(event: Event) -> None:
+        if outline([event]) == [where]:
+            outputs.rename(away)
+
+    job.mkdir(parents=True)
+    with pytest.raises(FileNotFoundError) as error:
+        generate(order, models, folder=job, on_event=rename)
+    assert is_storage_trouble(error.value, job)  # so the job waits
+    with pytest.raises(FileNotFoundError):
+        generate(order, models, folder=job, resume_from=job)
+    assert not outputs.exists()
+    away.rename(outputs)
+    assert make(order, models, job, resume_from=job)[0].video.read_bytes() == whole.video.read_bytes()
 
 
 def test_sections_are_taken_over_into_another_folder(
