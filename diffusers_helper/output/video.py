@@ -104,7 +104,7 @@ class GrowingVideo:
         """Open a folder, which may have the sections of an earlier writer.
 
         Args:
-            folder: The job's folder.
+            folder: The job's folder, which exists.
             width: The width of the frames in pixels, a multiple of 16.
             height: The height of the frames in pixels, a multiple of 16.
             mode: The order of sections.

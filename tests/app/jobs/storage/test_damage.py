@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -90,6 +91,7 @@ def damaged_jobs(studio: Studio) -> dict[str, tuple[Job, str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before the start", "while a program runs"])
 def test_damage_to_a_log_or_a_request_is_shown_in_its_job_alone(studio: Studio, when: str) -> None:
     jobs = damaged_jobs(studio)
@@ -113,6 +115,7 @@ def test_damage_to_a_log_or_a_request_is_shown_in_its_job_alone(studio: Studio, 
     assert not list((studio.outputs / ".longtake").glob("*.damaged-*"))
 
 
+@pytest.mark.slow
 def test_a_job_with_a_damaged_log_is_made_once_a_person_resumes_it(studio: Studio) -> None:
     jobs = damaged_jobs(studio)
     studio.service = JobService(studio.outputs)
@@ -131,8 +134,11 @@ def test_a_job_with_a_damaged_log_is_made_once_a_person_resumes_it(studio: Studi
             assert StateLog(JobFolder(job.folder)).read()["fault"] == ""
 
 
-@pytest.mark.parametrize("damage", OTHERS)
-@pytest.mark.parametrize("name", ["events.jsonl", "lineage.json", "memory.json", "wish-cancel", "job.log"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("events.jsonl", damage) for damage in OTHERS]
+    + list(itertools.product(["lineage.json", "memory.json", "wish-cancel", "job.log"], ["folder", "pipe"])),
+)
 def test_other_damaged_files_hold_up_no_job(studio: Studio, name: str, damage: str) -> None:
     odd, whole = studio.submit("steps=1"), studio.submit("steps=1")
     OTHERS[damage](odd.folder / name)
@@ -208,8 +214,7 @@ INDEX: dict[str, Damage] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("damage", INDEX)
-@pytest.mark.parametrize("first", ["reads", "writes"])
+@pytest.mark.parametrize(("damage", "first"), zip(INDEX, itertools.cycle(["reads", "writes"]), strict=False))
 def test_a_damaged_index_is_healed_while_programs_run(
     studio: Studio, monkeypatch: pytest.MonkeyPatch, damage: str, first: str
 ) -> None:
