@@ -54,7 +54,7 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES, *, start: int = 0) -> by
     Raises:
         OSError: If there is no regular file, if it cannot be read, or if more than `most_bytes` are left.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+    with open(path, "rb", opener=_open_at_once) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
@@ -63,6 +63,10 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES, *, start: int = 0) -> by
             raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
         file.seek(start)
         return file.read(most_bytes)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def json_line(facts: Mapping[str, Any]) -> bytes:

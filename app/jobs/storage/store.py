@@ -55,6 +55,7 @@ class JobStore:
         self._lead: Lock | None = None  # held by the leading process
         self._own: set[str] = set()  # the jobs that this process has submitted or resumed
         self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process is making
+        self._changing_locks = threading.Lock()  # so that none is replaced after it was let go
         self._stamps: dict[str, str] = {}  # what their logs were like when they were last seen
         self._held: dict[str, dict[str, Any]] = {}  # changes that could not be written yet
         try:
@@ -117,11 +118,11 @@ class JobStore:
 
     def release(self) -> None:
         """Give up the lead and the current jobs, which the next leading process continues."""
-        with self._lock:
+        with self._changing_locks:
             for lock in self._locks.values():
                 lock.release()
             self._locks.clear()
-            self.give_up_lead()
+        self.give_up_lead()
 
     def own(self, job_id: str) -> None:
         """Count a job among this process's own, which it makes even if it does not adopt all jobs."""
@@ -230,7 +231,7 @@ class JobStore:
 
     def let_go(self, job_id: str) -> None:
         """Record that this process no longer makes a job."""
-        with self._lock:
+        with self._changing_locks:
             self._stamps.pop(job_id, None)
             if lock := self._locks.pop(job_id, None):
                 lock.release()
@@ -243,12 +244,13 @@ class JobStore:
         """
         with self.transaction() as database:
             folder = self.folder(job_id)
-            lock = self._locks.get(job_id)
             log = StateLog(folder)
-            log.enter(state, reason=reason, is_maker=lock is not None, **facts)
-            if lock is not None and not lock.holds():  # the log was replaced
-                lock.release()
-                self._locks[job_id] = Lock(log.path)
+            log.enter(state, reason=reason, is_maker=job_id in self._locks, **facts)
+            with self._changing_locks:
+                lock = self._locks.get(job_id)
+                if lock is not None and not lock.holds():  # the log was replaced
+                    lock.release()
+                    self._locks[job_id] = Lock(log.path)
             if state not in (*BEGUN, "interrupted"):
                 forget_wishes(folder)
             return job_from_row(self.outputs, put(database, folder))

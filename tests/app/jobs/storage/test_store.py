@@ -14,6 +14,7 @@ from PIL import Image
 from app.jobs.service import JobService
 from app.jobs.storage.event_log import EventReader, append_event
 from app.jobs.storage.recovery import TAKEN_OVER
+from app.jobs.storage.state_log import StateLog
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
     Cancelled,
@@ -47,6 +48,24 @@ def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
     job = watcher.job(running)
     assert (job.state, job.frames, job.started) == ("finished", 109, began)
     assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
+
+
+def test_a_job_that_is_resumed_the_moment_it_ends_can_be_made_again(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, job = studio.service._store, studio.submit("steps=1")
+    assert store.claim(adopt=True) is not None
+    store.enter(job.id, "cancelled")
+    enter = StateLog.enter
+
+    def and_let_go(log: StateLog, *arguments: Any, **facts: Any) -> dict[str, Any]:
+        after = enter(log, *arguments, **facts)
+        store.let_go(job.id)  # by the thread that has made it
+        return after
+
+    monkeypatch.setattr(StateLog, "enter", and_let_go)
+    studio.service.resume(job.id)
+    assert store.claim(adopt=True) is not None
 
 
 @pytest.mark.slow
