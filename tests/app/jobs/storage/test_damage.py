@@ -214,7 +214,9 @@ INDEX: dict[str, Damage] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("damage", "first"), zip(INDEX, itertools.cycle(["reads", "writes"]), strict=False))
+@pytest.mark.parametrize(
+    ("damage", "first"), list(zip(INDEX, itertools.cycle(["reads", "writes"]), strict=False))
+)
 def test_a_damaged_index_is_healed_while_programs_run(
     studio: Studio, monkeypatch: pytest.MonkeyPatch, damage: str, first: str
 ) -> None:
