@@ -14,7 +14,7 @@ from app.jobs.service import JobService
 from app.redact import without_names, without_paths
 from diffusers_helper import __version__
 from diffusers_helper.events import Event, Failed, to_dict
-from diffusers_helper.packing import FPS
+from diffusers_helper.families.packing import FPS
 from diffusers_helper.units import duration, gb_text
 
 LAST_EVENTS = 30

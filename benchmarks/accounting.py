@@ -28,8 +28,8 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
+from diffusers_helper.loading.loaders import Models  # noqa: E402
 from diffusers_helper.memory.device import AccountingDevice  # noqa: E402
-from diffusers_helper.models.loaders import Models  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 

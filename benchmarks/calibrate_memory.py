@@ -40,25 +40,24 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from app.machine import this_local, this_machine  # noqa: E402
+from diffusers_helper.families.packing import WINDOW, plan_sections  # noqa: E402
+from diffusers_helper.families.vae_windows import OWN_CHUNK  # noqa: E402
 from diffusers_helper.framepack.encoders import TextCondition, encode_states  # noqa: E402
 from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser  # noqa: E402
+from diffusers_helper.loading.loaders import load_models  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
 from diffusers_helper.memory.device import AccountingDevice  # noqa: E402
-from diffusers_helper.models.loaders import load_models  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
-from diffusers_helper.packing import WINDOW, plan_sections  # noqa: E402
+from diffusers_helper.models.sizes import Network, Weights  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
 from diffusers_helper.planning import estimates  # noqa: E402
 from diffusers_helper.planning.backend import Backend  # noqa: E402
-from diffusers_helper.planning.budget import Weights  # noqa: E402
 from diffusers_helper.planning.estimates import Calibration  # noqa: E402
-from diffusers_helper.planning.networks import Network  # noqa: E402
+from diffusers_helper.planning.vae import Tiles  # noqa: E402
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 from diffusers_helper.vae.families import family_of  # noqa: E402
 from diffusers_helper.vae.passes import Pieces, decode_pass, encode_pass  # noqa: E402
-from diffusers_helper.vae.plan import Tiles  # noqa: E402
-from diffusers_helper.vae.windows import OWN_CHUNK  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
 _AXES = {32: (8, 12, 12), 44: (12, 16, 16), 64: (16, 24, 24), 128: (16, 56, 56)}

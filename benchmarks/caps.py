@@ -28,14 +28,14 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 
 from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
 from benchmarks.whole_jobs import write_picture  # noqa: E402
-from diffusers_helper.buckets import nearest_bucket  # noqa: E402
+from diffusers_helper.conditions.picture import load_picture  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
+from diffusers_helper.families.buckets import nearest_bucket  # noqa: E402
 from diffusers_helper.files import write_atomic  # noqa: E402
-from diffusers_helper.job_memory import MemoryPlans  # noqa: E402
+from diffusers_helper.job.memory import MemoryPlans  # noqa: E402
+from diffusers_helper.loading.loaders import Models, load_models  # noqa: E402
 from diffusers_helper.machine.local import Local  # noqa: E402
-from diffusers_helper.models.loaders import Models, load_models  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
-from diffusers_helper.picture import load_picture  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
 from diffusers_helper.planning.budget import DoesNotFit, JobPlan  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402

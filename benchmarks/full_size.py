@@ -26,8 +26,8 @@ import torch  # noqa: E402
 
 from benchmarks.loading import NAME, Most, disk_bytes, drop, write_checkpoint  # noqa: E402
 from benchmarks.streaming import arguments_of_a_step  # noqa: E402
+from diffusers_helper.loading.networks import load_network  # noqa: E402
 from diffusers_helper.memory.residency import Residency  # noqa: E402
-from diffusers_helper.models.loading.networks import load_network  # noqa: E402
 
 FULL_GB = 25.7
 

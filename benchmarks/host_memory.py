@@ -39,8 +39,8 @@ from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
+from diffusers_helper.loading.loaders import load_models  # noqa: E402
 from diffusers_helper.memory.device import AccountingDevice, Device  # noqa: E402
-from diffusers_helper.models.loaders import load_models  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402

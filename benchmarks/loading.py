@@ -34,10 +34,10 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 import torch  # noqa: E402
 
 from diffusers_helper.cancel import CancelToken  # noqa: E402
-from diffusers_helper.models.formats.safetensors_file import make_header  # noqa: E402
-from diffusers_helper.models.loading.networks import CLASSES, empty_network, load_network  # noqa: E402
-from diffusers_helper.models.loading.read_ahead import own_bytes, read_ahead  # noqa: E402
+from diffusers_helper.loading.networks import CLASSES, empty_network, load_network  # noqa: E402
+from diffusers_helper.loading.read_ahead import own_bytes, read_ahead  # noqa: E402
 from diffusers_helper.models.published import CONFIGS  # noqa: E402
+from diffusers_helper.weights.safetensors_file import make_header  # noqa: E402
 
 NAME = "diffusion_pytorch_model.safetensors"
 KINDS = ("read", "ours", "diffusers", "copy")

@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from benchmarks.streaming import arguments_of_a_step, make_network, time_of  # noqa: E402
-from diffusers_helper.lora.adapters import Loras  # noqa: E402
-from diffusers_helper.lora.files import loras_of  # noqa: E402
+from diffusers_helper.loading.lora_adapters import Loras  # noqa: E402
+from diffusers_helper.weights.lora_files import loras_of  # noqa: E402
 
 
 def write_lora(file: Path, network: nn.Module, rank: int) -> None:

@@ -35,7 +35,7 @@ from playwright.sync_api import sync_playwright  # noqa: E402
 
 from app.jobs.service import JobService  # noqa: E402
 from diffusers_helper.events import SectionFinished  # noqa: E402
-from diffusers_helper.packing import MODES, Mode  # noqa: E402
+from diffusers_helper.families.packing import MODES, Mode  # noqa: E402
 from diffusers_helper.request import SETTINGS  # noqa: E402
 from tests.support.pages import CHROMIUM, FLAGS, PageProgram, free_port, write_photo  # noqa: E402
 

@@ -31,7 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from diffusers_helper.memory.residency import Residency  # noqa: E402
-from diffusers_helper.planning.budget import Budget, Stage, Weights, plan_stage  # noqa: E402
+from diffusers_helper.models.sizes import Weights  # noqa: E402
+from diffusers_helper.planning.budget import Budget, Stage, plan_stage  # noqa: E402
 
 _TEXT, _WIDTH = 64, 256
 Span = tuple[float, float]

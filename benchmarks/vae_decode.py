@@ -42,19 +42,19 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
 from diffusers_helper.errors import LongtakeError  # noqa: E402
 from diffusers_helper.files import write_atomic  # noqa: E402
+from diffusers_helper.job.plans import machine_of  # noqa: E402
+from diffusers_helper.loading.loaders import load_models  # noqa: E402
 from diffusers_helper.machine.sysfs import host_memory  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
 from diffusers_helper.memory.device import Device, open_device  # noqa: E402
-from diffusers_helper.memory.shortage import is_out_of_memory  # noqa: E402
-from diffusers_helper.models.loaders import load_models  # noqa: E402
-from diffusers_helper.models.plans import machine_of  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
 from diffusers_helper.planning.profiles import Profile, profile_for  # noqa: E402
+from diffusers_helper.planning.shortage import is_out_of_memory  # noqa: E402
+from diffusers_helper.planning.vae import CHUNKS, VaeSettings, Video, settings_for  # noqa: E402
 from diffusers_helper.units import gb_bytes, gb_text  # noqa: E402
 from diffusers_helper.vae.engine import VaeEngine  # noqa: E402
 from diffusers_helper.vae.families import family_of  # noqa: E402
 from diffusers_helper.vae.guest import Guest  # noqa: E402
-from diffusers_helper.vae.plan import CHUNKS, VaeSettings, Video, settings_for  # noqa: E402
 
 # A function that takes latents, and returns frames and a description of the plan.
 Decode = Callable[[Tensor], tuple[Tensor, str]]

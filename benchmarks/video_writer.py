@@ -30,8 +30,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
+from diffusers_helper.families.packing import MODES, SectionPlan, plan_sections  # noqa: E402
 from diffusers_helper.output.video import GrowingVideo  # noqa: E402
-from diffusers_helper.packing import MODES, SectionPlan, plan_sections  # noqa: E402
 
 METHODS = ("one shot", "growing", "re-encode")
 GOAL = 2.5

@@ -22,17 +22,17 @@ from torch import Tensor
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
+from diffusers_helper.families.packing import WINDOW, Section
 from diffusers_helper.framepack.encoders import TextCondition, encode_pooled, encode_states, encode_vision
 from diffusers_helper.framepack.guidance import CLEAN_LATENTS, Condition, Context, GuidedDenoiser
 from diffusers_helper.framepack.history import History
-from diffusers_helper.job import Job, open_job
+from diffusers_helper.job.setup import Job, open_job
+from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.models.loaders import Models
 from diffusers_helper.output.frames import FrameBlender, write_thumbnail
-from diffusers_helper.output.lineage import Lineage
 from diffusers_helper.output.previews import LatentColours, Preview
-from diffusers_helper.packing import WINDOW, Section
+from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import StepInfo, flow_sigmas, sampler, shift_of
 from diffusers_helper.sampling.seeds import noise_for

@@ -13,8 +13,8 @@ from functools import cache
 from typing import Annotated, Any, Literal, Self, cast, get_args, get_origin, get_type_hints
 
 from diffusers_helper.errors import InputError, PictureError, short_repr
-from diffusers_helper.lora.choice import normal_text, shown
-from diffusers_helper.packing import MAX_SECONDS, MIN_SECONDS, Mode
+from diffusers_helper.families.packing import MAX_SECONDS, MIN_SECONDS, Mode
+from diffusers_helper.lora_choice import normal_text, shown
 
 # A sampler is the function `sample_NAME` of the module NAME in `diffusers_helper.sampling`.
 SAMPLERS = {"unipc": "UniPC", "euler": "Euler"}

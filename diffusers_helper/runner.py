@@ -22,13 +22,13 @@ from diffusers_helper.events import (
     to_dict,
 )
 from diffusers_helper.failures import failed_event
+from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.miopen_fallback import DEVIATION, MIOpenFallbackHandler, initialize_miopen_fallback
-from diffusers_helper.models.loaders import Models, load_models
 from diffusers_helper.models.registry import ModelInfo, find_model
-from diffusers_helper.output.job_folder import JobFolder
 from diffusers_helper.output.job_log import job_log
 from diffusers_helper.pipeline import generate
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ import torch
 from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.files import write_atomic
 from diffusers_helper.memory.measuring import measure, wait_for
+from diffusers_helper.planning.vae import VaeSettings
 from diffusers_helper.units import gb_text
-from diffusers_helper.vae.plan import VaeSettings
 from rocm_nodes.decoding import decode
 from rocm_nodes.host import comfy, device, device_lines, is_rocm
 from rocm_nodes.monitors import empty_latent

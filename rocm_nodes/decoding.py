@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.device import Device
-from diffusers_helper.memory.shortage import Shortage
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+from diffusers_helper.planning.shortage import Shortage
+from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, vae_plans
 from diffusers_helper.planning.variables import CONV_OFF, conv_rung
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.vae.engine import Part, VaeEngine
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.guest import Guest
 from diffusers_helper.vae.host import HostVae
-from diffusers_helper.vae.plan import Task, VaePlan, VaeSettings, Video, vae_plans
 from rocm_nodes.guide import COMFYUI
 from rocm_nodes.host import device, free_bytes, interruptible, management, progress_bar
 

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, JobStarted, StepDone, Warned
-from diffusers_helper.lora.choice import choices_of, text_of
+from diffusers_helper.loading.loaders import load_models
+from diffusers_helper.lora_choice import choices_of, text_of
 from diffusers_helper.machine.local import Local
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.models.downloads import NotHere, absence_of
-from diffusers_helper.models.loaders import load_models
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.variables import conv_rung

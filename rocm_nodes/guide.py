@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from diffusers_helper.failures import DriverStep, driver_failure
-from diffusers_helper.memory.shortage import OutOfDeviceMemory, Step, is_out_of_memory, read_shortage
 from diffusers_helper.planning.profiles import detect
+from diffusers_helper.planning.shortage import OutOfDeviceMemory, Step, is_out_of_memory, read_shortage
 from rocm_nodes.host import management
 
 COMFYUI: dict[Step, str] = {

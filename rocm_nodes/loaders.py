@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.inspect import Inspection, inspect_checkpoint
 from diffusers_helper.units import count_text, duration, gb_text
+from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, free_bytes, machine_line, management, memory_line, total_bytes
 from rocm_nodes.reports import told

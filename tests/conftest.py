@@ -18,7 +18,7 @@ from tests.support.jobs import PATIENCE
 from tests.support.pages import CHROMIUM, FLAGS, Stand, staged_page, visit, write_photo
 
 if TYPE_CHECKING:
-    from diffusers_helper.models.loaders import Models
+    from diffusers_helper.loading.loaders import Models
 
 # This is set before torch is imported, and inherited by the engines that tests start: on networks this small
 # a second thread gains nothing, and on busy cores threads that wait for each other are many times slower.

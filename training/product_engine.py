@@ -14,9 +14,9 @@ from diffusers import AutoencoderKLHunyuanVideo
 from PIL import Image
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.models.loaders import load_models
+from diffusers_helper.families.packing import FPS, MODES, WINDOW
+from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.models.registry import FACTS_FILE, find_model
-from diffusers_helper.packing import FPS, MODES, WINDOW
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
 

@@ -8,7 +8,7 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo
 from torch import nn
 
-from diffusers_helper.packing import HISTORY, WINDOW, paddings
+from diffusers_helper.families.packing import HISTORY, WINDOW, paddings
 from training.transformer import Conditions, Section, draw_noise, gather, model_inputs, sigmas_of
 
 

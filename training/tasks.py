@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from diffusers_helper.buckets import buckets
-from diffusers_helper.packing import WINDOW
+from diffusers_helper.families.buckets import buckets
+from diffusers_helper.families.packing import WINDOW
 from training.clips import Batch, Size, draw_batch
 from training.transformer import Section, draw_frames, draw_section, times_of
 

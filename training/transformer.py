@@ -10,7 +10,7 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from diffusers.models.embeddings import get_1d_rotary_pos_embed
 from torch import nn
 
-from diffusers_helper.packing import HISTORY, WINDOW, frame_indices, paddings
+from diffusers_helper.families.packing import HISTORY, WINDOW, frame_indices, paddings
 from training.encoders import WIDTH
 
 SEED = 31

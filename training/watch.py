@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from diffusers_helper.packing import HISTORY, WINDOW
+from diffusers_helper.families.packing import HISTORY, WINDOW
 from training.clips import Item, collate, encode_cases
 from training.encoders import Encoders
 from training.render import Renderer, canvases

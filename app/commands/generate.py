@@ -27,7 +27,7 @@ from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import INPUT_CODES
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.files import given_path, write_atomic
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 
 _RESUME = "python -m app generate --resume {job} --outputs {outputs}"
 _INTERRUPTED = f"Interrupted. Continue with: {_RESUME}"

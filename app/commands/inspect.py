@@ -9,9 +9,9 @@ from app.commands.arguments import EXIT_BAD_INPUT
 from app.jobs.stdio import complain, say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
-from diffusers_helper.models.inspect import Inspection, inspect_checkpoint
-from diffusers_helper.models.registry import PARTS
 from diffusers_helper.units import count_text, gb_text
+from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
+from diffusers_helper.weights.recognition import PARTS
 
 if TYPE_CHECKING:
     from app.commands.arguments import Parser

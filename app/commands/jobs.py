@@ -28,9 +28,9 @@ from app.jobs.service import JobService
 from app.jobs.stdio import say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path, replacing
-from diffusers_helper.output.branch import kept_words, may_differ
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import Lineage
+from diffusers_helper.provenance.branch import kept_words, may_differ
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import count_text
 

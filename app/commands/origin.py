@@ -18,15 +18,15 @@ from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
 from app.several.batch import read_batch, variants
 from app.several.presets import load_preset, presets_folder, save_preset
+from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model
-from diffusers_helper.output.branch import kept_words
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import Lineage
-from diffusers_helper.output.recipe import Recipe, read_recipe
-from diffusers_helper.picture import load_picture, plain_png
+from diffusers_helper.provenance.branch import kept_words
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
+from diffusers_helper.provenance.recipe import Recipe, read_recipe
 from diffusers_helper.request import GenerationRequest
 
 Queue = Callable[[JobService], list[Job]]

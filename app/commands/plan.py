@@ -12,15 +12,15 @@ from typing import Any
 from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, given_settings
 from app.jobs.stdio import complain, say
 from app.machine import named_machine, this_local, this_machine, this_profile
-from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.conditions.picture import load_picture
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import STAGES
+from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.files import given_path
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
-from diffusers_helper.picture import load_picture
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.job import VideoPlan, plan_video, weights_speed
 from diffusers_helper.planning.profiles import Profile, profile_in_force

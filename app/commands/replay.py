@@ -42,7 +42,7 @@ def replay_stage(arguments: argparse.Namespace) -> int:
     file = given_path(arguments.file, "file")
     take_engine_environment()
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
-    from diffusers_helper.output.replay import replay
+    from diffusers_helper.replay import replay
 
     found = replay(file, this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
     say(str(found))

@@ -25,8 +25,8 @@ from diffusers_helper.events import (
     Warned,
     to_dict,
 )  # fmt: skip
+from diffusers_helper.families.packing import FPS
 from diffusers_helper.machine.terminal import one_line
-from diffusers_helper.packing import FPS
 from diffusers_helper.units import count_text, duration, gb_text
 
 

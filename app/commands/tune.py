@@ -28,11 +28,11 @@ from app.jobs.stdio import say
 from app.machine import this_profile
 from app.miopen import routes_folder
 from app.starting import EXIT_CANCELLED
-from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.buckets import nearest_bucket
+from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.packing import plan_sections
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import about, count_text
 
@@ -92,7 +92,7 @@ def tune(arguments: argparse.Namespace) -> int:
         take_engine_environment()  # so that the timed convolutions are those that an engine runs
         try:
             _say(f"Loading the VAE of {info.name}; videos of {width}x{height} pixels")
-            from diffusers_helper.models.loaders import load_models  # importing torch takes seconds
+            from diffusers_helper.loading.loaders import load_models  # importing torch takes seconds
 
             models = load_models(info)
             cases = _cases(models.part("vae"), models.device, height, width)
@@ -114,11 +114,11 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     import torch
 
     from cache.conv import card_of
+    from diffusers_helper.families.vae_windows import OWN_CHUNK, window_sizes
+    from diffusers_helper.loading.loaders import dtype_for
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
-    from diffusers_helper.models.loaders import dtype_for
     from diffusers_helper.vae.families import family_of
     from diffusers_helper.vae.passes import DTYPES
-    from diffusers_helper.vae.windows import OWN_CHUNK, window_sizes
 
     found: dict[ConvCase, None] = {}
     card = card_of(device)

@@ -8,8 +8,8 @@ from functools import lru_cache
 from app.jobs.job import Job
 from app.jobs.pace import Pace, PaceBook, Work, passes
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.packing import Mode, plan_sections
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.request import GenerationRequest
 
 

@@ -17,9 +17,9 @@ from statistics import fmean, median
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
-from diffusers_helper.packing import SectionPlan, plan_sections
+from diffusers_helper.families.packing import SectionPlan, plan_sections
+from diffusers_helper.families.vae_windows import OWN_CHUNK, decode_work
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.vae.windows import OWN_CHUNK, decode_work
 
 LAST_JOBS = 6
 _RECENT = 60  # the number of finished jobs that are searched for those of one model

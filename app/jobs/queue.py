@@ -23,15 +23,15 @@ from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
 from app.jobs.storage.wishes import Wish, leave_wish, paused_jobs, withdraw_wish
+from diffusers_helper.conditions.picture import load_picture, plain_png
+from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled
 from diffusers_helper.files import given_path, read_file, sync_folder, write_atomic
-from diffusers_helper.framepack.prompts import check_prompt
 from diffusers_helper.models.registry import find_model, model_names
-from diffusers_helper.output.branch import Branch, branch, check_changes, extension
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import Lineage
-from diffusers_helper.picture import load_picture, plain_png
+from diffusers_helper.provenance.branch import Branch, branch, check_changes, extension
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 RESUMED = "The job continues; finished work is not repeated."

@@ -22,7 +22,7 @@ from app.jobs.storage.trouble import TROUBLE, unwritable
 from app.jobs.storage.wishes import Wish, wishes_of
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Event
-from diffusers_helper.output.lineage import Lineage
+from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 
 _SILENCE_SECONDS = 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from diffusers_helper.conditions.picture import load_picture, plain_png, size_of
 from diffusers_helper.errors import PictureError
-from diffusers_helper.picture import load_picture, plain_png, size_of
 
 
 @dataclass(frozen=True, slots=True)

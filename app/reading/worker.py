@@ -17,12 +17,12 @@ from app.jobs.stdio import take_stdin, take_stdout
 from app.reading.pictures import read_picture
 from app.reading.values import from_data, to_data
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.lora.files import read_lora_file, read_lora_triggers
-from diffusers_helper.lora.fit import layers_of
-from diffusers_helper.models.holdings import origin_at
-from diffusers_helper.models.inspect import inspect_weights
-from diffusers_helper.output.recipe import read_recipe_file
-from diffusers_helper.planning.networks import count_values
+from diffusers_helper.models.installed import origin_at
+from diffusers_helper.models.lora_fit import layers_of
+from diffusers_helper.models.sizes import count_values
+from diffusers_helper.provenance.recipe import read_recipe_file
+from diffusers_helper.weights.inspection import inspect_weights
+from diffusers_helper.weights.lora_files import read_lora_file, read_lora_triggers
 
 READERS = {
     one.__name__: one

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from diffusers_helper.conditions.picture import size_of
+from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.files import given_path
-from diffusers_helper.framepack.prompts import check_prompt
-from diffusers_helper.lora.fit import check_loras
-from diffusers_helper.lora.folder import located, lora_folder
+from diffusers_helper.models.lora_fit import check_loras
+from diffusers_helper.models.lora_folder import located, lora_folder
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
-from diffusers_helper.picture import size_of
 from diffusers_helper.request import MAX_SEED, SETTINGS, GenerationRequest
 
 MAX_BYTES, MAX_VIDEOS, MAX_VARIANTS = 16 * 2**20, 10_000, 1000

@@ -11,7 +11,7 @@ from platformdirs import user_config_path
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import write_atomic
-from diffusers_helper.output.recipe import Recipe, read_recipe
+from diffusers_helper.provenance.recipe import Recipe, read_recipe
 from diffusers_helper.request import SETTINGS
 
 START = "start"

@@ -14,8 +14,8 @@ from app.ui.planner import Planner
 from diffusers_helper.files import read_file
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import Lineage
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 
 

@@ -13,9 +13,9 @@ from gradio.utils import get_upload_folder
 
 from app.reading.pictures import Decoded, Size, read_picture
 from app.reading.process import Limits, ReadingProcess, Unreadable
-from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.conditions.picture import KEPT_PIXELS, MAX_PIXELS
 from diffusers_helper.errors import InputError, PictureError
-from diffusers_helper.picture import KEPT_PIXELS, MAX_PIXELS
+from diffusers_helper.families.buckets import nearest_bucket
 
 # Large pictures take seconds each. They have a separate process, so ordinary pictures need not wait for them.
 _ORDINARY = Limits(memory=3 * 2**29, seconds=10, wall_seconds=60.0)

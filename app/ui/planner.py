@@ -13,8 +13,8 @@ from typing import Any
 
 from app.machine import this_profile
 from app.ui.pictures import Pictures
-from diffusers_helper.buckets import nearest_bucket
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local

@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from app.redact import without_names, without_paths
 from app.ui import scripts
 from app.ui.calls.records import SMALL_PICTURE
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 
 # Of a job's folder, the start picture, a small copy of it, the versions of the video, the thumbnails and the
 # end of the log are served.

@@ -19,10 +19,10 @@ from app.redact import name_folder
 from app.web.calls import Calls
 from app.web.guard import Guard, Hosts
 from app.web.served_files import ServedFiles, UploadRoom
+from diffusers_helper.conditions.picture import MAX_BYTES
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.registry import DEFAULT_MODEL
-from diffusers_helper.picture import MAX_BYTES
 from diffusers_helper.planning.estimates import Calibration
 
 if TYPE_CHECKING:

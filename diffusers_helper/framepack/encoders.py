@@ -16,7 +16,7 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from diffusers_helper.framepack.prompts import HEAD_TOKENS, MAX_TEXT_TOKENS, TEMPLATE
+from diffusers_helper.conditions.prompts import HEAD_TOKENS, MAX_TEXT_TOKENS, TEMPLATE
 
 # The index among the hidden states; the last two layers and the final norm are left out.
 _HIDDEN_STATE = -3

@@ -9,8 +9,8 @@ import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 from torch import Tensor
 
+from diffusers_helper.families.packing import FrameIndices
 from diffusers_helper.framepack.encoders import TextCondition, attention_mask
-from diffusers_helper.packing import FrameIndices
 
 # The model was trained with times and guidance scales from 0 to 1000.
 _UNIT = 1000.0

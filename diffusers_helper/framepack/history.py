@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, Mode, Section
 from diffusers_helper.framepack.guidance import Context
-from diffusers_helper.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, Mode, Section
 
 
 class History:

@@ -17,7 +17,8 @@ from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.status import clear_cache_near_limit, lack_for_vae, log_memory_status
 from diffusers_helper.memory.weights import sizes_of
-from diffusers_helper.planning.budget import Budget, JobPlan, Stage, StagePlan, Weights, plan_stage
+from diffusers_helper.models.sizes import Weights
+from diffusers_helper.planning.budget import Budget, JobPlan, Stage, StagePlan, plan_stage
 from diffusers_helper.units import gb_text
 
 _log = logging.getLogger(__name__)

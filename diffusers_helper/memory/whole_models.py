@@ -14,7 +14,8 @@ from torch import nn
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.weights import sizes_of
-from diffusers_helper.planning.budget import Budget, Stage, StagePlan, Weights, plan_stage
+from diffusers_helper.models.sizes import Weights
+from diffusers_helper.planning.budget import Budget, Stage, StagePlan, plan_stage
 from diffusers_helper.units import gb_bytes
 
 cpu = torch.device("cpu")

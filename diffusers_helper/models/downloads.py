@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.hub_cache import is_complete, part_folder
-from diffusers_helper.models.registry import PARTS, ModelInfo, PartSource
-from diffusers_helper.planning.networks import published_bytes
+from diffusers_helper.models.hub_cache import part_folder
+from diffusers_helper.models.registry import ModelInfo, PartSource
+from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.units import gb_text
+from diffusers_helper.weights.folders import is_complete
+from diffusers_helper.weights.recognition import PARTS
 
 _SPEED_SECONDS = 15.0
 

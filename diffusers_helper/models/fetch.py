@@ -31,16 +31,11 @@ from huggingface_hub.utils import build_hf_headers  # pyright: ignore[reportUnkn
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line, short_repr
 from diffusers_helper.files import file_sum
-from diffusers_helper.models.formats.not_weights import is_page
-from diffusers_helper.models.hub_cache import (
-    has_all_files,
-    is_complete,
-    part_folder,
-    partial_of,
-    repository_folder,
-)
+from diffusers_helper.models.hub_cache import part_folder, repository_folder
 from diffusers_helper.models.registry import PartSource
 from diffusers_helper.strangers.limited_json import parse_json
+from diffusers_helper.weights.folders import has_all_files, is_complete, partial_of
+from diffusers_helper.weights.not_weights import is_page
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.models.downloads import NotHere, absence_of, bytes_in
 from diffusers_helper.models.fetch import get_part, listed_files
 from diffusers_helper.models.hub_cache import part_folder
-from diffusers_helper.models.registry import PARTS, ModelInfo
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.weights.recognition import PARTS
 
 # The hub's library writes pieces of 10 MB. Smaller ones show a slow download as moving, and cost less when it
 # is broken off.

@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
-from diffusers_helper.packing import MODES, Mode
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.strangers.limited_json import read_json
+from diffusers_helper.weights.recognition import PARTS
 
 DEFAULT_MODEL = "demo"
 FACTS_FILE = "longtake.json"
-PARTS = (
-    "transformer", "vae", "text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2",
-    "image_encoder", "feature_extractor",
-)  # fmt: skip
 _DEMO_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 
 

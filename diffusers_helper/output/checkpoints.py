@@ -20,11 +20,11 @@ from torch import Tensor, contiguous_format, uint8
 
 from diffusers_helper import __version__
 from diffusers_helper.errors import LongtakeError, short_repr
+from diffusers_helper.families.packing import count_sections
 from diffusers_helper.files import sha256_of, write_atomic
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import Lineage, joined
-from diffusers_helper.output.recorded import names_of, recorded_later
-from diffusers_helper.packing import count_sections
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage, joined
+from diffusers_helper.provenance.recorded import names_of, recorded_later
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.strangers.limited_json import plain_json
 

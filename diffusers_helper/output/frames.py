@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from diffusers_helper.families.packing import Mode, Section
 from diffusers_helper.files import write_atomic
-from diffusers_helper.packing import Mode, Section
 
 MAX_SIDE = 384  # in pixels, which is sharp on a card of the history
 

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from diffusers_helper.families.packing import FPS
 from diffusers_helper.files import write_atomic
-from diffusers_helper.packing import FPS
 
 SECONDS_BETWEEN = 0.5
 _KEPT_FILES = 2

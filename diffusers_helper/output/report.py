@@ -22,8 +22,8 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
+from diffusers_helper.families.packing import Section, SectionPlan
 from diffusers_helper.output.video import GrowingVideo
-from diffusers_helper.packing import Section, SectionPlan
 
 
 class Report:

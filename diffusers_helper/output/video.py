@@ -30,12 +30,12 @@ from av.container import OutputContainer
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 
+from diffusers_helper.families.packing import FPS, MODES, Mode
 from diffusers_helper.files import file_sum, replacing, write_atomic
-from diffusers_helper.output.branch import read_sums
-from diffusers_helper.output.carriers import append_picture
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.recipe import Recipe
-from diffusers_helper.packing import FPS, MODES, Mode
+from diffusers_helper.provenance.branch import read_sums
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.metadata import append_picture
+from diffusers_helper.provenance.recipe import Recipe
 
 MIN_CRF, MAX_CRF = 1, 51
 # The side of a macroblock. Other sizes need cropping in the stream, which some hardware decoders get wrong.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.models.sizes import Weights
 from diffusers_helper.units import gb_text
 
 MAX_VRAM_USAGE_GB: float = 20.0
@@ -20,30 +21,6 @@ MAX_VRAM_USAGE_GB: float = 20.0
 document (docs/amd-memory.md). The log lines about memory show it as the limit of a device without a cap."""
 
 RING_BLOCKS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """The sizes of a model's weights in the type that they have on the device.
-
-    Attributes:
-        name: The name of the network.
-        total_bytes: The size of all weights.
-        block_bytes: The size of each block that can be streamed, in the order in which the blocks run. All
-            other weights stay on the device while the model is in use.
-    """
-
-    name: str
-    total_bytes: int
-    block_bytes: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if min((self.total_bytes, *self.block_bytes)) < 0 or sum(self.block_bytes) > self.total_bytes:
-            raise ValueError(f"{self.name}: blocks of {sum(self.block_bytes)} of {self.total_bytes} bytes")
-
-    @property
-    def fixed_bytes(self) -> int:
-        return self.total_bytes - sum(self.block_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from fractions import Fraction
 from functools import cache
 
 from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, plan_job
 from diffusers_helper.planning.estimates import largest_bucket
 from diffusers_helper.planning.formats import STORED, networks_by_format
 from diffusers_helper.planning.job import demands_for, host_share
-from diffusers_helper.planning.networks import Network
 from diffusers_helper.planning.preserved import preserved_choice
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.weight_type import choose_weights

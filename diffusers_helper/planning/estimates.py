@@ -16,12 +16,12 @@ from math import ceil
 from pathlib import Path
 from typing import cast
 
-from diffusers_helper.buckets import buckets
 from diffusers_helper.errors import InputError
-from diffusers_helper.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
+from diffusers_helper.families.buckets import buckets
+from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
+from diffusers_helper.models.sizes import NETWORKS, Network
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.budget import Demand, Stage
-from diffusers_helper.planning.networks import NETWORKS, Network
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
 
 # The sides of the VAE's tiles that the automatic choice tries, in pixels, largest first.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.lora.choice import shown
+from diffusers_helper.lora_choice import shown
 from diffusers_helper.machine.facts import Facts
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Demand, DoesNotFit, JobPlan

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.formats.gguf_file import LOADABLE, bytes_per_value
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.planning.budget import Weights
+from diffusers_helper.models.sizes import GGUF_CAST_BYTES, NETWORKS, Network, Weights, networks
 from diffusers_helper.planning.job import network_folders
-from diffusers_helper.planning.networks import GGUF_CAST_BYTES, NETWORKS, Network, networks
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES
+from diffusers_helper.weights.gguf_file import LOADABLE, bytes_per_value
 
 STORED = "as stored"
 _PART = "transformer"

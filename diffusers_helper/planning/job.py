@@ -9,22 +9,23 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from diffusers_helper.framepack.prompts import check_prompt, encoded_tokens
-from diffusers_helper.lora.files import loras_of, rank_of, with_loras
-from diffusers_helper.lora.fit import check_loras
+from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens
+from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.machine.local import Local
-from diffusers_helper.models.hub_cache import network_folder, weight_files
+from diffusers_helper.models.hub_cache import network_folder
+from diffusers_helper.models.lora_fit import check_loras, with_loras
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.packing import plan_sections
+from diffusers_helper.models.sizes import NETWORKS, Network, networks
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration, demand_of, largest_bucket, tile_steps
 from diffusers_helper.planning.first import Needs, first_plan, limit_notes
-from diffusers_helper.planning.networks import NETWORKS, Network, networks
 from diffusers_helper.planning.preserved import PreservedChoice, preserved_choice
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
+from diffusers_helper.planning.vae import OWN_CHUNK, tile_loss, window_loss
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import duration, gb_text
-from diffusers_helper.vae.plan import OWN_CHUNK, tile_loss, window_loss
+from diffusers_helper.weights.folders import weight_files
+from diffusers_helper.weights.lora_files import loras_of, rank_of
 
 _FP32_BYTES = 4
 _PER_SECTION = ("sample", "decode")

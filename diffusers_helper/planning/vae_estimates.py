@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.backend import Backend
-from diffusers_helper.planning.networks import Network
 
 _MARGIN = 1.02
 

@@ -19,10 +19,12 @@ from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.vae_windows import window_sizes
 from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.retry import retry
-from diffusers_helper.memory.shortage import Shortage, is_out_of_memory, read_shortage
+from diffusers_helper.planning.shortage import Shortage, is_out_of_memory, read_shortage
+from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.families import Family, family_of
 from diffusers_helper.vae.passes import (
     NotFinite,
@@ -32,9 +34,7 @@ from diffusers_helper.vae.passes import (
     decode_pass,
     encode_pass,
 )
-from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.tiles import join_windows
-from diffusers_helper.vae.windows import window_sizes
 
 _log = logging.getLogger(__name__)
 

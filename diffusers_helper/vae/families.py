@@ -16,9 +16,8 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, pa
 from torch import Tensor, nn
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.models.sizes import Network, Weights
 from diffusers_helper.planning.backend import Backend
-from diffusers_helper.planning.budget import Weights
-from diffusers_helper.planning.networks import Network
 from diffusers_helper.planning.vae_estimates import NetworkNeeds, VaeNeeds
 
 

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from diffusers_helper.memory.device import Device
-from diffusers_helper.memory.shortage import LONGTAKE, OutOfDeviceMemory, Shortage, Step
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.profiles import detect
+from diffusers_helper.planning.shortage import LONGTAKE, OutOfDeviceMemory, Shortage, Step
+from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, plan_vae, vae_plans
 from diffusers_helper.vae.engine import Part
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.passes import DTYPES
-from diffusers_helper.vae.plan import Task, VaePlan, VaeSettings, Video, plan_vae, vae_plans
 
 _log = logging.getLogger(__name__)
 

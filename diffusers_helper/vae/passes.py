@@ -14,8 +14,8 @@ from torch import Tensor
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.memory.accounting import to_host
+from diffusers_helper.planning.vae import Tiles
 from diffusers_helper.vae.families import Family
-from diffusers_helper.vae.plan import Tiles
 from diffusers_helper.vae.tiles import Grid, Mosaic
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -224,7 +224,7 @@ def test_an_engine_that_cannot_load_its_libraries_says_so_to_every_job(
     broken.mkdir()
     (broken / "sitecustomize.py").write_text(
         "import sys\nsys.modules['diffusers_helper.pipeline'] = None\n"
-        "sys.modules['diffusers_helper.models.loaders'] = None\n"
+        "sys.modules['diffusers_helper.loading.loaders'] = None\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(broken))
     engine = EngineProcess()

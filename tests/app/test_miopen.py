@@ -143,7 +143,7 @@ def test_tune_measures_in_the_engines_environment(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("app.machine.detect", lambda *_: order.append("environment") or machine())
     monkeypatch.setattr(
-        "diffusers_helper.models.loaders.load_models", lambda _: order.append("load") or stop()
+        "diffusers_helper.loading.loaders.load_models", lambda _: order.append("load") or stop()
     )
     monkeypatch.setenv(FIND_MODE_VARIABLE, "HYBRID")
     assert main(["tune", "--model", "demo", "--miopen-find-mode", "NORMAL"]) == 130

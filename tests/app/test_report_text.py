@@ -36,7 +36,7 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def report(outputs: Path, events: list[Event], **settings: Any) -> str:
     request = GenerationRequest.from_dict({"image": str(outputs / JOB / "input.png"), **settings})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("diffusers_helper.output.job_folder.new_job_id", lambda: JOB)
+        patch.setattr("diffusers_helper.provenance.job_folder.new_job_id", lambda: JOB)
         JobStore(outputs).add(request, b"", lambda folder: None)
     for event in events:
         append_event(outputs / JOB / "events.jsonl", event)

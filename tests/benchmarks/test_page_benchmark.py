@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.page import first_frames, line, summary
-from diffusers_helper.packing import MODES
+from diffusers_helper.families.packing import MODES
 from tests.support.pages import needs_chromium
 
 pytestmark = [*needs_chromium, pytest.mark.slow]

@@ -13,8 +13,8 @@ from torch import nn
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Cancelled, Event, StageStarted, StepDone
+from diffusers_helper.loading.loaders import Models
 from diffusers_helper.memory.cancel_hooks import cancellable
-from diffusers_helper.models.loaders import Models
 from diffusers_helper.pipeline import generate
 from tests.support.making import load_tiny, outline, seconds_for, tiny_request, write_scene
 

@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 
 from benchmarks.caps import Caps, Row, Stage, measure
 from diffusers_helper.framepack.encoders import encode_states
-from diffusers_helper.job_memory import JobMemory, MemoryPlans
+from diffusers_helper.job.memory import JobMemory, MemoryPlans
+from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.models.loaders import Models
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.loras import write_lora
 from tests.support.making import load_tiny, tiny_request, write_scene
 from tests.support.mid_model import Size, write_mid_model

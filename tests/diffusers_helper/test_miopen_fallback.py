@@ -21,14 +21,14 @@ from cache import conv
 from cache.conv import ErrorKind, card_of
 from cache.conv_rungs import RUNGS
 from diffusers_helper.errors import InputError
+from diffusers_helper.loading.loaders import load_models
+from diffusers_helper.loading.networks import CLASSES
 from diffusers_helper.miopen_fallback import (
     MIOpenFallbackHandler,
     _LadderForward,
     classify,
     initialize_miopen_fallback,
 )
-from diffusers_helper.models.loaders import load_models
-from diffusers_helper.models.loading.networks import CLASSES
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.planning.variables import CONV_RUNGS

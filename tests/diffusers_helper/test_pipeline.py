@@ -14,7 +14,6 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusers_helper.buckets import buckets, nearest_bucket
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
     Event,
@@ -26,10 +25,11 @@ from diffusers_helper.events import (
     from_dict,
     to_dict,
 )
+from diffusers_helper.families.buckets import buckets, nearest_bucket
+from diffusers_helper.families.packing import Mode, plan_sections
 from diffusers_helper.framepack.history import History
-from diffusers_helper.models.loaders import Models, load_models
+from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import flow_sigmas

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
+from diffusers_helper.families.packing import MODES, Mode, Section, plan_sections
 from diffusers_helper.framepack.guidance import guide
 from diffusers_helper.output.frames import FrameBlender, to_uint8
 from diffusers_helper.output.previews import LatentColours, Preview
-from diffusers_helper.packing import MODES, Mode, Section, plan_sections
 from tests.support.making import write_scene
 
 

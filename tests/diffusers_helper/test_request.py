@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.packing import MODES
+from diffusers_helper.families.packing import MODES
 from diffusers_helper.request import (
     MAX_PROMPT_CHARACTERS,
     SAMPLERS,

@@ -13,6 +13,7 @@ from tests.support.layers import (
     layer_table,
     own_modules,
     python_files,
+    room_graph,
     sources,
 )
 
@@ -32,6 +33,12 @@ def test_the_type_checker_is_strict_with_the_strict_layers() -> None:
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     assert circles(import_graph(sources())) == []
+
+
+def test_no_room_of_the_library_imports_itself_by_way_of_others() -> None:
+    graph = room_graph(sources())
+    assert graph["diffusers_helper/planning/"] >= {"diffusers_helper/models/", "diffusers_helper/families/"}
+    assert circles(graph) == []
 
 
 def test_a_circle_would_be_noticed() -> None:

@@ -53,7 +53,7 @@ def probe(folder: Path, names: list[str], warm_up: tuple[str, ...] = ()) -> dict
 def test_the_core_and_the_jobs_import_without_torch_or_gradio_and_do_nothing(tmp_path: Path) -> None:
     names = [name for name in modules() if is_light(name) and is_below(name, "diffusers_helper")]
     names += [name for name in modules() if is_below(name, "app.jobs")]
-    assert {"diffusers_helper.packing", "diffusers_helper.request", "app.jobs"} <= set(names)
+    assert {"diffusers_helper.families.packing", "diffusers_helper.request", "app.jobs"} <= set(names)
     seen = probe(tmp_path, names, warm_up=("numpy",))
     assert not seen["findings"], "\n".join(seen["findings"])
     assert not set(seen["loaded"]) & (HEAVY | {"gradio"})

@@ -15,7 +15,7 @@ def test_every_file_keeps_to_its_layer_and_to_the_house_rules() -> None:
 def test_the_check_sees_the_product() -> None:
     seen = {source.module for source in sources()}
     assert {
-        "diffusers_helper.packing",
+        "diffusers_helper.families.packing",
         "diffusers_helper.sampling.unipc",
         "app.jobs",
         "tests.house.test_layers",
@@ -24,7 +24,7 @@ def test_the_check_sees_the_product() -> None:
 
 # module, source, part of the fault expected
 VIOLATIONS = [
-    ("diffusers_helper/packing.py", "import torch", "'core' may import PIL"),
+    ("diffusers_helper/families/packing.py", "import torch", "'core' may import PIL"),
     (
         "diffusers_helper/__init__.py",
         "from diffusers_helper.pipeline import generate",
@@ -42,25 +42,25 @@ VIOLATIONS = [
         "imports diffusers_helper.memory.store",
     ),
     ("diffusers_helper/planning/budget.py", "from torch import Tensor", "'core' may import PIL"),
-    ("diffusers_helper/picture.py", "import torchvision", "'core' may import PIL"),
-    ("diffusers_helper/framepack/prompts.py", "import transformers.models", "imports transformers.models"),
+    ("diffusers_helper/conditions/picture.py", "import torchvision", "'core' may import PIL"),
+    ("diffusers_helper/conditions/prompts.py", "import transformers.models", "imports transformers.models"),
     ("diffusers_helper/sampling/unipc.py", "import diffusers", "'torch' may import numpy"),
     (
         "diffusers_helper/memory/store.py",
-        "import diffusers_helper.models.loaders",
-        "imports diffusers_helper.models.loaders",
+        "import diffusers_helper.loading.loaders",
+        "imports diffusers_helper.loading.loaders",
     ),
     ("diffusers_helper/pipeline.py", "import app.jobs.job", "imports app.jobs.job"),
-    ("diffusers_helper/pipeline.py", "import argparse", "'models' must not"),
+    ("diffusers_helper/pipeline.py", "import argparse", "'library' must not"),
     ("diffusers_helper/pipeline.py", "import gradio", "imports gradio"),
     ("diffusers_helper/pipeline.py", "print(1)", "prints"),
     ("diffusers_helper/pipeline.py", "import os\nos.environ['A'] = 'b'", "writes the environment"),
     ("diffusers_helper/pipeline.py", "import os\nx = os.environ.get('A')", "uses the environment"),
     ("diffusers_helper/pipeline.py", "from os import environ", "uses the environment"),
     ("diffusers_helper/pipeline.py", "import torch\ntorch.load('a', weights_only=False)", "torch.load"),
-    ("diffusers_helper/models/loaders.py", "f(trust_remote_code=True)", "trust_remote_code"),
+    ("diffusers_helper/loading/loaders.py", "f(trust_remote_code=True)", "trust_remote_code"),
     ("cache/conv.py", "from diffusers import x", "'cache' may import"),
-    ("cache/conv.py", "import diffusers_helper.packing", "layer 'cache' may import no other"),
+    ("cache/conv.py", "import diffusers_helper.families.packing", "layer 'cache' may import no other"),
     ("app/jobs/making/worker.py", "import torch", "imports torch"),
     ("app/jobs/making/worker.py", "import gradio as gr", "imports gradio"),
     ("app/jobs/making/worker.py", "import pickle", "imports pickle"),
@@ -99,17 +99,20 @@ VIOLATIONS = [
 INNOCENT = [
     ("diffusers_helper/events.py", "import re\nfrom diffusers_helper.errors import InputError"),
     ("diffusers_helper/__init__.py", "__version__ = '1'"),
-    ("diffusers_helper/picture.py", "from PIL import Image\nfrom diffusers_helper.errors import InputError"),
+    (
+        "diffusers_helper/conditions/picture.py",
+        "from PIL import Image\nfrom diffusers_helper.errors import InputError",
+    ),
     ("diffusers_helper/sampling/euler.py", "import torch\nfrom diffusers_helper.sampling.schedule import x"),
     (
         "diffusers_helper/pipeline.py",
         "import diffusers\nfrom diffusers_helper.sampling import x\nimport cache.conv",
     ),
     ("app/jobs/engine.py", "import os, subprocess\nenvironment = dict(os.environ)\nimport app.jobs.job"),
-    ("app/ui/page.py", "import gradio\nfrom diffusers_helper import packing\nimport app.jobs.service"),
+    ("app/ui/page.py", "import gradio\nfrom diffusers_helper import request\nimport app.jobs.service"),
     ("app/cli.py", "import argparse\ndef f():\n    from diffusers_helper.pipeline import x\n    print(x)"),
     ("app/cli.py", "if TYPE_CHECKING:\n    from diffusers_helper.pipeline import x"),
-    ("app/cli.py", "from diffusers_helper import packing\nfrom diffusers_helper.request import SETTINGS"),
+    ("app/cli.py", "from diffusers_helper import request\nfrom diffusers_helper.request import SETTINGS"),
     ("app/engine.py", "import torch\nfrom diffusers_helper.pipeline import generate"),
     ("training/vae.py", "import torch\ntorch.load('a', weights_only=True)"),
     ("demo_gradio.py", "import os, sys\nos.environ.setdefault('A', 'b')\nfrom app.cli import main"),
@@ -119,7 +122,9 @@ INNOCENT = [
         "try:\n    x\nexcept Exception:  # noqa: BLE001 - the last stop of the process\n    y()",
     ),
 ]
-KNOWN = frozenset({"diffusers_helper.pipeline", "diffusers_helper.packing", "app.engine", "app.jobs.job"})
+KNOWN = frozenset(
+    {"diffusers_helper.pipeline", "diffusers_helper.families.packing", "app.engine", "app.jobs.job"}
+)
 
 
 @pytest.mark.parametrize(("path", "text", "expected"), VIOLATIONS)

@@ -21,10 +21,10 @@ from app.ui.form.controls import RequestForm
 from app.ui.live import words
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.output.branch import why_fixed
 from diffusers_helper.output.checkpoints import Origins
-from diffusers_helper.output.lineage import Lineage, Span, joined
-from diffusers_helper.output.recipe import Recipe
+from diffusers_helper.provenance.branch import why_fixed
+from diffusers_helper.provenance.lineage import Lineage, Span, joined
+from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import SAMPLERS, SETTINGS, GenerationRequest, SettingInfo, settings_of
 from diffusers_helper.sampling import sampler
 from tests.support.jobs import ROOT

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.vae.plan import VaeSettings
+from diffusers_helper.planning.vae import VaeSettings
 from rocm_nodes.decoding import for_quantised
 from tests.support.comfy_double import VAE, Comfy, Interrupted, PictureVae, WanVAE
 from tests.support.node_runs import SHORT, noise, run

@@ -11,8 +11,8 @@ from typing import Any
 import av
 import numpy as np
 
+from diffusers_helper.families.packing import Mode, SectionPlan, plan_sections
 from diffusers_helper.output.video import GrowingVideo
-from diffusers_helper.packing import Mode, SectionPlan, plan_sections
 
 FPS = 30
 Sections = list[tuple[np.ndarray | None, np.ndarray | None]]

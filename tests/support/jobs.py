@@ -17,9 +17,9 @@ from PIL import Image
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from diffusers_helper.events import Event, SectionFinished, Warned
-from diffusers_helper.models.registry import PARTS
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.weights.recognition import PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = str(Path(__file__).with_name("faulty"))
@@ -33,7 +33,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from app.jobs.service import JobService
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, *scripts = sys.argv[1:]
 service = JobService(Path(outputs))

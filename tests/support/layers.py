@@ -68,11 +68,20 @@ def own_modules(layer: Layer) -> list[str]:
     return [path for path in places if (ROOT / path).exists()]
 
 
+def shown(paths: list[str]) -> str:
+    """Return paths as a cell of the table, which names the folder that all of them are in only once."""
+    folders = {path.rstrip("/").rpartition("/")[0] for path in paths}
+    if len(paths) == 1 or len(folders) > 1:
+        return ", ".join(f"`{path}`" for path in paths)
+    (folder,) = folders
+    return f"in `{folder}/`: " + ", ".join(f"`{path.removeprefix(folder + '/')}`" for path in paths)
+
+
 def layer_table() -> str:
     """Return the table of layers as docs/architecture.md shows it."""
     lines = ["| layer | modules | imports | other packages |", "| --- | --- | --- | --- |"]
     for layer in filter(own_modules, LAYERS):
-        modules = ", ".join(f"`{module}`" for module in own_modules(layer))
+        modules = shown(own_modules(layer))
         packages = layer.packages if isinstance(layer.packages, str) else ", ".join(layer.packages)
         banned = [name for name in layer.banned if name != "argparse"]
         packages += f", but not {', '.join(banned)}" if banned and packages == "any" else ""
@@ -262,6 +271,22 @@ def import_graph(files: tuple[Source, ...]) -> dict[str, set[str]]:
     """Return the modules that each module imports, anywhere in its file."""
     modules = {source.module for source in files}
     return {source.module: {target for _, target in imports(source) if target in modules} for source in files}
+
+
+def room_of(module: str) -> str:
+    """Return the folder of the library that a module is in, or the module itself beside these folders."""
+    name = ".".join(module.split(".")[:2])
+    return place(name) if (ROOT / place(name)).exists() else module
+
+
+def room_graph(files: tuple[Source, ...]) -> dict[str, set[str]]:
+    """Return the rooms of the library that each of its rooms imports."""
+    graph: dict[str, set[str]] = {}
+    for module, targets in import_graph(files).items():
+        if module.startswith("diffusers_helper."):
+            rooms = {room_of(target) for target in targets if target.startswith("diffusers_helper.")}
+            graph.setdefault(room_of(module), set()).update(rooms - {room_of(module)})
+    return {room: targets & graph.keys() for room, targets in graph.items()}
 
 
 def faults(source: Source) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from diffusers_helper.events import Event, PieceDone, SectionFinished, StageStarted, StepDone
-from diffusers_helper.models.loaders import Models, load_models
+from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.pipeline import Result, generate
@@ -77,7 +77,7 @@ class Frames:
                     parts.append(final)
                 return super().add_section(final, pending)
 
-        monkeypatch.setattr("diffusers_helper.job.GrowingVideo", Recording)
+        monkeypatch.setattr("diffusers_helper.job.setup.GrowingVideo", Recording)
 
     def all(self) -> np.ndarray:
         """Return all frames, uint8 (T, H, W, 3), in the order of the video."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.service import JobService
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import ROOT, processes_in_group, wait_until, write_picture
 
 SECTIONS = 3

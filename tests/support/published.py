@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import CLIPTextConfig, CLIPTextModel, LlamaConfig, LlamaModel, SiglipImageProcessorPil
 
-from diffusers_helper.framepack.prompts import HEAD_TOKENS, TEMPLATE
+from diffusers_helper.conditions.prompts import HEAD_TOKENS, TEMPLATE
 from diffusers_helper.models.registry import ModelInfo
 from tests.support.tiny_model import TEXT_DIM, tiny_siglip, tiny_transformer, tiny_vae
 

@@ -22,8 +22,8 @@ from diffusers_helper.events import (
     StageStarted,
     StepDone,
 )  # fmt: skip
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.packing import plan_sections
+from diffusers_helper.families.packing import plan_sections
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.clips import cut, scene, writer
 
 STEPS = 2

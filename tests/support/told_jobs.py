@@ -17,9 +17,9 @@ from diffusers_helper.events import (
     StageStarted,
     StepDone,
 )
-from diffusers_helper.packing import Mode, plan_sections
+from diffusers_helper.families.packing import Mode, plan_sections
+from diffusers_helper.families.vae_windows import decode_windows
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.vae.windows import decode_windows
 
 STEPS = 25
 

@@ -11,12 +11,12 @@ from app.commands.arguments import Parser
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel, check_new_name
-from diffusers_helper.models.inspect import inspect_checkpoint, weights_at
-from diffusers_helper.models.recognition import PART_MODELS
 from diffusers_helper.models.registry import ModelInfo, built_in_names, find_model
+from diffusers_helper.weights.inspection import inspect_checkpoint, weights_at
+from diffusers_helper.weights.recognition import PART_MODELS
 
 if TYPE_CHECKING:
-    from diffusers_helper.models.adding import FoundPart
+    from diffusers_helper.loading.adding import FoundPart
 
 _F1, _I2V = "framepack-f1", "framepack-i2v"
 
@@ -61,7 +61,7 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     if info.name == name:
         raise InputError(f"Model {name} cannot be its own base.", "Choose another --base.", setting="model")
     # These libraries take seconds to import.
-    from diffusers_helper.models.adding import check_parts, find_part_of_own
+    from diffusers_helper.loading.adding import check_parts, find_part_of_own
 
     parts = {part: find_part_of_own(part, path, info) for part, path in given.items()}
     check_parts(name, parts, info)

@@ -23,7 +23,7 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import NotHere, absence_of
-from diffusers_helper.models.holdings import Holding, check_own_files, holdings, plan_removal, remove, verify
+from diffusers_helper.models.installed import Holding, check_own_files, holdings, plan_removal, remove, verify
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.units import count_text, gb_text
 

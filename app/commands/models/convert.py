@@ -17,11 +17,13 @@ from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.files import given_path
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart, name_for
 from diffusers_helper.models.downloads import NotHere, absence_of
-from diffusers_helper.models.formats.origin import Origin, files_of_origin
-from diffusers_helper.models.holdings import origin_at
-from diffusers_helper.models.hub_cache import is_complete, part_folder, weight_files
-from diffusers_helper.models.registry import PARTS, ModelInfo, PartSource, find_model, model_names
+from diffusers_helper.models.hub_cache import part_folder
+from diffusers_helper.models.installed import origin_at
+from diffusers_helper.models.registry import ModelInfo, PartSource, find_model, model_names
 from diffusers_helper.request import AUTO, WEIGHT_TYPES
+from diffusers_helper.weights.folders import is_complete, weight_files
+from diffusers_helper.weights.origin import Origin, files_of_origin
+from diffusers_helper.weights.recognition import PARTS
 
 _PART = "transformer"
 _TYPES = [name for name in WEIGHT_TYPES if name not in (AUTO, "default")]
@@ -113,7 +115,7 @@ def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str,
         find_model(given, allow_folder=True)  # explains what is expected
     base = find_model(arguments.base or default_base({_PART: path}), allow_folder=True)
     # These libraries take seconds to import.
-    from diffusers_helper.models.adding import find_part_of_own
+    from diffusers_helper.loading.adding import find_part_of_own
 
     found = find_part_of_own(_PART, path, base)
     part = {_PART: PartSource(location=found.path, config=found.config)}
@@ -134,7 +136,7 @@ def _folder(arguments: argparse.Namespace, name: str) -> Path:
 def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: argparse.Namespace) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists, and is not empty.", "Remove it, or give another --output.")
-    from diffusers_helper.models.loading.copying import copy_weights
+    from diffusers_helper.loading.copying import copy_weights
 
     progress = Progress(name, "converting", as_json=arguments.json)
     try:

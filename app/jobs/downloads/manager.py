@@ -16,7 +16,7 @@ from app.jobs.downloads.process import ModelProcess
 from app.jobs.storage.locks import Lock
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.downloads import NotHere, absence_of, missing_parts
-from diffusers_helper.models.holdings import holdings
+from diffusers_helper.models.installed import holdings
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names
 
 _log = logging.getLogger(__name__)

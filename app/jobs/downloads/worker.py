@@ -18,7 +18,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.getting import get_model
-from diffusers_helper.models.holdings import holdings, verify
+from diffusers_helper.models.installed import holdings, verify
 from diffusers_helper.models.registry import ModelInfo, find_model
 
 _TELL_SECONDS = 0.3

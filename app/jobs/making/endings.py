@@ -14,9 +14,9 @@ from app.jobs.storage.trouble import facts_of
 from app.machine import this_profile
 from diffusers_helper.events import Failed, SectionFinished
 from diffusers_helper.failures import engine_died_event
-from diffusers_helper.memory.shortage import OutOfDeviceMemory, read_shortage
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.planning.death_note import DeathNote
+from diffusers_helper.planning.shortage import OutOfDeviceMemory, read_shortage
+from diffusers_helper.provenance.crash_record import CrashRecord
+from diffusers_helper.provenance.job_folder import JobFolder
 
 
 def passing_trouble(store: JobStore, job: Job, failed: Failed) -> dict[str, str] | None:
@@ -53,7 +53,7 @@ def death_event(job: Job, death: EngineDied, video: str | None, frames: int) -> 
     )  # fmt: skip
     if not death.shortage:
         return end
-    note = DeathNote.read(JobFolder(job.folder).shortage)
+    note = CrashRecord.read(JobFolder(job.folder).shortage)
     error = OutOfDeviceMemory(
         read_shortage(death.shortage),
         smaller_plans=1 if note and note.change else 0,

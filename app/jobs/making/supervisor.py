@@ -30,8 +30,8 @@ from diffusers_helper.events import (
 )
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.foreign_errors import last_trouble
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.planning.death_note import DeathNote
+from diffusers_helper.provenance.crash_record import CrashRecord
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.units import duration
 
 _log = logging.getLogger(__name__)
@@ -279,7 +279,7 @@ class _Run:
         here = [death for death in deaths if death.place.stage == last.place.stage and death.shortage]
         file = JobFolder(self._job.folder).shortage
         if last.shortage and len(here) > 1 and not file.exists():
-            DeathNote(last.place.stage, last.shortage).write(file)
+            CrashRecord(last.place.stage, last.shortage).write(file)
 
     def warning(self, death: Death) -> Warned:
         # The encodings that precede the first section are kept too.

@@ -25,7 +25,7 @@ from app.jobs.storage.trouble import TROUBLE, facts_of
 from app.jobs.storage.wishes import Wish, wishes_of
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
 _KILL_SECONDS = 1.0  # the part of a stop's time that is reserved for killing the engine

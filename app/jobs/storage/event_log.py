@@ -10,7 +10,7 @@ from pathlib import Path
 
 from diffusers_helper.events import Event, from_dict, to_dict
 from diffusers_helper.files import json_line, read_file, sync_folder
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.strangers.limited_json import plain_json
 
 _MOST_LINE_BYTES = 2**20

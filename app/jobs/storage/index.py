@@ -21,8 +21,8 @@ from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.files import read_file
 from diffusers_helper.machine.storage import is_storage_trouble
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import Lineage
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.strangers.limited_json import plain_json
 

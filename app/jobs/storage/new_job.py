@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.jobs.storage.state_log import StateLog
 from diffusers_helper.files import sync_folder, write_atomic
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 

@@ -23,7 +23,7 @@ from diffusers_helper.events import Cancelled, Event, PieceDone, StageStarted, S
 from diffusers_helper.failures import interrupted_event
 from diffusers_helper.files import replacing, sync_folder
 from diffusers_helper.machine.storage import is_storage_trouble
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
 TAKEN_OVER = "Longtake was ended while it was making this video. It continues; no finished work is lost."

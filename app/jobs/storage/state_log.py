@@ -16,7 +16,7 @@ from diffusers_helper.errors import short_repr
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished
 from diffusers_helper.files import json_line, read_file, sync_folder
 from diffusers_helper.machine.storage import is_storage_trouble
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.strangers.limited_json import plain_json
 
 _MOST_NUMBER = 1e11  # seconds since the epoch are far below it, and every calendar can show it

@@ -25,7 +25,7 @@ from app.jobs.storage.trouble import TROUBLE, is_of_one_job, unwritable
 from app.jobs.storage.wishes import forget_wishes
 from diffusers_helper.events import Event, Warned
 from diffusers_helper.files import given_path, sync_folder
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from app.jobs.storage.index import put
 from app.jobs.storage.locks import is_locked
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import sync_folder
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 
 TRASH = "trash"
 KEPT_SECONDS = 7 * 24 * 3600.0

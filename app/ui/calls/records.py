@@ -13,8 +13,8 @@ from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.loras import with_lora_names
+from diffusers_helper.families.packing import Mode, plan_sections
 from diffusers_helper.models.added import ADDED_MODELS
-from diffusers_helper.packing import Mode, plan_sections
 from diffusers_helper.request import SETTINGS
 
 SMALL_PICTURE = "picture.webp"

@@ -20,9 +20,9 @@ from app.ui.form.examples import example_file, example_picture, samples_of
 from app.ui.form.restore import Restored, merged
 from app.ui.pictures import picture_path
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.families.packing import Mode
 from diffusers_helper.models.downloads import NotHere
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.packing import Mode
 from diffusers_helper.request import MAX_SEED, SETTINGS
 from diffusers_helper.strangers.limited_json import parse_json
 from diffusers_helper.units import count_text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.output.lineage import Lineage, Span
+from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.strangers.limited_json import parse_json
 

@@ -18,9 +18,9 @@ from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, to_request
 from app.ui.loras import with_lora_files
 from app.ui.pictures import Crop, Size, crop_of, picture_path
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.packing import SectionPlan, plan_sections
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.packing import SectionPlan, plan_sections
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import about, count_text
 

@@ -21,7 +21,7 @@ from app.ui.form.settings import PAGE_ONLY, to_request
 from app.ui.pictures import picture_path
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import model_names
-from diffusers_helper.output.recipe import read_recipe
+from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.strangers.limited_json import parse_json
 

@@ -18,9 +18,9 @@ from app.ui.form.settings import PAGE_SETTINGS, defaults, restored
 from app.ui.loras import with_lora_names
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import Lineage, Span
-from diffusers_helper.output.recipe import Recipe
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage, Span
+from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.strangers.limited_json import parse_json
 
 _PICTURE_NAME = "start-picture.png"

@@ -8,9 +8,9 @@ from typing import Any
 
 from app.jobs.job import Job
 from app.ui.live.scene import download_name, file_url
+from diffusers_helper.families.packing import FPS
 from diffusers_helper.models.registry import find_model, model_names
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.packing import FPS
+from diffusers_helper.provenance.job_folder import JobFolder
 
 _MOST_WORDS = 300  # characters of a prompt on a card; the opened video shows all of them
 _THUMB = re.compile(r"\d{4,9}\.webp")

@@ -11,10 +11,10 @@ from app.ui.errors import page_words
 from app.ui.history.cards import card
 from app.ui.live.present import Presenter
 from app.ui.live.scene import file_url
-from diffusers_helper.output.branch import SECTION_SECONDS, count_kept, kept_words, why_fixed
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.recorded import names_of
-from diffusers_helper.packing import MAX_SECONDS, count_sections
+from diffusers_helper.families.packing import MAX_SECONDS, count_sections
+from diffusers_helper.provenance.branch import SECTION_SECONDS, count_kept, kept_words, why_fixed
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.recorded import names_of
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import size_text
 

@@ -22,7 +22,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )  # fmt: skip
-from diffusers_helper.packing import FPS, SectionPlan, plan_sections
+from diffusers_helper.families.packing import FPS, SectionPlan, plan_sections
 
 CellState = Literal["waiting", "running", "done"]
 _TAIL: tuple[Stage, ...] = ("decode", "write")

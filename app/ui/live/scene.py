@@ -19,10 +19,10 @@ from app.ui.live.job import Cell, LiveJob
 from app.ui.live.memory_record import memory_of
 from app.ui.live.watch import Scene
 from diffusers_helper.events import Cancelled, Finished
+from diffusers_helper.families.packing import FPS
 from diffusers_helper.files import read_file
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.packing import FPS
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.units import duration, gb_text
 
 _MAX_PREVIEW_BYTES = 500_000

@@ -11,11 +11,11 @@ from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
 from app.jobs.storage.wishes import Wish
 from app.ui.live.job import LiveJob
-from diffusers_helper.buckets import nearest_bucket
+from diffusers_helper.conditions.picture import size_of as picture_size
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.picture import size_of as picture_size
+from diffusers_helper.provenance.job_folder import JobFolder
 
 _SHORTEST_PAUSE = 0.2  # seconds between two updates; more updates would only cost the browser work
 _LOOK_AGAIN = 0.5  # seconds between two checks for a job while none runs

@@ -9,8 +9,8 @@ from pathlib import Path
 from app.jobs.storage.wishes import Wish
 from app.ui.live.job import LiveJob
 from diffusers_helper.events import STAGES, Stage
+from diffusers_helper.families.packing import FPS
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.packing import FPS
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import count_text, duration, gb_text
 

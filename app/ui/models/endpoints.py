@@ -8,7 +8,7 @@ from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.models.present import ModelPresenter, card_plans, copy_offer, format_plans
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.models.holdings import remove
+from diffusers_helper.models.installed import remove
 from diffusers_helper.models.registry import find_model
 
 

@@ -13,7 +13,7 @@ from app.ui.models.own_files import facts_of, inspected, listed_files, paths_of,
 from app.ui.models.present import ModelPresenter
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.added import check_new_name
-from diffusers_helper.models.recognition import PART_MODELS
+from diffusers_helper.weights.recognition import PART_MODELS
 
 
 class OwnFileCalls:

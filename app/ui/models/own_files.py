@@ -13,11 +13,11 @@ from app.redact import without_paths
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import named_folder
 from diffusers_helper.models.added import name_for
-from diffusers_helper.models.formats.reading import SUFFIXES
-from diffusers_helper.models.hub_cache import weight_files
-from diffusers_helper.models.inspect import INDEX, USUAL, Inspection, inspect_weights, is_shard
-from diffusers_helper.models.recognition import PART_MODELS
 from diffusers_helper.units import size_text
+from diffusers_helper.weights.folders import weight_files
+from diffusers_helper.weights.inspection import INDEX, USUAL, Inspection, inspect_weights, is_shard
+from diffusers_helper.weights.reading import SUFFIXES
+from diffusers_helper.weights.recognition import PART_MODELS
 
 VARIABLE = "LONGTAKE_WEIGHTS"
 _MOST_LISTED, _MOST_FOLDERS, _MOST_SIGNS = 400, 2000, 1000

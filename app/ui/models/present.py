@@ -14,12 +14,12 @@ from app.redact import without_paths
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error, page_words
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
-from diffusers_helper.models.holdings import Holding, holdings, plan_removal
+from diffusers_helper.models.installed import Holding, holdings, plan_removal
 from diffusers_helper.models.registry import ModelInfo, model_names
-from diffusers_helper.packing import plan_sections
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards import CARDS_GB, CardPlan, plans_by_card, plans_by_format
 from diffusers_helper.planning.first import limit_notes

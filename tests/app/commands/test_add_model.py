@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 from app.cli import main
 from app.ui.catalogue import Catalogue
 from app.ui.form.controls import RequestForm
+from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
-from diffusers_helper.models.loading.networks import empty_network
 from diffusers_helper.models.published import CONFIGS
-from diffusers_helper.models.recognition import PART_MODELS
 from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.weights.recognition import PART_MODELS
 from tests.support.checkpoints import original_names, to_fp8, write_safetensors
 from tests.support.weights import PAGE, POINTER, write_gguf
 

@@ -22,15 +22,15 @@ from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.models.endpoints import ModelCalls
 from diffusers_helper.files import file_sum
+from diffusers_helper.loading import copying
+from diffusers_helper.loading.loaders import load_models
+from diffusers_helper.loading.read_ahead import own_bytes
 from diffusers_helper.models.added import ADDED_MODELS
-from diffusers_helper.models.formats.origin import origin_in
-from diffusers_helper.models.formats.reading import read_contents
-from diffusers_helper.models.loaders import load_models
-from diffusers_helper.models.loading import copying
-from diffusers_helper.models.loading.read_ahead import own_bytes
 from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.models.sizes import networks
 from diffusers_helper.pipeline import Result
-from diffusers_helper.planning.networks import networks
+from diffusers_helper.weights.origin import origin_in
+from diffusers_helper.weights.reading import read_contents
 from tests.support.checkpoints import original_names, to_fp8, to_int8, write_safetensors
 from tests.support.making import make, tiny_request
 from tests.support.mid_model import Size, write_mid_model

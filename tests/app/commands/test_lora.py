@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from app.cli import main
-from diffusers_helper.output.recipe import Recipe
+from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import write_picture
 

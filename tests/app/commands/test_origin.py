@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from app.cli import main
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import Lineage, Span
-from diffusers_helper.output.recipe import Recipe
-from diffusers_helper.picture import load_picture, plain_png
+from diffusers_helper.conditions.picture import load_picture, plain_png
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage, Span
+from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import GenerationRequest
 from tests.support.program import Program
 

@@ -28,11 +28,11 @@ from cache.conv_probe import (
 )
 from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS, Convolution, Rung
+from diffusers_helper.families.vae_windows import OWN_CHUNK, window_sizes
 from diffusers_helper.miopen_fallback import classify, initialize_miopen_fallback
+from diffusers_helper.planning.vae import Tiles
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.passes import Pieces, decode_pass
-from diffusers_helper.vae.plan import Tiles
-from diffusers_helper.vae.windows import OWN_CHUNK, window_sizes
 from tests.support.drivers import NO_ALGORITHM, ladder, some_call
 from tests.support.jobs import ROOT
 from tests.support.making import load_tiny

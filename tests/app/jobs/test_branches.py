@@ -9,8 +9,8 @@ import pytest
 
 from app.jobs.job import Job
 from diffusers_helper.errors import InputError
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.lineage import Lineage
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
 from tests.support.jobs import Studio
 
 

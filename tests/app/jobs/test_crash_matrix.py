@@ -17,7 +17,7 @@ import pytest
 
 from app.jobs.service import JobService
 from diffusers_helper.events import SectionFinished
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.support.outputs import SECTIONS, Folder
 from tests.support.power import Disk

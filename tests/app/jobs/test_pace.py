@@ -13,9 +13,9 @@ from app.jobs.pace import Pace, PaceBook, Work, pace_of, passes, usual
 from app.jobs.service import JobService
 from app.jobs.storage.event_log import EventReader
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
-from diffusers_helper.packing import MODES, SectionPlan, plan_sections
+from diffusers_helper.families.packing import MODES, SectionPlan, plan_sections
+from diffusers_helper.families.vae_windows import OWN_CHUNK, decode_work, window_sizes
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.vae.windows import OWN_CHUNK, decode_work, window_sizes
 from tests.support.jobs import write_picture
 from tests.support.staged_engine import StagedEngine
 

@@ -16,7 +16,7 @@ from app.jobs.storage.state_log import StateLog
 from app.jobs.storage.store import JobStore
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, SectionFinished
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.shared import Sharing, events, until
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.jobs.storage.wishes import leave_wish, wishes_of
 from diffusers_helper.events import Cancelled, Finished, SectionFinished, StepDone, Warned
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import STAND_IN, Studio, kill, run_program, sections_of, states_of, wait_until
 from tests.support.shared import Sharing, events, until, until_state
 

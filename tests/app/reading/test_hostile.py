@@ -11,9 +11,9 @@ import pytest
 
 from app.reading.process import Limits, ReadingProcess
 from diffusers_helper.errors import InputError
-from diffusers_helper.lora.files import read_lora_file
-from diffusers_helper.models.inspect import Inspection, inspect_weights
-from diffusers_helper.output.recipe import read_recipe_file
+from diffusers_helper.provenance.recipe import read_recipe_file
+from diffusers_helper.weights.inspection import Inspection, inspect_weights
+from diffusers_helper.weights.lora_files import read_lora_file
 from tests.support.hostile import HOSTILE, hostile_loras, hostile_recipes, write_all
 
 _LONGEST = 400

@@ -16,15 +16,15 @@ from app.reading import worker
 from app.reading.process import Limits, ReadingProcess, Unreadable, reading_elsewhere
 from app.reading.values import from_data, to_data
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.lora import files as lora_files
-from diffusers_helper.lora.files import read_lora, read_lora_file
-from diffusers_helper.lora.fit import layers_of
-from diffusers_helper.models.formats import reading
-from diffusers_helper.models.inspect import inspect_weights
+from diffusers_helper.models.lora_fit import layers_of
 from diffusers_helper.models.registry import PartSource, find_model
-from diffusers_helper.output.recipe import read_recipe
-from diffusers_helper.planning.networks import NETWORKS, count_values, networks
+from diffusers_helper.models.sizes import NETWORKS, count_values, networks
+from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.strangers.confined import CONFINEMENT
+from diffusers_helper.weights import lora_files as lora_files
+from diffusers_helper.weights import reading
+from diffusers_helper.weights.inspection import inspect_weights
+from diffusers_helper.weights.lora_files import read_lora, read_lora_file
 from tests.support.hostile import gguf, safetensors, tensor, text
 
 DEMO = find_model("demo")

@@ -27,9 +27,9 @@ from app.jobs.service import JobService
 from app.redact import without_paths
 from app.ui.calls.generate import endpoints
 from app.ui.catalogue import Catalogue
+from diffusers_helper.conditions.picture import load_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.picture import load_picture
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import ROOT
 from tests.support.pages import PageProgram, write_photo

@@ -22,9 +22,9 @@ from app.ui.form.describe import Describer
 from app.ui.form.program import example_program
 from app.ui.pictures import Size, crop_of
 from app.ui.planner import Planner
+from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.picture import fit_picture
 from diffusers_helper.request import GenerationRequest
 from tests.support.pages import write_photo
 from tests.support.staged_engine import StagedEngine

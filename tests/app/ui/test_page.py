@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from app.machine import this_profile
+from diffusers_helper.conditions.picture import load_picture
 from diffusers_helper.errors import InputError
-from diffusers_helper.picture import load_picture
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import gb_text
 from tests.support.clips import read

@@ -15,7 +15,7 @@ from PIL import Image
 
 from app.jobs.service import JobService
 from app.ui.live.watch import Scene, watch
-from diffusers_helper.packing import MODES, Mode, plan_sections
+from diffusers_helper.families.packing import MODES, Mode, plan_sections
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import gb_text
 from tests.support.jobs import PATIENCE, wait_until

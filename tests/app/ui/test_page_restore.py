@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.recipe import read_recipe
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.recipe import read_recipe
 from tests.app.ui.test_accessibility import violations
 from tests.support.clips import read
 from tests.support.jobs import PATIENCE, wait_until

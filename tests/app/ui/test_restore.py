@@ -21,8 +21,8 @@ from app.ui.form.restore import Restored, merged
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.output.lineage import Lineage, Span
-from diffusers_helper.output.recipe import Recipe
+from diffusers_helper.provenance.lineage import Lineage, Span
+from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import MAX_SEED, GenerationRequest
 from tests.support.pages import write_photo
 from tests.support.staged_engine import StagedEngine

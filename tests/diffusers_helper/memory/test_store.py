@@ -14,7 +14,8 @@ from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.memory.device import AccountingDevice
 from diffusers_helper.memory.flush import FLUSH_STAGES
 from diffusers_helper.memory.store import Move, Store
-from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, Stage, Weights, plan_job
+from diffusers_helper.models.sizes import Weights
+from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, Stage, plan_job
 from tests.support.moves import DOCUMENT, SECTION, moves
 
 KB = 1024

@@ -13,8 +13,9 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import Absence, NotHere, Speed, absence_of, bytes_in
 from diffusers_helper.models.getting import get_model
-from diffusers_helper.models.registry import PARTS, find_model
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import GB
+from diffusers_helper.weights.recognition import PARTS
 from tests.support.hub import hub_of, use_hub
 from tests.support.jobs import write_picture
 from tests.support.published import part_folder, write_published

@@ -16,8 +16,10 @@ from diffusers_helper.errors import GenerationCancelled, LongtakeError
 from diffusers_helper.models import fetch
 from diffusers_helper.models.downloads import absence_of, bytes_in
 from diffusers_helper.models.fetch import get_part
-from diffusers_helper.models.hub_cache import is_complete, part_folder, partial_files, partial_of
-from diffusers_helper.models.registry import PARTS, find_model
+from diffusers_helper.models.hub_cache import part_folder
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.weights.folders import is_complete, partial_files, partial_of
+from diffusers_helper.weights.recognition import PARTS
 from tests.support import published
 from tests.support.hub import Hub, answer, checksum, hub_of, use_hub
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
+from diffusers_helper.families.packing import MODES, Mode, plan_sections
 from diffusers_helper.output.frames import MAX_SIDE, write_thumbnail
-from diffusers_helper.packing import MODES, Mode, plan_sections
 
 
 @pytest.mark.parametrize("mode", MODES)

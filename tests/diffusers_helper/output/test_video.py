@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diffusers_helper.families.packing import MODES, Mode, plan_sections
 from diffusers_helper.output.video import effective_crf
-from diffusers_helper.packing import MODES, Mode, plan_sections
 from tests.support.clips import (
     FPS,
     boxes,

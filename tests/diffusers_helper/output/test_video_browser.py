@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diffusers_helper.packing import MODES, Mode
+from diffusers_helper.families.packing import MODES, Mode
 from tests.support.clips import parts_of, writer
 from tests.support.jobs import PATIENCE
 from tests.support.pages import needs_chromium

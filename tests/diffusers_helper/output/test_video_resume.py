@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffusers_helper.packing import MODES, Mode
+from diffusers_helper.families.packing import MODES, Mode
 from tests.support.clips import flat, names, parts_of, psnr, read, scene, visible, write, writer
 
 both_modes = pytest.mark.parametrize("mode", MODES)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusers_helper.buckets import buckets
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.buckets import buckets
 from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.models.sizes import Weights, networks
 from diffusers_helper.planning.backend import ROCM, Backend
 from diffusers_helper.planning.budget import (
     RING_BLOCKS,
@@ -20,14 +21,12 @@ from diffusers_helper.planning.budget import (
     JobPlan,
     Stage,
     StagePlan,
-    Weights,
     least_resident,
     plan_job,
     plan_stage,
     smallest_cap,
 )
 from diffusers_helper.planning.estimates import demand_of, tile_steps
-from diffusers_helper.planning.networks import networks
 from diffusers_helper.units import GB, gb_bytes
 
 KNOWN = {name: networks(find_model(name), on_cpu=False) for name in model_names()}

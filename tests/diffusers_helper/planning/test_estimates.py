@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.calibrate_memory import Result, clip, llama, siglip, transformer, vae, videos
-from diffusers_helper.buckets import buckets
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.families.buckets import buckets
 from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.sizes import networks
 from diffusers_helper.planning.backend import ROCM, Backend
 from diffusers_helper.planning.budget import Demand
 from diffusers_helper.planning.estimates import (
@@ -22,7 +23,6 @@ from diffusers_helper.planning.estimates import (
     tile_steps,
     transformer_bytes,
 )
-from diffusers_helper.planning.networks import networks
 from diffusers_helper.units import GB
 
 DEMO = networks(find_model("demo"), on_cpu=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.machine import named_machine
-from diffusers_helper.buckets import buckets
+from diffusers_helper.families.buckets import buckets
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.job import VideoPlan, plan_video

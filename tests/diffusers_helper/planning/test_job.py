@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from diffusers_helper.framepack.prompts import HEAD_TOKENS, TEMPLATE, encoded_tokens
+from diffusers_helper.conditions.prompts import HEAD_TOKENS, TEMPLATE, encoded_tokens
+from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.machine import disk
 from diffusers_helper.machine.disk import DiskSpeeds, disk_speed
 from diffusers_helper.machine.facts import Facts
 from diffusers_helper.machine.kernels import keep_kernel, seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.weights import sizes_of
-from diffusers_helper.models.loaders import load_models
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.budget import Weights
+from diffusers_helper.models.sizes import Weights
 from diffusers_helper.planning.first import learned_levels
 from diffusers_helper.planning.job import (
     FORGET,

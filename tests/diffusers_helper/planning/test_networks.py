@@ -10,7 +10,7 @@ import pytest
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.networks import count_values
+from diffusers_helper.models.sizes import count_values
 
 DEMO = find_model("demo")
 

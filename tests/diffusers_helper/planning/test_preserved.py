@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from diffusers_helper.models.formats.gguf_file import LOADABLE
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import JobPlan
 from diffusers_helper.planning.cards import CARDS_GB, plans_by_card, plans_by_format
@@ -15,6 +14,7 @@ from diffusers_helper.planning.job import VideoPlan, plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.request import WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB
+from diffusers_helper.weights.gguf_file import LOADABLE
 
 INFO = find_model("framepack-i2v")
 REQUEST = GenerationRequest(image="none", model=INFO.name)
@@ -112,7 +112,7 @@ def test_the_sizes_in_blocks_are_near_those_of_a_file() -> None:
     from diffusers.quantizers.gguf.utils import SUPPORTED_GGUF_QUANT_TYPES
     from gguf import GGML_QUANT_SIZES
 
-    from diffusers_helper.models.loading.networks import empty_network
+    from diffusers_helper.loading.networks import empty_network
     from diffusers_helper.models.published import CONFIGS
 
     kinds = [kind for kind in SUPPORTED_GGUF_QUANT_TYPES if kind.name != "BF16"]

@@ -13,23 +13,24 @@ import torch
 from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warned
-from diffusers_helper.job_memory import JobMemory
+from diffusers_helper.job.memory import JobMemory
+from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.facts import Facts
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.accounting import AccountedOutOfMemory
-from diffusers_helper.memory.shortage import (
+from diffusers_helper.models.sizes import Weights
+from diffusers_helper.pipeline import Result
+from diffusers_helper.planning.budget import Budget, Demand, Stage
+from diffusers_helper.planning.job import plan_video
+from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.shortage import (
     LONGTAKE,
     OutOfDeviceMemory,
     advice,
     is_out_of_memory,
     read_shortage,
 )
-from diffusers_helper.models.loaders import Models
-from diffusers_helper.pipeline import Result
-from diffusers_helper.planning.budget import Budget, Demand, Stage, Weights
-from diffusers_helper.planning.job import plan_video
-from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.smaller_plans import MAX_STEPS, Ladder, LearnedLevels, Level
 from diffusers_helper.runner import Runner
 from diffusers_helper.units import GB

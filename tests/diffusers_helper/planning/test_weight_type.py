@@ -11,17 +11,17 @@ import torch
 from safetensors.torch import load_file
 
 from diffusers_helper.events import Event, Warned
+from diffusers_helper.job.plans import MemoryPlans
+from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.machine.local import Local
-from diffusers_helper.models.loaders import Models, load_models
-from diffusers_helper.models.plans import MemoryPlans
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.output.branch import branch
-from diffusers_helper.output.job_folder import JobFolder
-from diffusers_helper.output.recipe import read_recipe
 from diffusers_helper.planning.budget import DoesNotFit, StagePlan
 from diffusers_helper.planning.cards import plans_by_card
 from diffusers_helper.planning.job import VideoPlan, plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.provenance.branch import branch
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.checkpoints import to_fp8, to_scaled_fp8, write_safetensors

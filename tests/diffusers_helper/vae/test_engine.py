@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
 from diffusers_helper.memory.device import AccountingDevice
-from diffusers_helper.memory.shortage import OutOfDeviceMemory
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.shortage import OutOfDeviceMemory
+from diffusers_helper.planning.vae import VaePlan, VaeSettings, Video, settings_for
 from diffusers_helper.units import GB
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.guest import Guest
-from diffusers_helper.vae.plan import VaePlan, VaeSettings, Video, settings_for
 
 Make = Callable[[], nn.Module]
 

@@ -12,11 +12,11 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
 from diffusers_helper.memory.device import AccountingDevice, GuestCudaDevice, open_device
 from diffusers_helper.planning.backend import Backend
+from diffusers_helper.planning.vae import VaeSettings, Video
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.families import HunyuanFamily, family_of
 from diffusers_helper.vae.guest import Guest
 from diffusers_helper.vae.host import HostVae, unsupported
-from diffusers_helper.vae.plan import VaeSettings, Video
 from tests.support.comfy_double import VAE, PictureVae, WanVAE, picture_vae
 
 

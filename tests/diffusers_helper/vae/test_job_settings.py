@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from diffusers_helper.events import Event, Finished, PieceDone, Warned
-from diffusers_helper.job_memory import MemoryPlans
+from diffusers_helper.job.memory import MemoryPlans
+from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.device import AccountingDevice
-from diffusers_helper.models.loaders import Models
 from diffusers_helper.units import GB
 from tests.support.making import load_tiny, make, tiny_request, write_scene
 

@@ -13,8 +13,8 @@ import torch
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, LongtakeError
 from diffusers_helper.events import Event, Finished, SectionFinished, Warned
+from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
-from diffusers_helper.models.loaders import Models
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.profiles import VAE_DTYPE_VARIABLE
 from diffusers_helper.request import GenerationRequest

@@ -12,13 +12,13 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo
 from torch import Tensor, nn
 
+from diffusers_helper.families.packing import Mode, plan_sections
+from diffusers_helper.families.vae_windows import OWN_CHUNK
 from diffusers_helper.framepack.history import History
 from diffusers_helper.memory.device import AccountingDevice
-from diffusers_helper.packing import Mode, plan_sections
+from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.engine import Part, VaeEngine
 from diffusers_helper.vae.guest import Guest
-from diffusers_helper.vae.plan import Task, Tiles, VaePlan, Video
-from diffusers_helper.vae.windows import OWN_CHUNK
 from tests.support.making import seconds_for
 
 

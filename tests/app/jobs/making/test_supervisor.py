@@ -26,7 +26,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from diffusers_helper.packing import Mode
+from diffusers_helper.families.packing import Mode
 from diffusers_helper.planning.profiles import Machine
 from diffusers_helper.request import GenerationRequest
 

@@ -18,7 +18,7 @@ from app.jobs.service import JobService
 from app.jobs.storage.state_log import StateLog
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, StepDone
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import Studio, wait_until
 
 Damage = Callable[[Path], None]

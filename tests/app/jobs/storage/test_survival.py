@@ -27,7 +27,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import Studio, damage_index, kill, run_program, sections_of, states_of, wait_until
 
 pytestmark = pytest.mark.slow  # each test waits for the deaths of programs

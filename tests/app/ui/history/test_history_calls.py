@@ -14,7 +14,7 @@ from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.history.endpoints import HistoryCalls
 from diffusers_helper.errors import InputError
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import wait_until
 from tests.support.shared import Sharing
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.jobs.job import Job
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.app.ui.test_accessibility import violations
 from tests.support.jobs import PATIENCE, wait_until

@@ -15,7 +15,7 @@ from app.ui.live.job import LiveJob
 from app.ui.live.scene import download_name, show
 from app.ui.live.watch import Scene
 from diffusers_helper.events import Failed, Finished, PieceDone, Reading, StageStarted, StepDone, Warned
-from diffusers_helper.packing import Mode
+from diffusers_helper.families.packing import Mode
 from tests.support.told_jobs import history, job_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diffusers_helper.packing import MODES, Mode
+from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import wait_until
 from tests.support.pages import FIRST, FURTHER, VIDEO, Stand, needs_chromium, start, status

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job
-from diffusers_helper.output.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.pages import FIRST, Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium

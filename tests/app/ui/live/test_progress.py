@@ -11,7 +11,7 @@ from app.jobs.pace import pace_of, usual
 from app.ui.live import words
 from app.ui.live.job import LiveJob
 from diffusers_helper.events import Event, PieceDone, SectionFinished, StepDone
-from diffusers_helper.packing import Mode
+from diffusers_helper.families.packing import Mode
 from tests.support.told_jobs import history, job_of, later, recorded
 
 COSTS = [

@@ -1,0 +1,293 @@
+"""The memory management of one job: its plans, their execution, and smaller plans after a shortage."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import asdict, replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.events import STAGES
+from diffusers_helper.families.vae_windows import OWN_CHUNK
+from diffusers_helper.files import write_atomic
+from diffusers_helper.job.plans import MemoryPlans, Source
+from diffusers_helper.loading.loaders import Models
+from diffusers_helper.memory.cancel_hooks import cancellable
+from diffusers_helper.memory.device import Device
+from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
+from diffusers_helper.memory.retry import retry
+from diffusers_helper.memory.store import Store
+from diffusers_helper.planning.shortage import (
+    OutOfDeviceMemory,
+    Shortage,
+    is_out_of_memory,
+    read_shortage,
+)
+from diffusers_helper.planning.smaller_plans import MAX_STEPS
+from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video, tile_loss
+from diffusers_helper.provenance.crash_record import CrashRecord
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.vae.engine import Part
+from diffusers_helper.vae.passes import DTYPES
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T", Tensor, dict[str, Tensor])
+_VAE_STAGES: dict[Task, str] = {"encode": "vae_encode", "decode": "decode"}
+
+
+def _is_finite(result: Tensor | Mapping[str, Tensor]) -> bool:
+    tensors = [result] if isinstance(result, Tensor) else result.values()
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+
+class JobMemory:
+    """The manager of the device's memory during one job, and the `vae.engine.Owner` of the model's VAE.
+
+    It is a context manager around the job. On exit it empties the device and writes the record of the stages
+    to the job's folder.
+    """
+
+    def __init__(
+        self,
+        plans: MemoryPlans,
+        models: Models,
+        folder: JobFolder,
+        *,
+        cancel: CancelToken | None = None,
+        on_stage: Callable[[str, int | None], None] = lambda stage, section: None,
+        warn: Callable[[str], None] = _log.warning,
+    ) -> None:
+        """Create the store for the device, without loading anything.
+
+        Args:
+            plans: The memory plans of the job.
+            models: The request's model.
+            folder: The job's folder.
+            cancel: The token that ends the job between two blocks of a network.
+            on_stage: A function that is called with the name of each stage and the number of its section.
+            warn: A function that is called with each warning for the user.
+        """
+        self._plans, self._models, self._folder = plans, models, folder
+        self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
+        self._stage = ""
+        self.store = Store(plans.device, Source(models, plans), plans.plan, warn=warn)
+
+    def __enter__(self) -> Self:
+        tile, wanted = self._plans.plan.vae_tile_px, self._plans.demands[0].vae_tile_px
+        if tile != wanted:
+            self._warn(
+                f"The VAE works in tiles of {tile} pixels instead of {wanted}, because there is not "
+                f"enough memory for larger ones: {tile_loss(tile or wanted or 0)}."
+            )
+        self.store.flush(WORKER_START)
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: TracebackType | None) -> None:
+        with suppress(OSError):  # on a full disk, the end of the job is what has to be reported
+            self.save()
+        self.store.clear()
+        if trace is not None:
+            # The exception keeps frames whose variables hold tensors.
+            traceback.clear_frames(trace)
+            self.store.flush(EXCEPTION_CLEANUP)
+        self.device.limit(None)
+
+    def run(self, stage: str, work: Callable[[Any], _T], section: int | None = None) -> _T:
+        """Do a stage's work with its network on the device.
+
+        The work is repeated with a smaller plan if the device's memory runs out, and once in fp32 if the
+        result has values that are not finite.
+
+        Args:
+            stage: "text", "text_2", "vision" or "sample".
+            work: A function that takes the network and returns a tensor, or a dict of tensors.
+            section: The number of the section; None before the first.
+
+        Raises:
+            OutOfDeviceMemory: If no smaller plan is left.
+            LongtakeError: If values are not finite in fp32 either.
+        """
+
+        def attempt() -> _T:
+            with self._on_device(stage, section) as network, cancellable(network, self._cancel):
+                return work(network)
+
+        result = retry(attempt, self._cure_for)
+        if _is_finite(result):
+            return result
+        doing = f"{STAGES[stage].running}{f' section {section}' if section else ''}"
+        self._warn(f"Values that are not finite appeared while {doing}, so this stage is repeated in fp32.")
+        with self._in_fp32(self._plans.plan.stage(stage).model):
+            result = retry(attempt, self._cure_for)
+        if _is_finite(result):
+            return result
+        raise LongtakeError(
+            f"Values that are not finite appeared while {doing}, also in fp32.",
+            "Try another prompt, picture or guidance. If it occurs again, the model's files may be damaged.",
+            code="not_finite",
+        )
+
+    @contextmanager
+    def _in_fp32(self, network: str) -> Iterator[None]:
+        """Make a network compute in fp32 within the context."""
+        self._empty()
+        try:
+            self._plans.widen(network)
+            self.store.follow(self._plans.plan)
+            yield
+        finally:
+            self._empty()
+            self._plans.widen("")
+            self.store.follow(self._plans.plan)
+
+    def _cure_for(self, error: Exception) -> Callable[[], None] | None:
+        return partial(self.step_down, read_shortage(str(error))) if is_out_of_memory(error) else None
+
+    def _on_device(self, stage: str, section: int | None) -> AbstractContextManager[Any]:
+        self._stage = stage
+        self._on_stage(stage, section)
+        plan = self._plans.plan.stage(stage)
+        return self.store.on_device(
+            plan.model, working_bytes=plan.working_bytes, stage=stage, section=section
+        )
+
+    @property
+    def vae(self) -> nn.Module:
+        return self._models.part("vae")
+
+    @property
+    def cleanup_frequency(self) -> int:
+        """Return the number of pieces after which unused memory is given back; 0 leaves that to the store."""
+        return self._plans.request.vae_cleanup
+
+    @property
+    def weight_dtype(self) -> torch.dtype | None:
+        """Return the type of the transformer's weights on the device, or None for that of the files."""
+        return self._plans.weight_dtype
+
+    @property
+    def device(self) -> Device:
+        return self.store.device
+
+    def plan_vae(self, task: Task, video: Video) -> VaePlan:
+        """Return the job's plan for a task of the VAE, in tiles and in temporal windows."""
+        tiles = Tiles.of(self._plans.plan.vae_tile_px or 0)
+        working_bytes = self._plans.plan.stage(_VAE_STAGES[task]).working_bytes
+        chunk = self._plans.request.vae_chunk if task == "decode" else OWN_CHUNK
+        return VaePlan(task, "windows", chunk, tiles, working_bytes, False, "As the job's plan has it.")
+
+    def vae_use(self, height: int, width: int) -> tuple[int, str, int]:
+        """Return the tile size, precision and chunk that the VAE works with now; see `recipe.VaeUse`."""
+        plan = self.plan_vae("decode", Video(1, height, width))
+        # Every larger tile would cover the whole picture, too, and give the same pixels.
+        side = -(-max(height, width) // 32) * 32
+        dtype = self._plans.vae_dtype or self._models.compute_dtype("vae") or self.vae.dtype
+        precision = next(name for name, one in DTYPES.items() if one == dtype)
+        return min(plan.tiles.side or side, max(side, 64)), precision, plan.chunk
+
+    def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
+        """Return a context manager that yields the VAE on the device, in the type of the job's plan."""
+        return self._on_device(_VAE_STAGES[task], part.number if part else None)
+
+    def use_fp32(self) -> None:
+        """Make the VAE compute in fp32 from now on, including later runs of the job.
+
+        Raises:
+            DoesNotFit: If it does not fit in fp32.
+        """
+        self._empty()
+        tile = self._plans.plan.vae_tile_px
+        self._plans.use_fp32()
+        write_atomic(self._folder.overflow, b"")
+        self.store.follow(self._plans.plan)
+        smaller = self._plans.plan.vae_tile_px
+        tiles = f", in tiles of {smaller} pixels instead of {tile}" if smaller != tile else ""
+        self._warn(f"Values overflowed in the VAE, so it works in fp32 from now on{tiles}.")
+
+    def step_down(self, shortage: Shortage) -> None:
+        """Continue with a smaller plan after the current stage ran out of memory.
+
+        Raises:
+            OutOfDeviceMemory: If no smaller plan is left.
+        """
+        self._empty()
+        _log.warning("out of memory in stage %s: %s", self._stage, shortage.text)
+        change = self._plans.step_down(self._stage)
+        if change is None:
+            raise self._hopeless(shortage)
+        self.store.follow(self._plans.plan)
+        self._warn(
+            f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
+            f"The stage is tried again ({self._plans.retries} of at most {MAX_STEPS} times)."
+        )
+
+    def heed(self, note: CrashRecord) -> None:
+        """Use the smallest plan from the beginning, since a lack of memory has ended engines in this job.
+
+        Raises:
+            OutOfDeviceMemory: If there is no smaller plan to try.
+        """
+        if note.change:
+            return  # an earlier engine has already made the change, and it is stored for later plans
+        change = self._plans.step_to_end(note.stage)
+        if change is None:
+            raise self._hopeless(read_shortage(note.text))
+        self.store.follow(self._plans.plan)
+        replace(note, change=change).write(self._folder.shortage)
+        self._warn(
+            f"The device's memory ran out while {STAGES[note.stage].running}, and the driver ended the "
+            f"engine; {change}."
+        )
+
+    def _hopeless(self, shortage: Shortage) -> OutOfDeviceMemory:
+        return OutOfDeviceMemory(shortage, smaller_plans=self._plans.retries, is_apu=self._plans.is_apu)
+
+    def _empty(self) -> None:
+        self.store.clear()
+        self.store.flush(EXCEPTION_CLEANUP)
+
+    def advice(self) -> str:
+        """Store the decoding time of a finished job, and return the advice that follows from all times."""
+        plan, decodes = self._plans.plan, [one for one in self.store.records if one.stage == "decode"]
+        # The first decode may include a search for kernels. After a retry, the tiles differ.
+        seconds = min((one.end - one.begin for one in decodes if one.is_complete), default=0.0)
+        if not seconds or not plan.vae_tile_px or self._plans.retries:
+            return ""
+        peak = max(one.measured_bytes for one in decodes) + plan.budget.reserve_bytes
+        times = self._plans.tile_times
+        times.note(plan.vae_tile_px, seconds, peak)
+        return times.advice(plan.vae_tile_px, plan.budget.cap_bytes)
+
+    def usage(self) -> dict[str, int | None]:
+        """Return the figures on memory for the `Finished` event."""
+        plan = self._plans.plan
+        return {
+            "peak_device_bytes": self.store.peak_bytes,
+            "cap_bytes": plan.budget.cap_bytes,
+            "bytes_streamed": self.store.bytes_streamed,
+            "retries": self._plans.retries,
+            "vae_tile_px": plan.vae_tile_px,
+        }
+
+    def save(self) -> None:
+        """Write the planned and measured figures of the stages so far to the job's folder, as JSON."""
+        plan = self._plans.plan
+        record = {
+            **self.usage(),
+            "preserved_bytes": plan.preserved_bytes,
+            "reserve_bytes": plan.budget.reserve_bytes,
+            "plan_peak_bytes": plan.peak_bytes,
+            "keep_all_resident": plan.keep_all_resident,
+            "stages": [asdict(stage) for stage in self.store.records],
+        }
+        write_atomic(self._folder.memory, json.dumps(record, indent=1).encode() + b"\n")

@@ -1,0 +1,207 @@
+"""The memory plans of one job, and the source of its networks in the types that these plans require."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from diffusers_helper.loading.casting import EIGHT_BIT, WEIGHT_DTYPES, cast_weights
+from diffusers_helper.loading.loaders import Models
+from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.sysfs import host_memory
+from diffusers_helper.memory.device import Device, open_device
+from diffusers_helper.models.sizes import NETWORKS
+from diffusers_helper.planning.advice import TileTimes
+from diffusers_helper.planning.budget import Demand, JobPlan
+from diffusers_helper.planning.estimates import Calibration
+from diffusers_helper.planning.first import first_plan, learned_levels, limit_notes
+from diffusers_helper.planning.job import demands_for, profile_of
+from diffusers_helper.planning.profiles import Machine, Setting, detect, profile_in_force
+from diffusers_helper.planning.smaller_plans import LearnedLevels
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.vae.passes import DTYPES
+
+
+def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
+    """Return the facts about the machine, as the kernel and torch report them for a device."""
+    seen = detect(environ)
+    if not device.has_gpu:
+        return Machine("cpu", "", "CPU", host_memory().total or device.total_bytes)
+    properties = torch.cuda.get_device_properties(device.torch_device)
+    if torch.version.hip is None:
+        return Machine("cuda", "", properties.name, device.total_bytes)
+    arch = properties.gcnArchName.split(":")[0]
+    # For an APU, torch may report only the memory that the firmware reserves.
+    total = max(seen.total_bytes, device.total_bytes) if seen.is_apu else device.total_bytes
+    return Machine("rocm", arch, properties.name, total, seen.is_apu)
+
+
+class MemoryPlans:
+    """The memory plans of one job, each smaller than the one before. Nothing is loaded or moved here.
+
+    Attributes:
+        device: The device that will compute.
+        request: The settings of the video, in which the type of the weights is known.
+        notes: Sentences on the type of the weights and on defaults that have given way.
+        demands: The job's needs for each size of tiles, the largest first.
+        in_fp32: The name of the network, other than the VAE, that computes in fp32; "" for none.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        models: Models,
+        height: int,
+        width: int,
+        local: Local,
+        *,
+        overflowed: bool = False,
+    ) -> None:
+        """Make the first plan, at the level that was stored after shortages in earlier jobs.
+
+        Args:
+            request: The settings of the video.
+            models: The request's model, which need not be loaded.
+            height: The video's height in pixels.
+            width: The video's width in pixels.
+            local: The settings of this machine.
+            overflowed: Whether the VAE is known to overflow in this job.
+
+        Raises:
+            DoesNotFit: If no plan keeps within the cap.
+            InputError: For a value in the environment that cannot be used.
+            LongtakeError: If a local model's files cannot be read.
+        """
+        self.device, self.in_fp32 = open_device(models.device, is_guest=local.is_guest), ""
+        machine = machine_of(self.device, local.environ)
+        profile = profile_of(request, profile_in_force(machine, local))
+        calibration = Calibration.read(local.calibration, machine.card)
+
+        def demands(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
+            return demands_for(request, models.info, self._profile, height, width, calibration, self.in_fp32)
+
+        def needs() -> tuple[Sequence[Demand], LearnedLevels]:
+            return (
+                demands(self.request, height, width),
+                learned_levels(local.learned, self.request, models.info, self._profile, height, width),
+            )
+
+        self._profile, self._needs = profile, needs
+        size = f"{machine.card}, {models.info.folder or models.info.name}, {width}x{height}"
+        self._times_of = partial(_tile_times, local, size, request.vae_chunk)
+        first = first_plan(request, models.info, profile, height, width, demands, local.learned)
+        self.request, self.demands, self._learned = first.request, first.demands, first.levels
+        self._ladder = first.ladder
+        self.notes = (*filter(None, (first.reason,)), *limit_notes(self.plan, profile))
+        if overflowed:
+            self.use_fp32()
+
+    @property
+    def plan(self) -> JobPlan:
+        """Return the plan in force."""
+        return self._ladder.plan
+
+    @property
+    def retries(self) -> int:
+        """Return the number of times that a smaller plan was made."""
+        return self._ladder.retries
+
+    @property
+    def vae_dtype(self) -> torch.dtype | None:
+        """Return the type that the VAE computes in, or None for the type of its weights."""
+        return DTYPES.get(self._profile.vae_dtype.value)
+
+    @property
+    def weight_dtype(self) -> torch.dtype | None:
+        """Return the type of the transformer's weights in the job, or None for that of the files."""
+        return WEIGHT_DTYPES.get(self.request.weight_dtype)
+
+    @property
+    def tile_times(self) -> TileTimes:
+        """Return the stored times to decode with tiles of each size, for the VAE's current type."""
+        return self._times_of(self._profile.vae_dtype.value)
+
+    def use_fp32(self) -> None:
+        """Plan for a VAE that computes in fp32 from now on.
+
+        Raises:
+            DoesNotFit: If the VAE does not fit in fp32.
+        """
+        before = self._profile
+        fp32 = Setting("fp32", f"{before.vae_dtype.value} overflowed", "this job")
+        self._profile = replace(before, vae_dtype=fp32)
+        self._renew()
+
+    def widen(self, network: str) -> None:
+        """Plan for one network, other than the VAE, that computes in fp32.
+
+        Args:
+            network: The name of the network; "" for none, as before.
+
+        Raises:
+            DoesNotFit: If the network does not fit in fp32.
+        """
+        self.in_fp32 = network
+        self._renew()
+
+    def _renew(self) -> None:
+        self.demands, self._learned = self._needs()
+        self._ladder.renew(self.demands)
+
+    def step_down(self, stage: str) -> str | None:
+        """Make a smaller plan after a stage ran out of memory, and store its level for later jobs.
+
+        Returns:
+            A description of the change, or None if no smaller plan is left.
+        """
+        return self._remember(self._ladder.step_down(stage))
+
+    def step_to_end(self, stage: str) -> str | None:
+        """Make the smallest plan after a stage has ended processes, and store its level for later jobs.
+
+        Returns:
+            A description of the change, or None if there is no smaller plan.
+        """
+        return self._remember(self._ladder.step_to_end(stage))
+
+    @property
+    def is_apu(self) -> bool:
+        """Return whether the device shares the main memory."""
+        return self._profile.machine.is_apu
+
+    def _remember(self, change: str | None) -> str | None:
+        if change is not None:
+            self._learned.write(self._ladder.level)
+        return change
+
+
+def _tile_times(local: Local, size: str, chunk: int, dtype: str) -> TileTimes:
+    return TileTimes(local.tile_times, f"{size}, VAE {dtype}, chunk {chunk}")
+
+
+class Source:
+    """The source of a model's networks for the store (`memory.store.Source`), in the types of the plans."""
+
+    def __init__(self, models: Models, plans: MemoryPlans) -> None:
+        self._models, self._plans = models, plans
+        self.blocks = models.blocks
+
+    def part(self, name: str) -> Any:
+        """Return a network, in main memory, whose layers cast their weights as the job asks."""
+        network = self._models.part(name)
+        if name in NETWORKS:
+            storage = self._plans.weight_dtype if name == "transformer" else None
+            cast_weights(network, self.compute_dtype(name) or self._models.stored_dtype(name), storage)
+        return network
+
+    def compute_dtype(self, name: str) -> torch.dtype | None:
+        wanted = self._plans.vae_dtype if name == "vae" else None
+        if name == "transformer" and self._plans.weight_dtype not in EIGHT_BIT:
+            wanted = self._plans.weight_dtype
+        if name == self._plans.in_fp32:
+            wanted = torch.float32
+        return wanted or self._models.compute_dtype(name)

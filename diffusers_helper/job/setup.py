@@ -1,0 +1,277 @@
+"""The set-up of one job: the checks and the files that need no loaded model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import av
+import numpy as np
+import torch
+from PIL import Image
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.conditions.picture import fit_picture, load_picture, plain_png
+from diffusers_helper.conditions.prompts import check_prompt
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Event, Stage
+from diffusers_helper.families.buckets import nearest_bucket
+from diffusers_helper.families.packing import WINDOW, Section, SectionPlan
+from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.job.memory import JobMemory, MemoryPlans
+from diffusers_helper.loading.casting import find_scales
+from diffusers_helper.loading.loaders import Models
+from diffusers_helper.loading.lora_adapters import Loras
+from diffusers_helper.machine.local import Local
+from diffusers_helper.models.registry import DEFAULT_MODEL
+from diffusers_helper.output.capture import Recorder
+from diffusers_helper.output.checkpoints import Checkpoints, Origins, versions
+from diffusers_helper.output.report import Report
+from diffusers_helper.output.video import GrowingVideo
+from diffusers_helper.planning.variables import DEBUG_VARIABLE
+from diffusers_helper.provenance.crash_record import CrashRecord
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
+from diffusers_helper.provenance.recipe import Recipe, VaeUse
+from diffusers_helper.provenance.vae_record import note_use, read_uses, write_uses
+from diffusers_helper.request import AUTO, GenerationRequest
+from diffusers_helper.vae.engine import VaeEngine
+from diffusers_helper.vae.passes import Progress
+from diffusers_helper.weights.lora_files import loras_of
+
+# The channels of the latents, and the pixels per latent along each side
+_CHANNELS, _SHRINK = 16, 8
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The state of one job, which its stages share.
+
+    Attributes:
+        request: The settings of the video.
+        models: The request's model.
+        cancel: The token that ends the job between two blocks of a network.
+        given: The start picture, upright and opaque.
+        picture: The same picture in the size of the video.
+        sections: The plan of the sections.
+        folder: The folder for the job's files.
+        earlier: The folder of an earlier run whose results are reused, if there is one.
+        memory: The manager of the device's memory.
+        vae: The engine that encodes and decodes.
+        video: The video so far.
+        report: The sender of the job's events.
+        lineage: The origin of the first sections of a branch.
+        recorder: The writer of captures of the stages; None if the environment does not ask for any.
+        loras: The LoRAs, which leave the transformer at the end of the job.
+    """
+
+    request: GenerationRequest
+    models: Models
+    cancel: CancelToken
+    given: Image.Image
+    picture: Image.Image
+    sections: SectionPlan
+    folder: JobFolder
+    earlier: JobFolder | None
+    memory: JobMemory
+    vae: VaeEngine[JobMemory]
+    video: GrowingVideo
+    report: Report
+    lineage: Lineage
+    recorder: Recorder | None
+    loras: Loras
+
+    def latents_shape(self, num_latent_frames: int) -> tuple[int, ...]:
+        """Return the shape of a tensor with this number of latent frames."""
+        return 1, _CHANNELS, num_latent_frames, self.picture.height // _SHRINK, self.picture.width // _SHRINK
+
+    def pieces(self, stage: Stage, section: Section | None = None) -> Progress:
+        """Return a callback that reports each piece that the VAE finishes in a stage."""
+        return partial(self.report.piece, stage, section)
+
+    def captured(self, stage: str, work: Callable[[], _T], **inputs: Any) -> _T:
+        """Do a stage's work, and write a capture of it if the environment asks for captures.
+
+        Args:
+            stage: The name of the stage in `output.replay`.
+            work: The work.
+            inputs: What the work depends on besides the job.
+        """
+        if self.recorder is None:
+            return work()
+        return self.recorder.call(
+            stage,
+            work,
+            inputs=lambda: self._facts() | inputs,
+            free_bytes=self.memory.device.free_bytes,
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what every stage of this job depends on, with the settings of the VAE in force."""
+        tile, precision, chunk = self.memory.vae_use(self.picture.height, self.picture.width)
+        request = replace(self.request, vae_tile=tile, vae_precision=precision, vae_chunk=chunk)
+        return {
+            "request": asdict(request),
+            "lineage": json.loads(self.lineage.to_json()),
+            "picture": torch.from_numpy(np.array(self.given)),
+        }
+
+    def load(self) -> Checkpoints:
+        """Load the parts of the model that are not loaded yet, attach the LoRAs, and open the checkpoints.
+
+        Returns:
+            The checkpoints, with the results of the earlier run, if there was one.
+
+        Raises:
+            GenerationCancelled: If the job was cancelled.
+            InputError: If a LoRA does not fit the model.
+            LongtakeError: If a part cannot be loaded, or the earlier run had another request.
+        """
+        begin = partial(self.report.stage, "load")
+        if not self.models.is_loaded:
+            begin()
+            self.models.load(self.cancel, self.report.reading)
+            begin = _nothing
+        transformer = self.models.part("transformer")
+        find_scales(transformer, self.memory.weight_dtype, begin, self.cancel, self.report.reading)
+        computes_in = self.models.compute_dtype("transformer") or self.models.stored_dtype("transformer")
+        for sentence in self.loras.attach(transformer, computes_in):
+            self.report.warned(sentence)
+        size = f"{self.picture.width}x{self.picture.height}"
+        facts = {"size": size, "weights": self.models.fingerprint, **self.loras.origin}
+        origins = Origins(self.request, self.lineage, self.given, **facts)
+        checkpoints = Checkpoints(self.folder, origins, self.earlier, self.latents_shape(WINDOW))
+        self.video.recipe = partial(self.recipe, plain_png(self.picture))
+        for doubt in checkpoints.doubts:
+            self.report.warned(doubt)
+        return checkpoints
+
+    def note_vae(self, number: int) -> None:
+        """Record the settings with which the VAE worked on a section; number 0 stands for the picture."""
+        how = self.memory.vae_use(self.picture.height, self.picture.width)
+        note_use(self.folder.vae, VaeUse(number, *how))
+
+    def recipe(self, picture: bytes) -> Recipe:
+        """Return the recipe of the video so far.
+
+        Args:
+            picture: The picture in the size of the video, as PNG.
+        """
+        info = self.models.info
+        revision = info.parts["transformer"].revision
+        made_with = versions() | {"av": av.__version__, "weights": self.models.fingerprint}
+        return Recipe.of(
+            self.request, self.lineage.spans, read_uses(self.folder.vae),
+            model=None if info.folder and info.name != DEFAULT_MODEL else info.name,
+            side=self.request.resolution or info.side,
+            lora=self.loras.text,
+            made_with=made_with | ({"revision": revision} if revision else {}),
+            picture=picture,
+        )  # fmt: skip
+
+
+def _nothing() -> None:
+    """Do nothing, since the stage has begun."""
+
+
+def open_job(
+    request: GenerationRequest,
+    models: Models,
+    on_event: Callable[[Event], None],
+    cancel: CancelToken,
+    resume_from: Path | None,
+    folder: Path | None,
+    local: Local,
+    lineage: Lineage | None,
+) -> Job:
+    """Check the request, prepare the job's folder, and announce the start of the job.
+
+    The arguments and errors are those of `pipeline.generate`.
+    """
+    given, loras = load_picture(Path(request.image).expanduser()), Loras(loras_of(request.lora))
+    models.info.check_mode(request.mode)
+    earlier = JobFolder(resume_from.absolute()) if resume_from else None
+    if lineage is None:
+        found = JobFolder(folder) if folder else earlier
+        lineage = Lineage.read(found.lineage) if found else Lineage()
+    for one in lineage.requests(request):
+        check_prompt(one, models.info)
+    side = request.resolution or models.info.side
+    height, width = nearest_bucket(given.height, given.width, side, models.info.multiple)
+    sections = lineage.sections(request)
+    overflowed = earlier is not None and earlier.overflow.exists()
+    largest = _largest(lineage, _as_begun(request, earlier))
+    plans = MemoryPlans(largest, models, height, width, local, overflowed=overflowed)
+
+    opened = _open_folder(request, given, earlier, folder)
+    if request.weight_dtype == AUTO:
+        request = replace(request, weight_dtype=plans.request.weight_dtype)
+        write_atomic(opened.weight_type, request.weight_dtype.encode())
+    if not opened.lineage.exists():
+        lineage.write(opened.lineage)
+    if earlier and earlier != opened:  # the encoded picture of the earlier run is reused
+        write_uses(opened.vae, tuple(use for use in read_uses(earlier.vae) if use.section == 0))
+    if overflowed:
+        write_atomic(opened.overflow, b"")
+    video = GrowingVideo(opened.path, width=width, height=height, mode=request.mode, crf=request.crf)
+    report = Report(opened.job, sections, video, on_event)
+    report.started(width, height)
+    for doubt in filter(None, (video.doubt, *plans.notes)):
+        report.warned(doubt)
+    if unknown := models.info.unknown_words(request.prompt):
+        report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
+
+    def on_stage(stage: str, number: int | None) -> None:
+        if stage != "text_2":  # in events, both text encoders are one stage
+            report.stage(cast(Stage, stage), sections[number - 1] if number else None)
+
+    memory = JobMemory(plans, models, opened, cancel=cancel, on_stage=on_stage, warn=report.warned)
+    if note := CrashRecord.read((earlier or opened).shortage):
+        memory.heed(note)
+    picture = fit_picture(given, height, width, request.crop)
+    return Job(
+        request, models, cancel, given, picture, sections, opened, earlier,
+        memory, VaeEngine(memory), video, report, lineage,
+        Recorder(opened.captures) if local.environ.get(DEBUG_VARIABLE) == "1" else None, loras,
+    )  # fmt: skip
+
+
+def _as_begun(request: GenerationRequest, earlier: JobFolder | None) -> GenerationRequest:
+    """Return the request with the type of weights that an earlier run has chosen, if it was left open."""
+    if request.weight_dtype != AUTO or earlier is None or not earlier.weight_type.exists():
+        return request
+    return replace(request, weight_dtype=read_file(earlier.weight_type).decode("ascii"))
+
+
+def _largest(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
+    """Return a request that needs at least as much memory as every section of a branch."""
+    requests = lineage.requests(request)
+    return replace(
+        request,
+        prompt=max((one.prompt for one in requests), key=len),
+        negative=max((one.negative for one in requests), key=len),
+        cfg=max(one.cfg for one in requests),
+    )
+
+
+def _open_folder(
+    request: GenerationRequest, picture: Image.Image, earlier: JobFolder | None, folder: Path | None
+) -> JobFolder:
+    """Create the job's folder with the picture and the request, and return it."""
+    opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.new(Path("outputs").absolute())
+    if opened.segments.exists() and opened != earlier:
+        raise InputError(
+            f"{opened.path} holds another video; expected a new folder.", "Choose another folder."
+        )
+    # An outputs folder that is gone for now must not get another in its place.
+    opened.path.mkdir(parents=opened != earlier, exist_ok=True)
+    if not opened.input.exists():
+        picture.save(opened.input)
+    if not opened.request.exists():
+        write_atomic(opened.request, request.to_json().encode())
+    return opened

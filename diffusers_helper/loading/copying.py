@@ -1,0 +1,212 @@
+"""Copies of a network's weights in another type, as they would be on the device, in a folder of their own."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffusers_helper import __version__
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.files import sha256_of, sync_folder
+from diffusers_helper.loading.casting import EIGHT_BIT, SCALE, WEIGHT_DTYPES, cast_weights, layer_types
+from diffusers_helper.loading.networks import config_of, load_network
+from diffusers_helper.memory.int8 import row_scales
+from diffusers_helper.memory.weights import Weight, weights_of
+from diffusers_helper.units import gb_text
+from diffusers_helper.weights.folders import weight_files
+from diffusers_helper.weights.origin import NO_SUM, Origin, copy_sum, files_of_origin
+from diffusers_helper.weights.safetensors_file import make_header
+
+COPY_NAME = "diffusion_pytorch_model.safetensors"
+_CONFIG = "config.json"
+# So often the data are sent to the disk that the progress is that of the disk, and few pages wait for it.
+_SYNC_BYTES = 256 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A network whose weights are to be copied.
+
+    Attributes:
+        weights: The weights by name, in the types that they would have on the device.
+        new_scales: The names of those that get a scale for each row, and of these scales.
+        config: The configuration of the network.
+        origin: The origin of the copy.
+    """
+
+    weights: Mapping[str, Weight]
+    new_scales: Mapping[str, str]
+    config: Mapping[str, Any]
+    origin: Origin
+
+    def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return the type and shape of each tensor of the copy, by its name."""
+        found = {
+            name: (str(weight.dtype).removeprefix("torch."), tuple(weight.host.shape))
+            for name, weight in self.weights.items()
+        }
+        return found | {
+            scale: ("float32", (self.weights[name].host.shape[0], 1))
+            for name, scale in self.new_scales.items()
+        }
+
+    def values(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield each tensor of the copy by its name; only one of them is in memory at a time."""
+        for name, weight in self.weights.items():
+            scale = self.new_scales.get(name)
+            if scale is not None:
+                scales = row_scales(weight.host)
+                yield scale, scales
+                weight = Weight(weight.tensor, weight.host, weight.dtype, scales)
+            copy = torch.empty(weight.host.shape, dtype=weight.dtype)
+            weight.copy_to(copy)
+            yield name, copy
+
+
+def copy_weights(
+    part: str,
+    place: Path,
+    config: Mapping[str, Any] | None,
+    target: Path,
+    *,
+    model: str,
+    weight_dtype: str,
+    on_bytes: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Write a network's weights in another type to a new folder in diffusers' layout, tensor by tensor.
+
+    The folder gets its name when it is complete. If the function fails or is interrupted, nothing is left.
+
+    Args:
+        part: The name of the part.
+        place: The folder with its files, or its single file.
+        config: The configuration for a single file; None for a folder, which holds it.
+        target: The folder, which does not exist yet or is empty.
+        model: The name of the model for the copy's origin.
+        weight_dtype: The type (`request.WEIGHT_TYPES`).
+        on_bytes: A function that is called with the bytes written so far and the total.
+
+    Raises:
+        InputError: If the weights cannot be converted, or the disk has no room for the copy.
+        LongtakeError: If another program is writing the same copy.
+        OSError: If a file cannot be read or written.
+        ValueError: If the files do not hold this network.
+    """
+    source = _source(part, place, config, model, weight_dtype)
+    text = json.dumps(dict(source.config), indent=2).encode()
+
+    def header_with(checksum: str) -> tuple[bytes, dict[str, int], int]:
+        """Return the header and places, which have the same size and are the same for each checksum."""
+        origin = replace(source.origin, sums=((_CONFIG, sha256_of([text])), (COPY_NAME, checksum)))
+        return make_header(source.tensors(), origin.metadata())
+
+    header, places, size = header_with(NO_SUM)
+    sums: dict[int, str] = {}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _check_room(target.parent, size)
+    with _new_folder(target) as folder:
+        with (folder / COPY_NAME).open("wb", buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+            done, synced = len(header), 0
+            for name, tensor in source.values():
+                data = tensor.contiguous().flatten().view(torch.uint8).numpy().data
+                if data:
+                    sums[places[name]] = sha256_of([data])
+                done += _write(file.fileno(), data, places[name])
+                if done - synced >= _SYNC_BYTES:
+                    os.fdatasync(file.fileno())
+                    synced = done
+                on_bytes(done, size)
+            os.pwrite(file.fileno(), header_with(copy_sum(header, sums))[0], 0)
+            os.fsync(file.fileno())
+        with (folder / _CONFIG).open("wb", buffering=0) as file:
+            file.write(text)
+            os.fsync(file.fileno())
+
+
+def _source(
+    part: str, place: Path, config: Mapping[str, Any] | None, model: str, weight_dtype: str
+) -> _Source:
+    wanted = WEIGHT_DTYPES[weight_dtype]
+    with torch.inference_mode(False):
+        loaded = load_network(part, place, config)
+    if loaded.is_scaled:
+        raise InputError(
+            f"The {part} of {model} is stored in GGUF or with scales, which cannot be converted.",
+            "Convert the weights in 16 bit that it was made from.",
+            setting="model",
+        )
+    network, whole = loaded.network, None if wanted in EIGHT_BIT else wanted
+    compute = whole or loaded.dtype
+    cast_weights(network, compute, whole)
+    names = {id(tensor): name for name, tensor in (*network.named_parameters(), *network.named_buffers())}
+    weights = {names[id(weight.tensor)]: weight for weight in weights_of(network, whole)}
+    new_scales: dict[str, str] = {}
+    for layer, module, dtype in layer_types(network, wanted):
+        name, weight = f"{layer}.weight", weights[f"{layer}.weight"]
+        weights[name] = Weight(weight.tensor, weight.host, dtype)
+        if dtype == torch.int8 != module.weight.dtype:
+            new_scales[name] = f"{layer}.{SCALE}"
+    if all(weight.dtype == weight.host.dtype for weight in weights.values()):
+        raise InputError(
+            f"The {part} of {model} is already stored in {weight_dtype}.",
+            "Use it as it is, or choose another type.",
+            setting="weight_dtype",
+        )
+    origin = Origin(
+        model, files_of_origin(weight_files(place)), weight_dtype,
+        str(compute).removeprefix("torch."), __version__,
+    )  # fmt: skip
+    return _Source(weights, new_scales, config_of(part, place, config), origin)
+
+
+def _check_room(folder: Path, size: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if size >= free:
+        raise InputError(
+            f"The copy needs {gb_text(size)} GB, and {gb_text(free)} GB are free in {folder}.",
+            "Free space there, or give a folder on a larger disk with --output.",
+        )
+
+
+def _write(descriptor: int, data: memoryview, place: int) -> int:
+    written = 0
+    while written < len(data):
+        written += os.pwrite(descriptor, data[written:], place + written)
+    return written
+
+
+@contextmanager
+def _new_folder(target: Path) -> Generator[Path]:
+    """Yield a folder that gets its name if the block ends without an exception, and else is removed."""
+    folder = target.with_name(f".{target.name}.part")
+    folder.mkdir(exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LongtakeError(
+                f"Another program is writing {target}.", "Wait until it has finished."
+            ) from error
+        try:
+            for file in folder.iterdir():  # of a program that was killed
+                file.unlink()
+            yield folder
+            os.fsync(descriptor)
+            folder.rename(target)
+            sync_folder(target.parent)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(descriptor)

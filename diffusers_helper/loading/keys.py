@@ -1,0 +1,169 @@
+"""The names of tensors in a file, turned into those of the libraries' classes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+import torch
+from diffusers.loaders.single_file_utils import convert_hunyuan_video_transformer_to_diffusers
+from torch import Tensor
+
+from diffusers_helper.loading.llama_cpp import from_llama_cpp, is_llama_cpp
+from diffusers_helper.units import count_text
+from diffusers_helper.weights.names import SCALE, is_beside
+
+# What programs put in front of the names of a whole checkpoint, a text encoder's own class included.
+_PREFIXES = (
+    "", "model.", "model.diffusion_model.", "diffusion_model.", "transformer.", "module.",
+    "first_stage_model.", "vae.", "text_model.", "vision_model.", "model.language_model.",
+    "language_model.model.", "model.model.",
+    "text_encoders.llama.transformer.model.", "text_encoders.clip_l.transformer.text_model.",
+)  # fmt: skip
+_SINGLE = re.compile(r"^(?:single_blocks)\.(\d+)\.linear1\.(weight|bias)$")
+_ORIGINAL = "double_blocks."
+_IN_BLOCK = re.compile(r"^(.*?)\.(\d+)\.")
+# The layers that ComfyUI's class names differently from HunyuanVideo's authors, whose names are unaffected.
+_COMFYUI = tuple(
+    (re.compile(own), authors)
+    for own, authors in (
+        (r"((?:img|txt|self)_attn)\.(qkv|proj)\.", r"\1_\2."),
+        (r"((?:img|txt)_attn)\.norm\.([qk])(?:uery|ey)_norm\.(?:weight|scale)$", r"\1_\2_norm.weight"),
+        (r"\.norm\.([qk])(?:uery|ey)_norm\.(?:weight|scale)$", r".\1_norm.weight"),
+        (r"(_mod|\.modulation)\.lin\.", r"\1.linear."),
+        (r"((?:img_|txt_|blocks\.\d+\.)mlp)\.0\.", r"\1.fc1."),
+        (r"((?:img_|txt_|blocks\.\d+\.)mlp)\.2\.", r"\1.fc2."),
+        (r"^(time_in|guidance_in|txt_in\.t_embedder)\.in_layer\.", r"\1.mlp.0."),
+        (r"^(time_in|guidance_in|txt_in\.t_embedder)\.out_layer\.", r"\1.mlp.2."),
+        (r"^txt_in\.c_embedder\.in_layer\.", "txt_in.c_embedder.linear_1."),
+        (r"^txt_in\.c_embedder\.out_layer\.", "txt_in.c_embedder.linear_2."),
+    )
+)
+
+
+class UnknownNames(ValueError):
+    """Names that do not belong to the network, or names of it that are missing."""
+
+
+def own_names(
+    tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], width: int
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the tensors of a file by the names of a library's class, and the scales of its weights.
+
+    Args:
+        tensors: The tensors by the names in the file.
+        expected: The tensors of the empty network.
+        width: The width of the transformer's blocks, by which its authors' layout is split; 0 for others.
+
+    Returns:
+        The tensors, and the factors that some weights have to be multiplied with, by the weight's name.
+    """
+    plain = {name: tensor for name, tensor in tensors.items() if not is_beside(name)}
+    if is_llama_cpp(plain):
+        plain = {from_llama_cpp(name): tensor for name, tensor in plain.items()}
+    prefix = max(_PREFIXES, key=lambda one: _matches(plain, expected, one))
+    if prefix:
+        plain = {name.removeprefix(prefix): plain[name] for name in plain if name.startswith(prefix)}
+    scales = {SCALE.sub(".weight", name): plain.pop(name) for name in list(plain) if SCALE.search(name)}
+    # The same conversion splits the scales as it splits the rows that they belong to.
+    rows = {
+        name: scale.to(torch.float32).reshape(-1, 1).expand(plain[name].shape[0], 1)
+        for name, scale in scales.items()
+        if name in plain and scale.numel() in (1, plain[name].shape[0])
+    }
+    if len(rows) < len(scales):
+        wrong = sorted(scales.keys() - rows.keys())[0]
+        raise UnknownNames(f"has a scale for {wrong} that does not belong to its rows; use another file")
+    if any(name.startswith(_ORIGINAL) for name in plain):
+        _check_width(plain, width)
+        plain, rows = _from_original(plain, width), _from_original(rows, width)
+    return plain, {name: _smallest(scale) for name, scale in rows.items()}
+
+
+def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str) -> int:
+    """Return how many names are known behind a prefix, in the layout of the library or of the authors."""
+    behind = (name[len(prefix) :] for name in names if name.startswith(prefix))
+    return sum(name in expected or name.startswith(_ORIGINAL) for name in behind)
+
+
+def _check_width(tensors: Mapping[str, Tensor], width: int) -> None:
+    """Check that layers in the authors' layout can be split as those of a transformer of this width."""
+    for name, tensor in tensors.items():
+        if not tensor.dim():
+            raise UnknownNames(f"contains {name} as a single number; use another file")
+        if name.endswith((".linear1.weight", ".linear1.bias")) and tensor.shape[0] <= 3 * width:
+            raise UnknownNames(
+                f"contains {name} with {tensor.shape[0]} rows, where the model has more than {3 * width}; "
+                "choose a file for this model"
+            )
+
+
+def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+    """Convert names in the layout of HunyuanVideo's authors, or of ComfyUI, by diffusers' own function.
+
+    FramePack's own layers have the same names in both layouts, and the function leaves them alone. It assumes
+    the full width when it splits the first layer of a single block, so that layer is split here.
+    """
+    split: dict[str, Tensor] = {}
+    for given, tensor in tensors.items():
+        name = given
+        for own, authors in _COMFYUI:
+            name = own.sub(authors, name)
+        match = _SINGLE.match(name)
+        if match is None:
+            split[name] = tensor
+            continue
+        block = f"single_transformer_blocks.{match[1]}"
+        sizes = [width, width, width, tensor.shape[0] - 3 * width]
+        layers = ("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp")
+        for layer, part in zip(layers, torch.split(tensor, sizes), strict=True):
+            split[f"{block}.{layer}.{match[2]}"] = part
+    return convert_hunyuan_video_transformer_to_diffusers(split)
+
+
+def _smallest(scale: Tensor) -> Tensor:
+    """Return one factor where all rows have the same one."""
+    first = scale[:1]
+    return first.reshape(()).clone() if bool((scale == first).all()) else scale.contiguous()
+
+
+def check_names(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Compare names with those of the empty network.
+
+    Raises:
+        UnknownNames: If some are missing or foreign, as the end of a sentence about the file.
+    """
+    missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    has, wants = _depths(found), _depths(expected)
+    if all(_is_beyond(name, has) for name in missing) and all(_is_beyond(name, wants) for name in foreign):
+        for blocks in sorted(has.keys() | wants.keys()):
+            if has[blocks] != wants[blocks]:
+                raise UnknownNames(
+                    f"contains {has[blocks]} {blocks}, where the model has {wants[blocks]}; choose a file "
+                    "for this model"
+                )
+    if missing:
+        raise UnknownNames(
+            f"lacks {len(missing)} of {len(expected)} tensors, such as {missing[0]}; weights are missing, so "
+            "download it again or use another file"
+        )
+    if foreign:
+        raise UnknownNames(
+            f"contains {count_text(len(foreign), 'tensor')} foreign to the network, such as {foreign[0]}; "
+            "use another file"
+        )
+
+
+def _depths(names: Collection[str]) -> Counter[str]:
+    """Return the number of blocks in each list of the network, by its name."""
+    depths: Counter[str] = Counter()
+    for match in filter(None, map(_IN_BLOCK.match, names)):
+        depths[match[1]] = max(depths[match[1]], int(match[2]) + 1)
+    return depths
+
+
+def _is_beyond(name: str, depths: Counter[str]) -> bool:
+    """Return whether a tensor belongs to a block that a network of these depths does not have."""
+    match = _IN_BLOCK.match(name)
+    return match is not None and int(match[2]) >= depths[match[1]]

@@ -1,0 +1,195 @@
+"""The loaders of a model's parts, which find their files on disk or on the hub, check and load them.
+
+The weights are mapped from the files into memory. As long as they are not written to and keep their stored
+type, the kernel can reclaim their memory at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import CLIPTokenizer, PreTrainedTokenizerFast, SiglipImageProcessorPil
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import LongtakeError, first_line
+from diffusers_helper.files import sha256_of
+from diffusers_helper.loading.fit import check_fit
+from diffusers_helper.loading.networks import CLASSES, LoadedNetwork, load_network
+from diffusers_helper.loading.part_files import fingerprint
+from diffusers_helper.loading.read_ahead import read_ahead
+from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
+from diffusers_helper.models.fetch import part_here
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.sizes import BLOCKS
+from diffusers_helper.weights.folders import weight_files
+from diffusers_helper.weights.inspection import inspect_checkpoint
+from diffusers_helper.weights.recognition import PARTS
+
+_log = logging.getLogger(__name__)
+
+# The libraries' exceptions for files that are missing, damaged or of another kind
+_LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
+
+
+class Models:
+    """The parts of one model. Each part is loaded on first use, and stays loaded.
+
+    Attributes:
+        info: The model.
+        device: The device that computes. The parts stay in main memory, in their stored type.
+    """
+
+    def __init__(
+        self, info: ModelInfo, device: torch.device, convolutions: MIOpenFallbackHandler | None = None
+    ) -> None:
+        self.info, self.device = info, device
+        self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
+        self._parts: dict[str, Any] = {}
+        self._loaded: dict[str, LoadedNetwork] = {}
+        self._fingerprints: dict[str, str] = {}
+        self._files: list[Path] = []
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a checksum that identifies the weights of the parts that are loaded so far."""
+        return sha256_of([json.dumps(self._fingerprints, sort_keys=True).encode()])
+
+    @property
+    def is_loaded(self) -> bool:
+        return len(self._parts) == len(PARTS)
+
+    def load(
+        self,
+        cancel: CancelToken,
+        on_read: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """Load the parts that are not loaded yet, and read their files if main memory can keep them all.
+
+        Args:
+            cancel: The token that ends the loading.
+            on_read: A function that is called regularly with the bytes read so far and the total.
+
+        Raises:
+            GenerationCancelled: If the job was cancelled before all parts were loaded.
+            LongtakeError: If a part is not available, lacks a file, or does not fit the others.
+        """
+        for name in PARTS:
+            cancel.check()
+            self.part(name)
+        check_fit(self.info.name, lambda part, name: getattr(self._parts[part].config, name))
+        read_ahead(self._files, cancel, on_read)
+
+    def blocks(self, name: str) -> Sequence[nn.Module]:
+        """Return the blocks of a network that can be streamed, in the order in which they run."""
+        network = self.part(name)
+        return [block for blocks in BLOCKS.get(name, ()) for block in getattr(network, blocks)]
+
+    def compute_dtype(self, name: str) -> torch.dtype | None:
+        """Return the type that a network computes in, or None for that of its files."""
+        stored = self.stored_dtype(name)
+        wanted = dtype_for(name, stored, self.device)
+        return None if wanted == stored else wanted
+
+    def stored_dtype(self, name: str) -> torch.dtype:
+        """Return the type that a network computes in unless job or device ask for another one."""
+        self.part(name)
+        return self._loaded[name].dtype
+
+    def part(self, name: str) -> Any:
+        """Return one of `registry.PARTS`, in main memory. Load it first if necessary.
+
+        Args:
+            name: The name of the part.
+
+        Raises:
+            LongtakeError: If the part is not available or lacks a file.
+        """
+        if name not in self._parts:
+            source = self.info.parts[name]
+            place = part_here(source) if source.config is None else Path(source.location)
+            began = time.monotonic()
+            try:
+                # The `.data` of a tensor that is created in inference mode cannot be replaced later.
+                with torch.inference_mode(False):
+                    self._parts[name] = self._load(name, place)
+                self._fingerprints[name] = fingerprint(place)
+            except _LOAD_ERRORS as error:
+                raise LongtakeError(
+                    f"{name} of model {self.info.name} cannot be loaded from {place} "
+                    f"({_reason(name, place, error)}).",
+                    "Check that the folder is complete, or download the model's files again."
+                    if source.config is None
+                    else f"Put the file back, or add the model again with models add {self.info.name}.",
+                ) from error
+            _log.info("mapped %s from %s in %.2f s", name, place, time.monotonic() - began)
+            if name in CLASSES:
+                self._convolutions.install(self._parts[name])
+        return self._parts[name]
+
+    def _load(self, name: str, place: Path) -> Any:
+        if name not in CLASSES:
+            return _load_words(name, place)
+        self._loaded[name] = load_network(name, place, self.info.parts[name].config)
+        self._files += weight_files(place)
+        return self._loaded[name].network
+
+
+def load_models(
+    info: ModelInfo,
+    *,
+    device: str | None = None,
+    cancel: CancelToken | None = None,
+    convolutions: MIOpenFallbackHandler | None = None,
+) -> Models:
+    """Return the parts of a model, none of which is loaded yet. `Models.load` or the first use loads them.
+
+    Args:
+        info: The model.
+        device: The device that computes; None for the first GPU, or for the CPU without one.
+        cancel: The token of the job. If it is already set, GenerationCancelled is raised.
+        convolutions: The fallback for convolutions that fail; None for one that stores nothing on the disk.
+    """
+    if cancel is not None:
+        cancel.check()
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return Models(info, torch.device(name), convolutions)
+
+
+def dtype_for(name: str, stored: torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the type in which a part computes, which is the stored one except for fp16 on a CPU.
+
+    CPUs compute fp16 slowly, if at all. On a CPU, the large text encoder therefore computes in bf16, which
+    takes no more memory, and the smaller parts in fp32.
+    """
+    if device.type != "cpu" or stored != torch.float16:
+        return stored
+    return torch.bfloat16 if name == "text_encoder" else torch.float32
+
+
+def _reason(name: str, place: Path, error: Exception) -> str:
+    """Return why a part cannot be loaded: what is wrong with its files, or what the libraries say."""
+    if not place.exists():
+        return "it is not there any more"
+    for problem in inspect_checkpoint(place, name).problems:
+        return problem.rstrip(".")
+    return first_line(error)
+
+
+def _load_words(name: str, folder: Path) -> Any:
+    """Return a tokenizer, or the processor of pictures."""
+    if name == "feature_extractor":
+        return SiglipImageProcessorPil.from_pretrained(folder)
+    # This class keeps the file's pre-tokenizer, which transformers' LlamaTokenizer would replace.
+    if (folder / "tokenizer.json").is_file():
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+    if not (folder / "vocab.json").is_file():
+        raise FileNotFoundError("it contains neither tokenizer.json nor vocab.json")
+    return CLIPTokenizer.from_pretrained(folder)

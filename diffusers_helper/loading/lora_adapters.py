@@ -1,0 +1,187 @@
+"""LoRAs at work: a low-rank branch beside each layer, whose result is added to that of the layer.
+
+The layers and their weights stay as they are, so they may be of any type, and nothing has to be undone but
+the branches. These belong to the blocks, so the store moves, streams and counts them as it does the weights.
+
+`peft` was not used. It replaces the model's layers by its own, which need support for each kind of quantised
+weights, and it renames the parameters. The conversion of HunyuanVideo's keys in diffusers 0.42 assumes the
+full model's width of 3072, and knows neither `alpha` nor the names of the kohya family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from torch.nn import functional
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import file_sum
+from diffusers_helper.lora_choice import Choice, text_of
+from diffusers_helper.models.sizes import BLOCKS
+from diffusers_helper.weights.lora_files import LoraFile, Pair, count_keys
+
+_NAME = "lora_branches"
+
+
+class Branch(nn.Module):
+    """The low-rank branch of one layer.
+
+    Attributes:
+        down: (rank, inputs).
+        up: (outputs, rank), with the weights of the LoRAs.
+    """
+
+    def __init__(self, down: Tensor, up: Tensor) -> None:
+        super().__init__()
+        self.down, self.up = nn.Parameter(down, requires_grad=False), nn.Parameter(up, requires_grad=False)
+
+    def forward(self, inputs: Tensor, outputs: Tensor) -> Tensor:
+        """Return the layer's outputs with those of the branch, which are added in place."""
+        low = functional.linear(inputs.to(outputs.dtype), self.down.to(outputs.dtype))
+        rows = outputs.reshape(-1, outputs.shape[-1])
+        rows.addmm_(low.reshape(-1, low.shape[-1]), self.up.to(outputs.dtype).t())
+        return rows.view(outputs.shape)
+
+
+class Loras:
+    """The LoRAs of one job. As a context manager it takes them off the transformer at the end of the job.
+
+    Attributes:
+        chosen: The files with their weights.
+    """
+
+    def __init__(self, chosen: Sequence[tuple[Choice, LoraFile]]) -> None:
+        """Read the checksums of the files.
+
+        Raises:
+            InputError: If a file has another content than the request expects, or cannot be read.
+        """
+        self.chosen = tuple(chosen)
+        self._pinned = tuple(Choice(lora.name, one.weight, _sum(one, lora)) for one, lora in chosen)
+        self._hooks: list[Any] = []
+        self._hosts: list[nn.Module] = []
+
+    @property
+    def text(self) -> str:
+        """Return the text of the setting `lora` with names instead of paths and with all checksums."""
+        return text_of(self._pinned)
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Return the content and weight of each LoRA as a fact of a video's origin, if there is any LoRA."""
+        facts = ", ".join(f"{one.sha256}:{one.weight:.15g}" for one in self._pinned)
+        return {"lora": facts} if facts else {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def attach(self, network: nn.Module, dtype: torch.dtype) -> list[str]:
+        """Add the branches to a transformer.
+
+        Args:
+            network: The transformer, in main memory.
+            dtype: The type that it computes in, which the branches are stored in.
+
+        Returns:
+            A sentence on each LoRA.
+
+        Raises:
+            InputError: If too little of a file fits, or it cannot be read. Nothing is added then.
+        """
+        if not self.chosen:
+            return []
+        layers = {name: module for name, module in network.named_modules() if hasattr(module, "in_features")}
+        sizes: dict[str, tuple[int, int]] = {
+            name: (int(module.out_features), int(module.in_features))  # pyright: ignore[reportArgumentType]
+            for name, module in layers.items()
+        }
+        parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        said: list[str] = []
+        for choice, lora in self.chosen:
+            pairs = lora.fitting(sizes)
+            for name, down, up in _read(lora, pairs, sizes):
+                parts.setdefault(name, []).append((down.to(dtype), (up * choice.weight).to(dtype)))
+            told = f"{count_keys(pairs)} of {lora.keys} keys applied"
+            said.append(f"LoRA {lora.name}, weight {choice.weight:g}: {told}.")
+        with torch.inference_mode(False):  # the `.data` of an inference tensor could not be replaced later
+            for name, matrices in parts.items():
+                down = torch.cat([down for down, _ in matrices])
+                up = torch.cat([up for _, up in matrices], dim=1)
+                self._add(network, name, layers[name], Branch(down, up))
+        return said
+
+    def _add(self, network: nn.Module, name: str, layer: nn.Module, branch: Branch) -> None:
+        group, _, rest = name.partition(".")
+        is_block = group in BLOCKS["transformer"]
+        host = network.get_submodule(f"{group}.{rest.partition('.')[0]}") if is_block else network
+        if not hasattr(host, _NAME):
+            host.add_module(_NAME, nn.ModuleList())
+            self._hosts.append(host)
+        getattr(host, _NAME).append(branch)
+        self._hooks.append(layer.register_forward_hook(lambda _, inputs, outputs: branch(inputs[0], outputs)))
+
+    def remove(self) -> None:
+        """Take the branches off again. The network is then as it was before `attach`."""
+        for hook in self._hooks:
+            hook.remove()
+        for host in self._hosts:
+            delattr(host, _NAME)
+        self._hooks.clear()
+        self._hosts.clear()
+
+
+def _read(
+    lora: LoraFile, pairs: Iterable[Pair], sizes: dict[str, tuple[int, int]]
+) -> Iterable[tuple[str, Tensor, Tensor]]:
+    """Yield the matrices for each layer in fp32, with the LoRA's own scale.
+
+    Raises:
+        InputError: If the file cannot be read, or holds values that are not finite.
+    """
+    with safe_open(lora.path, "pt") as opened:
+        for pair in pairs:
+            down, up, *alpha = (opened.get_tensor(key).float() for key in pair.keys)
+            up = up * (alpha[0].item() / pair.rank if alpha else pair.scale)
+            if not (down.isfinite().all() and up.isfinite().all()):
+                raise InputError(
+                    f"LoRA {lora.name} holds values that are not finite numbers, as in {pair.keys[0]}.",
+                    "Download it again, or choose another file.",
+                    setting="lora",
+                )
+            if pair.target.swaps:
+                up = torch.cat(up.chunk(2)[::-1])
+            rows = [sizes[name][0] for name in pair.target.layers]
+            for name, part in zip(pair.target.layers, up.split(rows), strict=True):
+                yield name, down, part
+
+
+def _sum(choice: Choice, lora: LoraFile) -> str:
+    """Return the checksum of a file.
+
+    Raises:
+        InputError: If it is not the one that the request expects, or the file cannot be read.
+    """
+    try:
+        found = file_sum(lora.path)
+    except OSError as error:
+        raise InputError(
+            f"LoRA {lora.name} cannot be read ({error.strerror}).", "Check the disk.", setting="lora"
+        ) from error
+    if choice.sha256 not in ("", found):
+        raise InputError(
+            f"LoRA {lora.name} has another content than the one that the video was made with (its checksum "
+            f"begins with {found[:8]}; expected {choice.sha256[:8]}).",
+            "Use the file of that time, or choose this one anew.",
+            setting="lora",
+        )
+    return found

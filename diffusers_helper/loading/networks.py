@@ -1,0 +1,220 @@
+"""The networks of a model, made empty and filled with the weights of files without a second copy."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate import init_empty_weights
+from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
+from diffusers.quantizers.gguf.utils import (
+    GGUFParameter,
+    _quant_shape_from_byte_shape,
+    _replace_with_gguf_linear,
+)
+from gguf import GGML_QUANT_SIZES
+from torch import Tensor, nn
+from transformers import CLIPTextModel, LlamaModel, PretrainedConfig, SiglipVisionModel
+
+from diffusers_helper.loading.casting import CASTABLE, EIGHT_BIT, add_scales, cast_weights
+from diffusers_helper.loading.keys import check_names, own_names
+from diffusers_helper.loading.llama_cpp import is_llama_cpp, replace_embeddings, rows_in_order
+from diffusers_helper.loading.tensors import read_tensors
+from diffusers_helper.weights.folders import weight_files
+from diffusers_helper.weights.origin import origin_in
+from diffusers_helper.weights.reading import read_contents
+
+CLASSES: dict[str, Any] = {
+    "transformer": HunyuanVideoFramepackTransformer3DModel,
+    "vae": AutoencoderKLHunyuanVideo,
+    "text_encoder": LlamaModel,
+    "text_encoder_2": CLIPTextModel,
+    "image_encoder": SiglipVisionModel,
+}
+# The class of FramePack's authors, which wrote the published configurations.
+_OTHER_CLASSES = {"transformer": ("HunyuanVideoTransformer3DModelPacked",)}
+_WHOLE = (torch.float32, torch.float16, torch.bfloat16)
+# Quantised weights say nothing about the type that computes.
+_QUANTISED_COMPUTE = torch.bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedNetwork:
+    """A network with its weights.
+
+    Attributes:
+        network: The network, whose weights are mapped from the files.
+        dtype: The type that it computes in, unless the job or the device asks for another one.
+        is_scaled: Whether its weights have scales or are blocks of GGUF, so that they keep their type.
+    """
+
+    network: nn.Module
+    dtype: torch.dtype
+    is_scaled: bool
+
+
+def config_of(part: str, place: Path, config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the configuration of a network.
+
+    Args:
+        part: The name of the part.
+        place: The folder with its files, or its single file.
+        config: The configuration for a single file; None for a folder, which holds it.
+
+    Raises:
+        OSError: If the folder has no configuration.
+        ValueError: If it is for another class.
+    """
+    found = dict(config if config is not None else json.loads((place / "config.json").read_text("utf-8")))
+    kind = CLASSES[part].__name__
+    named = found.get("_class_name") or next(iter(found.get("architectures") or ()), kind)
+    if named not in (kind, *_OTHER_CLASSES.get(part, ())):
+        raise ValueError(f"its config is for {named}; expected {kind}")
+    return found
+
+
+def empty_network(part: str, config: Mapping[str, Any]) -> nn.Module:
+    """Return a network without values, which takes no memory."""
+    kind = CLASSES[part]
+    with init_empty_weights():
+        if issubclass(kind, HunyuanVideoFramepackTransformer3DModel | AutoencoderKLHunyuanVideo):
+            plain = {name: value for name, value in config.items() if not name.startswith("_")}
+            return cast(nn.Module, kind.from_config(plain))
+        kept: type[PretrainedConfig] = kind.config_class
+        return kind(kept.from_dict(dict(config)))
+
+
+def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None) -> LoadedNetwork:
+    """Return a network with the weights of its files, which are mapped into memory.
+
+    Args:
+        part: The name of the part.
+        place: The folder with its files, or its single file.
+        config: The configuration for a single file; None for a folder, which holds it.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If the files do not hold this network.
+    """
+    known = config_of(part, place, config)
+    network = empty_network(part, known)
+    found, scales, is_permuted = _fitting(part, place, network, known)
+    if is_permuted:
+        found = rows_in_order(found, known)
+    is_gguf = any(isinstance(tensor, GGUFParameter) for tensor in found.values())
+    compute = _compute_dtype(place, found)
+    if is_gguf:
+        _replace_with_gguf_linear(network, compute, found)
+        replace_embeddings(network, found)
+    layers = {name for name, layer in network.named_modules() if type(layer) in CASTABLE}
+    for name, tensor in found.items():
+        owner, _, leaf = name.rpartition(".")
+        layer, scale = network.get_submodule(owner), scales.get(name)
+        if isinstance(tensor, GGUFParameter) or (
+            leaf == "weight" and owner in layers and tensor.dtype in EIGHT_BIT
+        ):
+            _assign(layer, leaf, tensor)
+            if scale is not None:
+                add_scales(layer, scale)
+        else:
+            _assign(layer, leaf, _whole(tensor, compute, scale))
+    cast_weights(network, compute)
+    return LoadedNetwork(network.eval().requires_grad_(False), compute, is_gguf or bool(scales))
+
+
+def check_network(part: str, place: Path, config: Mapping[str, Any] | None = None) -> None:
+    """Check that files hold a network: all of its tensors, in its shapes. No tensor is read.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If they do not.
+    """
+    known = config_of(part, place, config)
+    network = empty_network(part, known)
+    _compute_dtype(place, _fitting(part, place, network, known)[0])
+
+
+def _fitting(
+    part: str, place: Path, network: nn.Module, config: Mapping[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, Tensor], bool]:
+    """Return the tensors of the files by the network's names, the scales of its weights, and a sign.
+
+    The sign says whether llama.cpp has written them, so that some rows are in another order.
+    """
+    files = weight_files(place)
+    if not files:
+        raise FileNotFoundError(f"{place} has no safetensors file")
+    expected = network.state_dict()
+    width = config.get("num_attention_heads", 0) * config.get("attention_head_dim", 0)
+    try:
+        tensors = read_tensors(files)
+        found, scales = own_names(tensors, expected, width if part == "transformer" else 0)
+        check_names(found, expected)
+        shaped = {name: _shaped(name, tensor, expected[name].shape) for name, tensor in found.items()}
+        for name, tensor in shaped.items():
+            is_scaled = tensor.dtype == torch.int8 and name in scales
+            if not (tensor.is_floating_point() or isinstance(tensor, GGUFParameter) or is_scaled):
+                raise _foreign_type(tensor.dtype)
+    except ValueError as error:
+        text = str(error)
+        named = text if text.startswith(tuple(file.name for file in files)) else f"{place.name} {text}"
+        raise ValueError(named) from error
+    return shaped, scales, is_llama_cpp(tensors)
+
+
+def _shaped(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
+    """Return a tensor in the shape that the network has, which GGUF flattens beyond four sides."""
+    found = tuple(tensor.shape)
+    if isinstance(tensor, GGUFParameter):
+        block, size = GGML_QUANT_SIZES[cast(Any, tensor).quant_type]
+        found = _quant_shape_from_byte_shape(found, size, block)
+        if found == tuple(shape) and len(shape) == 2:
+            return tensor
+    elif found == tuple(shape):
+        return tensor
+    elif tensor.numel() == shape.numel() and len(shape) > 4:
+        return tensor.reshape(shape)
+    raise ValueError(
+        f"contains {name} in the shape {'x'.join(map(str, found))}, where the model has "
+        f"{'x'.join(map(str, shape))}; choose a file for this model"
+    )
+
+
+def _foreign_type(dtype: torch.dtype) -> ValueError:
+    name = str(dtype).removeprefix("torch.")
+    expected = "F32, F16, BF16, fp8, int8 with a scale for each row, or GGUF"
+    return ValueError(f"stores {name}, which cannot be loaded; expected {expected}")
+
+
+def _compute_dtype(place: Path, tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """Return the type of most values; that of their origin for quantised ones, or bf16."""
+    counts: Counter[torch.dtype] = Counter()
+    for tensor in tensors.values():
+        counts[tensor.dtype] += tensor.numel()
+    if any(tensor.dtype in EIGHT_BIT or isinstance(tensor, GGUFParameter) for tensor in tensors.values()):
+        origin = origin_in(read_contents(weight_files(place)[0]).metadata)
+        return getattr(torch, origin.compute_dtype) if origin else _QUANTISED_COMPUTE
+    most = max(counts, key=lambda kind: (kind in _WHOLE, counts[kind]))
+    if most not in _WHOLE:
+        raise _foreign_type(most)
+    return most
+
+
+def _whole(tensor: Tensor, compute: torch.dtype, scale: Tensor | None) -> Tensor:
+    """Return a tensor in the type that computes, multiplied with its scales."""
+    whole = tensor.to(compute)
+    return whole if scale is None else (whole * scale.reshape(-1, *[1] * (whole.dim() - 1))).to(compute)
+
+
+def _assign(owner: nn.Module, leaf: str, tensor: Tensor) -> None:
+    if leaf in owner._buffers:
+        owner._buffers[leaf] = tensor
+    elif isinstance(tensor, nn.Parameter):
+        owner._parameters[leaf] = tensor
+    else:
+        owner._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)

@@ -1,0 +1,276 @@
+"""The parts of the registered models on this machine: their list, their check and their removal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import file_sum
+from diffusers_helper.models.added import ADDED_MODELS, PUT_BACK, AddedModel
+from diffusers_helper.models.downloads import bytes_in
+from diffusers_helper.models.hub_cache import part_folder, repository_folder
+from diffusers_helper.models.registry import ModelInfo, PartSource, find_model, model_names
+from diffusers_helper.models.sizes import published_bytes
+from diffusers_helper.strangers.confined import confined
+from diffusers_helper.weights.folders import is_complete, partial_files, weight_files
+from diffusers_helper.weights.inspection import inspect_checkpoint
+from diffusers_helper.weights.origin import Origin, has_copy_sum, origin_in
+from diffusers_helper.weights.reading import read_contents
+from diffusers_helper.weights.recognition import PARTS
+from diffusers_helper.weights.tensors import NotWeights
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One part of a model on this machine.
+
+    Attributes:
+        part: The name of the part.
+        source: Its origin: a folder, or a repository with its pinned revision.
+        folder: The folder in which it is, or would be.
+        here_bytes: The bytes that this machine has.
+        missing_bytes: The approximate number of missing bytes; 0 if it is not known.
+        is_complete: Whether no file is missing.
+        shared_with: The other registered models that use the same part.
+    """
+
+    part: str
+    source: str
+    folder: Path
+    here_bytes: int
+    missing_bytes: int
+    is_complete: bool
+    shared_with: tuple[str, ...]
+
+
+def holdings(info: ModelInfo) -> list[Holding]:
+    """Return the parts of a model, without a request to the hub."""
+    return [_holding(info, part) for part in PARTS]
+
+
+def _holding(info: ModelInfo, part: str) -> Holding:
+    source = info.parts[part]
+    folder = part_folder(source)
+    here, complete = bytes_in(folder), is_complete(folder)
+    missing = 0 if complete or source.revision is None else max(0, published_bytes(part) - here)
+    return Holding(part, _origin(source), folder, here, missing, complete, _others(info, source))
+
+
+def _origin(source: PartSource) -> str:
+    if source.revision is None:
+        return str(Path(source.location, source.subfolder))
+    place = "/".join(filter(None, (source.location, source.subfolder)))
+    return f"{place}@{source.revision[:12]}"
+
+
+def _others(info: ModelInfo, source: PartSource) -> tuple[str, ...]:
+    return tuple(
+        name for name in model_names() if name != info.name and source in find_model(name).parts.values()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of the check of one part.
+
+    Attributes:
+        checked: The number of files whose checksum is known and was computed.
+        problems: Sentences about its faults; empty for a part without faults.
+    """
+
+    part: str
+    checked: int
+    problems: tuple[str, ...]
+
+
+def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Verdict]:
+    """Check the parts of a model one after the other: names, headers, sizes and checksums.
+
+    The hub's cache names each file by its checksum, and a converted copy contains those of its files. Other
+    files of a local folder have none, so only their headers and sizes are checked.
+
+    Args:
+        info: The model.
+        on_bytes: A function that is called with the size of each file that was read completely.
+    """
+    from diffusers_helper.models.fetch import has_checksum  # the hub's library is needed only here
+
+    for holding in holdings(info):
+        folder = holding.folder
+        if not holding.is_complete:
+            yield Verdict(holding.part, 0, (_lack(info, holding),))
+            continue
+        problems = list(inspect_checkpoint(folder, holding.part).problems)
+        origin, added = origin_at(folder), ADDED_MODELS.find(info.name)
+        checked = len(origin.sums) if origin else 0
+        if origin is not None:
+            problems += _copy_problems(folder, origin.sums, on_bytes)
+        elif added is not None and added.copy == str(folder) and not problems:
+            problems.append("The copy does not contain its origin; remove it and convert the model again.")
+        for file in sorted(folder.iterdir()) if folder.is_dir() else ():  # a single file has no checksum
+            if file.is_file() and file.is_symlink():
+                checked += 1
+                if not has_checksum(file, file.resolve().name):
+                    problems.append(f"{file.name} has a wrong checksum; remove the model and get it again.")
+                on_bytes(file.stat().st_size)
+        yield Verdict(holding.part, checked, tuple(problems))
+
+
+def _lack(info: ModelInfo, holding: Holding) -> str:
+    """Return a sentence about a part that is not complete, with the remedy."""
+    if info.parts[holding.part].revision is None:
+        state = "is not complete in" if holding.here_bytes else "is not at"
+        return f"{holding.part} {state} {holding.folder}; {PUT_BACK}."
+    state = "is incomplete" if holding.here_bytes else "is not on this machine"
+    return f"{holding.part} {state}; download it with: python -m app models get {info.name}."
+
+
+def check_own_files(info: ModelInfo) -> None:
+    """Check that the parts of a model that cannot be downloaded are where the person had them.
+
+    Raises:
+        InputError: If one is not.
+    """
+    for holding in holdings(info):
+        if not holding.is_complete and info.parts[holding.part].revision is None:
+            raise InputError(_lack(info, holding), setting="model")
+
+
+def _copy_problems(
+    folder: Path, sums: Iterable[tuple[str, str]], on_bytes: Callable[[int], None]
+) -> Iterator[str]:
+    """Check the files of a converted copy, and yield a sentence about each that has changed."""
+    weights = weight_files(folder)
+    for name, checksum in sums:
+        file = folder / name
+        try:
+            is_same = has_copy_sum(file, checksum) if file in weights else file_sum(file) == checksum
+            on_bytes(file.stat().st_size)
+        except OSError as error:
+            yield f"{name} cannot be read ({error.strerror})."
+            continue
+        except NotWeights as error:
+            yield f"{name} {error}"
+            continue
+        if not is_same:
+            yield f"{name} has a wrong checksum; remove the copy and convert the model again."
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The files that the removal of a model deletes.
+
+    Attributes:
+        files: The files, by their part.
+        num_bytes: Their size.
+        kept: The models that still use a part, by the part's name.
+    """
+
+    files: dict[str, tuple[Path, ...]]
+    num_bytes: int
+    kept: dict[str, tuple[str, ...]]
+
+
+def plan_removal(info: ModelInfo) -> Removal:
+    """Return the removal of a model: its own parts, and shared parts that no other model uses.
+
+    Of an added model, only a converted copy is removed.
+
+    Raises:
+        InputError: If the model is neither from the hub nor an added one.
+    """
+    added = ADDED_MODELS.find(info.name)
+    if added is not None:
+        copied = _copied_files(Path(added.copy)) if added.copy else ()
+        return Removal({"transformer": copied} if copied else {}, _size(copied), {})
+    if any(info.parts[part].revision is None for part in PARTS):
+        raise InputError(
+            f"Model {info.name} is in {info.folder}; only downloaded models can be removed.",
+            "Remove its folder yourself if it is not needed any more.",
+            setting="model",
+        )
+    files: dict[str, tuple[Path, ...]] = {}
+    kept: dict[str, tuple[str, ...]] = {}
+    for holding in holdings(info):
+        users = tuple(name for name in holding.shared_with if _has_own_parts(find_model(name)))
+        found = tuple(file for file in sorted(holding.folder.glob("*")) if not file.is_dir())
+        found = tuple(dict.fromkeys([*found, *partial_files(holding.folder)]))
+        if users and found:
+            kept[holding.part] = users
+        elif found:
+            files[holding.part] = found
+    return Removal(files, sum(_size(group) for group in files.values()), kept)
+
+
+@confined
+def origin_at(folder: Path) -> Origin | None:
+    """Return the origin of a complete converted copy in a folder, or None."""
+    try:
+        if not (folder.is_dir() and is_complete(folder) and (files := weight_files(folder))):
+            return None
+        return origin_in(read_contents(files[0]).metadata)
+    except (OSError, ValueError):
+        return None
+
+
+def _copied_files(folder: Path) -> tuple[Path, ...]:
+    return () if origin_at(folder) is None else (*weight_files(folder), folder / "config.json")
+
+
+def _size(files: Iterable[Path]) -> int:
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
+def _has_own_parts(info: ModelInfo) -> bool:
+    """Return whether this machine has files of a model that no other model uses."""
+    return any(one.here_bytes and not one.shared_with for one in holdings(info))
+
+
+def remove(info: ModelInfo) -> Removal:
+    """Remove a model's files from the hub's cache, or an added model from its list, and return the removal.
+
+    Files that another snapshot of the repository uses, too, stay.
+
+    Raises:
+        InputError: If the model is neither from the hub nor an added one.
+        OSError: If a file cannot be removed.
+    """
+    removal = plan_removal(info)
+    added = ADDED_MODELS.find(info.name)
+    if added is not None:
+        _remove_added(added, removal)
+        return removal
+    for part, files in removal.files.items():
+        repository = repository_folder(info.parts[part])
+        blobs = {file.resolve() for file in files if file.is_symlink()}
+        for file in files:
+            file.unlink()
+        used = {link.resolve() for link in (repository / "snapshots").rglob("*") if link.is_symlink()}
+        for blob in blobs - used:
+            blob.unlink(missing_ok=True)
+        _drop_empty(files[0].parent, repository)
+    return removal
+
+
+def _remove_added(added: AddedModel, removal: Removal) -> None:
+    """Remove the converted copy of an added model, if it has one, and then its entry."""
+    for file in removal.files.get("transformer", ()):
+        file.unlink(missing_ok=True)
+    folder = Path(added.copy)
+    if added.copy and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+    ADDED_MODELS.remove(added.name)
+
+
+def _drop_empty(folder: Path, repository: Path) -> None:
+    """Remove a part's folder and its parents if they are empty, and its repository if no file is left."""
+    while folder != repository.parent and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+    blobs = repository / "blobs"
+    if blobs.is_dir() and not any(blobs.iterdir()):
+        blobs.rmdir()
+    if repository.is_dir() and not any(repository.iterdir()):
+        repository.rmdir()

@@ -1,0 +1,349 @@
+"""The sizes of a model's networks, from a table or from the headers of their files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.models.added import PUT_BACK
+from diffusers_helper.models.published import CONFIGS
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.strangers.confined import confined
+from diffusers_helper.strangers.limited_json import read_json
+from diffusers_helper.weights.folders import weight_files
+from diffusers_helper.weights.names import SCALE, is_beside, is_precise
+from diffusers_helper.weights.origin import origin_in
+from diffusers_helper.weights.reading import read_contents
+from diffusers_helper.weights.tensors import BITS, Contents, Tensor, count
+
+NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
+_WHOLE = ("float32", "float16", "bfloat16")
+_EIGHT_BIT = ("float8_e4m3fn", "float8_e5m2", "int8")
+_PUBLISHED_BYTES, _QUANTISED_COMPUTE_BYTES, _SCALE_BYTES = 2, 2, 4
+# The bytes that a value takes while blocks of GGUF are taken apart: halves, whole numbers and the result.
+GGUF_CAST_BYTES = 10
+# The lists of blocks in each network that can be streamed, in the order in which they run.
+BLOCKS = {
+    "transformer": ("transformer_blocks", "single_transformer_blocks"),
+    "text_encoder": ("layers",),
+}
+# The same lists in the layouts of HunyuanVideo's authors and of llama.cpp.
+_ORIGINAL = {
+    "double_blocks": "transformer_blocks", "single_blocks": "single_transformer_blocks", "blk": "layers",
+}  # fmt: skip
+# The sizes in a configuration that the plans need. A VAE with `base_dim` has others.
+_SIZES = {
+    "transformer": ("num_attention_heads", "attention_head_dim", "num_layers"),
+    "text_encoder": ("hidden_size", "intermediate_size", "num_hidden_layers"),
+    "text_encoder_2": ("hidden_size", "intermediate_size", "max_position_embeddings"),
+    "image_encoder": ("hidden_size", "intermediate_size", "image_size", "patch_size"),
+    "vae": ("layers_per_block", "block_out_channels"),
+}
+_CAUSAL_SIZES = ("base_dim", "num_res_blocks")
+_MOST_SIZE, _MOST_CONFIG = 2**20, 200_000
+_EMBEDDINGS = ("embed_tokens.weight", "token_embd.weight")  # only the rows in use are taken apart
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The sizes of a model's weights in the type that they have on the device.
+
+    Attributes:
+        name: The name of the network.
+        total_bytes: The size of all weights.
+        block_bytes: The size of each block that can be streamed, in the order in which the blocks run. All
+            other weights stay on the device while the model is in use.
+    """
+
+    name: str
+    total_bytes: int
+    block_bytes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if min((self.total_bytes, *self.block_bytes)) < 0 or sum(self.block_bytes) > self.total_bytes:
+            raise ValueError(f"{self.name}: blocks of {sum(self.block_bytes)} of {self.total_bytes} bytes")
+
+    @property
+    def fixed_bytes(self) -> int:
+        return self.total_bytes - sum(self.block_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One network, in the number format that it computes in.
+
+    Attributes:
+        weights: The sizes of its weights on the device.
+        config: The content of its config.json.
+        dtype_bytes: The bytes per value in the computation.
+        file_bytes: The size of its weights in the files.
+        cast_bytes: The largest memory that one layer's weight takes while it is cast for use; 0 if none is.
+    """
+
+    weights: Weights
+    config: Mapping[str, Any] = field(hash=False)
+    dtype_bytes: int
+    file_bytes: int
+    cast_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The values of some tensors, by how they can be stored on the device.
+
+    Attributes:
+        plain: The number of those that have the type that computes.
+        castable: The number of those that are cast to 8 bit if the job asks for it.
+        eight_bit: The number of those that are stored in 8 bit.
+        fixed_bytes: The size of those that always stay as they are, as the blocks of GGUF.
+        rows: The number of rows that get a scale each if they are cast to int8.
+    """
+
+    plain: int = 0
+    castable: int = 0
+    eight_bit: int = 0
+    fixed_bytes: int = 0
+    rows: int = 0
+
+    def __add__(self, other: _Values) -> _Values:
+        return _Values(
+            self.plain + other.plain, self.castable + other.castable, self.eight_bit + other.eight_bit,
+            self.fixed_bytes + other.fixed_bytes, self.rows + other.rows,
+        )  # fmt: skip
+
+    def num_bytes(self, width: int, storage: str) -> int:
+        """Return the size on the device.
+
+        Args:
+            width: The bytes of a value in the type that computes.
+            storage: The type of the weights that the job asks for (`request.WEIGHT_TYPES`).
+        """
+        castable = 1 if _is_eight_bit(storage) else width
+        eight_bit = 1 if storage == "default" else castable
+        scales = self.rows * _SCALE_BYTES if storage == "int8" else 0
+        values = self.plain * width + self.castable * castable + self.eight_bit * eight_bit
+        return values + self.fixed_bytes + scales
+
+
+def _is_eight_bit(storage: str) -> bool:
+    return storage == "int8" or storage.startswith("fp8")
+
+
+# The published weights, whose revisions are pinned, in 2 bytes each: the number of all values and of those in
+# each block that can be streamed. Of the transformer's, some can be cast to 8 bit.
+_DUAL = _Values(113_338_880, 226_492_416, rows=55_296)
+_SINGLE = _Values(28_345_600, 113_246_208, rows=24_576)
+_PUBLISHED: dict[str, tuple[_Values, tuple[_Values, ...]]] = {
+    "transformer": (_Values(3_743_446_080, 9_130_868_736, rows=2_119_680), (_DUAL,) * 20 + (_SINGLE,) * 40),
+    "text_encoder": (_Values(7_505_186_816), (_Values(218_112_000),) * 32),
+    "text_encoder_2": (_Values(123_060_480), ()),
+    "vae": (_Values(246_478_803), ()),
+    "image_encoder": (_Values(428_225_600), ()),
+}
+_PUBLISHED_LARGEST = 12288 * 3072  # the most values of a layer that can be cast
+
+
+def published_bytes(part: str) -> int:
+    """Return the size of a part's weights in the published models, in bytes; 0 for a part without weights."""
+    return _PUBLISHED[part][0].num_bytes(_PUBLISHED_BYTES, "default") if part in _PUBLISHED else 0
+
+
+def networks(
+    info: ModelInfo,
+    *,
+    on_cpu: bool,
+    widths: Mapping[str, int] = MappingProxyType({}),
+    places: Mapping[str, Path | None] = MappingProxyType({}),
+    weight_dtype: str = "default",
+) -> dict[str, Network]:
+    """Return all networks of a model, by the names of their parts.
+
+    Sizes are read from the files where these are on this machine. Otherwise they come from the table of the
+    published models.
+
+    Args:
+        info: The model.
+        on_cpu: Whether there is no GPU. Networks stored in fp16 then compute in other types
+            (`loaders.dtype_for`).
+        widths: The bytes per value of each network that does not compute in its stored type.
+        places: The folders or files of the parts that are on this machine.
+        weight_dtype: The type of the transformer's weights (`request.WEIGHT_TYPES`).
+
+    Raises:
+        LongtakeError: If a local model's files cannot be read.
+    """
+    found: dict[str, Network] = {}
+    for name in NETWORKS:
+        source = info.parts[name]
+        place = places.get(name) or Path(source.location, source.subfolder)
+        storage = weight_dtype if name == "transformer" else "default"
+        counted = (
+            count_values(name, place, source.config)
+            if place.exists() or source.config is not None
+            else _Counted(
+                *_PUBLISHED[name], CONFIGS[name], _PUBLISHED_BYTES, name != "transformer",
+                published_bytes(name), _PUBLISHED_LARGEST, 0,
+            )
+        )  # fmt: skip
+        found[name] = counted.network(name, widths.get(name), storage, on_cpu=on_cpu)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """The values of one network as its files have them.
+
+    Attributes:
+        total, blocks: The values in all, and in each block that can be streamed.
+        width: The bytes of a value in the type that computes.
+        is_half: Whether that is fp16.
+        file_bytes: The size of the weights in the files.
+        largest: The most values of a layer that can be cast.
+        largest_block: The most values of a layer in blocks of GGUF.
+        is_fixed: Whether the weights cannot be cast to another type.
+    """
+
+    total: _Values
+    blocks: tuple[_Values, ...]
+    config: Mapping[str, Any]
+    width: int
+    is_half: bool
+    file_bytes: int
+    largest: int
+    largest_block: int
+    is_fixed: bool = False
+
+    def network(self, name: str, width: int | None, storage: str, *, on_cpu: bool) -> Network:
+        """Return the network in the types that it is stored and computes in on the device.
+
+        Raises:
+            InputError: If the weights cannot be cast to the type that the job asks for.
+        """
+        if self.is_fixed and storage != "default":
+            raise InputError(
+                setting="weight_dtype", value=storage,
+                expected=f"default, as the {name} is stored in GGUF or with scales, which stays as it is",
+                remedy="Set `weight_dtype` to default, or choose another `model`.",
+            )  # fmt: skip
+        if width is None:
+            widened = on_cpu and self.is_half and name != "text_encoder"
+            own = 4 if widened else self.width
+            width = 2 if storage in ("bf16", "fp16") else own
+        total = self.total.num_bytes(width, storage)
+        blocks = tuple(block.num_bytes(width, storage) for block in self.blocks)
+        is_cast = _is_eight_bit(storage) or (self.total.eight_bit and storage == "default")
+        cast_bytes = max(self.largest * width if is_cast else 0, self.largest_block * GGUF_CAST_BYTES)
+        return Network(Weights(name, total, blocks), self.config, width, self.file_bytes, cast_bytes)
+
+
+@confined
+def count_values(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
+    """Return the values of a network, given its folder, or its file and its configuration.
+
+    Raises:
+        LongtakeError: If its files cannot be read.
+    """
+    try:
+        config = _checked(name, read_json(place / "config.json") if config is None else config)
+        contents = [read_contents(file) for file in weight_files(place)]
+    except (OSError, ValueError) as error:
+        if not place.exists():
+            remedy = f"{PUT_BACK[0].upper()}{PUT_BACK[1:]}."
+            raise LongtakeError(f"The {name} is not at {place}.", remedy) from error
+        raise LongtakeError(
+            f"{name} in {place} cannot be read ({error}).", "Download the model's files again."
+        ) from error
+    found = {key: tensor for one in contents for key, tensor in one.tensors.items()}
+    tensors = {key: one for key, one in found.items() if not is_beside(key)}
+    by_block: dict[tuple[int, int], _Values] = {}
+    total = _Values()
+    for key, tensor in tensors.items():
+        values = _values(key, tensor)
+        total += values
+        if block := _block_of(name, key):
+            by_block[block] = by_block.get(block, _Values()) + values
+    width, is_half = _compute_width(tensors.values(), contents)
+    return _Counted(
+        total, tuple(by_block[block] for block in sorted(by_block)), config, width, is_half,
+        sum(tensor.num_bytes for tensor in tensors.values()),
+        max((count(one.shape) for key, one in tensors.items() if _is_layer(key, one)), default=0),
+        max((count(one.shape) for key, one in tensors.items() if _is_in_blocks(key, one)), default=0),
+        any(SCALE.search(key) or one.dtype not in BITS for key, one in found.items()),
+    )  # fmt: skip
+
+
+def _checked(name: str, config: Any) -> dict[str, Any]:
+    """Return the configuration of a network, which is of unknown origin.
+
+    Raises:
+        ValueError: If it lacks a size that the plans need.
+    """
+    if not isinstance(config, Mapping):
+        raise ValueError("its config.json is no JSON object")
+    config = dict(cast(Mapping[str, Any], config))
+    if len(json.dumps(config)) > _MOST_CONFIG:
+        raise ValueError(f"its config.json has more than {_MOST_CONFIG} letters")
+    for key in _CAUSAL_SIZES if name == "vae" and "base_dim" in config else _SIZES[name]:
+        sizes = config.get(key) if key == "block_out_channels" else [config.get(key)]
+        if not isinstance(sizes, list) or not sizes or not all(map(_is_size, cast(list[Any], sizes))):
+            found = f"its config.json has {short_repr(config.get(key))} for {key}"
+            raise ValueError(f"{found}; expected a whole number from 1 to {_MOST_SIZE}")
+    return config
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 < value <= _MOST_SIZE
+
+
+def _is_layer(name: str, tensor: Tensor) -> bool:
+    return len(tensor.shape) == 2 and name.endswith(".weight")
+
+
+def _is_in_blocks(name: str, tensor: Tensor) -> bool:
+    """Return whether a tensor is taken apart as a whole when its layer computes."""
+    return tensor.dtype not in BITS and not name.endswith(_EMBEDDINGS)
+
+
+def _values(name: str, tensor: Tensor) -> _Values:
+    number = count(tensor.shape)
+    if SCALE.search(name):
+        return _Values(fixed_bytes=number * _SCALE_BYTES)
+    if tensor.dtype not in BITS:
+        return _Values(fixed_bytes=tensor.num_bytes)
+    if not _is_layer(name, tensor):
+        return _Values(plain=number)
+    rows = 0 if is_precise(name) else tensor.shape[0]
+    if tensor.dtype in _EIGHT_BIT:
+        return _Values(eight_bit=number, rows=rows)
+    return _Values(plain=number) if is_precise(name) else _Values(castable=number, rows=rows)
+
+
+def _block_of(part: str, name: str) -> tuple[int, int] | None:
+    """Return the place of a tensor's block: the number of its list, and its own; None outside of blocks."""
+    lists = BLOCKS.get(part, ())
+    for match in re.finditer(r"(?:^|\.)(\w+)\.(\d+)\.", name):
+        known = _ORIGINAL.get(match[1], match[1])
+        if known in lists:
+            return lists.index(known), int(match[2])
+    return None
+
+
+def _compute_width(tensors: Iterable[Tensor], contents: Iterable[Contents]) -> tuple[int, bool]:
+    """Return the bytes per value of the type that computes, and whether it is fp16."""
+    kinds: Counter[str] = Counter()
+    for tensor in tensors:
+        kinds[tensor.dtype] += count(tensor.shape)
+    if any(kind in _EIGHT_BIT or kind not in BITS for kind in kinds):
+        origin = next(filter(None, (origin_in(one.metadata) for one in contents)), None)
+        if origin is None:
+            return _QUANTISED_COMPUTE_BYTES, False
+        return BITS[origin.compute_dtype] // 8, origin.compute_dtype == "float16"
+    most = max(kinds, key=lambda kind: (kind in _WHOLE, kinds[kind]), default="float32")
+    return BITS[most] // 8, most == "float16"

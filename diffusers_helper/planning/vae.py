@@ -1,0 +1,255 @@
+"""The plans for encoding or decoding pictures or a video with a VAE in the available memory.
+
+They are made from integers, before anything is computed. The kinds of plans, in the order they are tried:
+
+1. whole: one pass over all frames, which is the reference.
+2. as a stream, if the VAE is causal and keeps what it needs of the past (Wan): one latent frame at a time.
+   The result is bit-identical to one pass, and the memory hardly depends on the video's length.
+3. either of these in tiles that overlap in space.
+4. in windows that overlap in time, if the VAE cannot stream (HunyuanVideo), whole or in tiles. diffusers and
+   FramePack decode in this way with this VAE; the values differ from those of one pass.
+
+The estimates are those of `planning.vae_estimates`, which the plans of a job use, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.families.vae_windows import OWN_CHUNK
+from diffusers_helper.planning.estimates import TILES
+from diffusers_helper.planning.profiles import Profile
+from diffusers_helper.planning.vae_estimates import VaeNeeds
+from diffusers_helper.units import gb_text
+
+Task = Literal["decode", "encode"]
+Time = Literal["whole", "stream", "windows"]
+Precision = Literal["auto", "fp32", "fp16", "bf16"]
+CHUNKS = (1, 2, 4, 8)
+# The PSNR of a decode against one pass over everything, by the side of tiles in pixels and by the windows'
+# chunk, measured with `benchmarks/vae_decode.py`. The cause of the difference is the normalisation over each
+# piece, and not the pieces' edges.
+_TILE_DB = {64: 35, 96: 35, 128: 36, 192: 39, 256: 45}
+_WINDOW_DB = {1: 30, 2: 31, 3: 33, 4: 34, 8: 38}
+_TILE_CASE, _WINDOW_CASE = "17 frames of 384x256 pixels", "41 frames of 128x128 pixels"
+# The sides and overlaps of tiles are multiples of this, the pixels per latent of Wan 2.2.
+_LATENT_PX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class VaeSettings:
+    """The user's settings for the VAE; None and "auto" leave the choice to the plan.
+
+    Attributes:
+        chunk: For a stream, the number of latent frames whose frames leave the device together, which does
+            not change the result. Otherwise the number of latent frames by which windows advance; None
+            means no windows if possible, and the VAE's own number of 3 otherwise.
+        tile_px: The side of the tiles in pixels; 0 for none.
+        largest_px: The side of the largest tiles to try if `tile_px` is None; None allows the whole picture.
+        fallback_px: The side of the largest tiles to try if the whole picture does not fit; None for any.
+        overlap: The least share of a tile that it has in common with its neighbour.
+        precision: The type of the computation; "auto" is the type of the weights. Normalisation always
+            computes in fp32, and if the result is not finite, everything is computed again in fp32.
+        memory_threshold: The share of the free memory that a plan may use.
+        cleanup_frequency: The number of pieces after which the allocator's unused memory is returned to the
+            driver; 0 for never.
+        batch: Whether as many items of a batch are decoded together as the memory allows.
+    """
+
+    chunk: int | None = None
+    tile_px: int | None = None
+    largest_px: int | None = None
+    fallback_px: int | None = None
+    overlap: float = 0.25
+    precision: Precision = "auto"
+    memory_threshold: float = 0.8
+    cleanup_frequency: int = 0
+    batch: bool = False
+
+    def __post_init__(self) -> None:
+        checks = {
+            "chunk": (self.chunk, self.chunk in (None, *CHUNKS), f"one of {CHUNKS}, or none"),
+            "tile_px": (self.tile_px, _is_tile(self.tile_px), "0, or a multiple of 32"),
+            "largest_px": (
+                self.largest_px,
+                _is_tile(self.largest_px) and self.largest_px != 0,
+                "a multiple of 32",
+            ),
+            "fallback_px": (
+                self.fallback_px,
+                _is_tile(self.fallback_px) and self.fallback_px != 0,
+                "a multiple of 32",
+            ),
+            "overlap": (self.overlap, 0 <= self.overlap <= 0.5, "0 to 0.5"),
+            "precision": (self.precision, self.precision in get_args(Precision), "auto, fp32, fp16 or bf16"),
+            "memory_threshold": (self.memory_threshold, 0 < self.memory_threshold <= 1, "0 to 1"),
+            "cleanup_frequency": (self.cleanup_frequency, self.cleanup_frequency >= 0, "0 or more"),
+        }
+        for name, (value, is_good, expected) in checks.items():
+            if not is_good:
+                raise InputError(f"{name} is {short_repr(value)}; expected {expected}.", f"Correct {name}.")
+
+
+def settings_for(profile: Profile) -> VaeSettings:
+    """Return the settings of the VAE that suit a machine."""
+    dtype = profile.vae_dtype.value
+    precision = "auto" if dtype == "stored" else dtype
+    return VaeSettings(precision=precision, largest_px=profile.vae_tile.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The side of tiles and their least overlap, in pixels; 0 for no tiles."""
+
+    side: int = 0
+    overlap: int = 0
+
+    @classmethod
+    def of(cls, side: int, share: float = 0.25) -> Tiles:
+        """Return tiles of this side with this share of overlap, rounded up to whole latents of any VAE."""
+        return cls(side, -(-int(side * share) // _LATENT_PX) * _LATENT_PX)
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """The size of a video: its latent frames, one for a picture, and its height and width in pixels."""
+
+    latents: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class VaePlan:
+    """One way to encode or decode a video.
+
+    Attributes:
+        task: Whether to encode or to decode.
+        time: How the frames are divided in time.
+        chunk: The same as in `VaeSettings`; 0 for all latent frames.
+        tiles: The tiles in space.
+        working_bytes: The memory that inputs, activations and outputs take on the device.
+        is_exact: Whether the result is that of one pass over everything.
+        reason: A sentence that explains the plan to the user.
+        batch: The number of items of a batch that are decoded together.
+    """
+
+    task: Task
+    time: Time
+    chunk: int
+    tiles: Tiles
+    working_bytes: int
+    is_exact: bool
+    reason: str
+    batch: int = 1
+
+
+def vae_plans(needs: VaeNeeds, video: Video, task: Task, settings: VaeSettings) -> tuple[VaePlan, ...]:
+    """Return all plans that the settings allow, in the order in which they are tried.
+
+    Args:
+        needs: The memory that the VAE takes, in the number format that it computes in.
+        video: The size of the video.
+        task: Whether to encode or to decode.
+        settings: The user's settings.
+    """
+    kinds: tuple[Time, ...] = ("stream",) if needs.has_stream else ("whole", "windows")
+    if not needs.has_stream and video.latents <= (settings.chunk or OWN_CHUNK) + 1:
+        kinds = ("whole",)
+    elif not needs.has_stream and settings.chunk:
+        kinds = ("windows",)
+    return tuple(
+        _plan(needs, video, task, time, tile, settings) for time in kinds for tile in _tiles(video, settings)
+    )
+
+
+def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -> tuple[VaePlan, ...]:
+    """Return the first plan that fits into the free memory, followed by the smaller ones to try after it.
+
+    Raises:
+        InputError: If no plan fits.
+    """
+    usable = int(free_bytes * settings.memory_threshold)
+    fitting = [plan for plan in plans if plan.working_bytes <= usable]
+    if not fitting:
+        least = min(plan.working_bytes for plan in plans)
+        raise InputError(
+            f"The VAE needs {gb_text(least, up=True)} GB to {plans[0].task} this; of "
+            f"{gb_text(free_bytes)} GB of free memory, {settings.memory_threshold:.0%} may be used.",
+            "Free memory, or choose smaller tiles or a smaller picture.",
+        )
+    first = fitting[0]
+    if settings.batch and first.time == "stream" and not first.tiles.side:
+        fitting[0] = replace(first, batch=max(1, usable // max(1, first.working_bytes)))
+    return tuple(plan for plan in fitting if plan.working_bytes <= first.working_bytes)
+
+
+def tile_loss(tile_px: int) -> str:
+    """Return a phrase for the PSNR of decoding in tiles of this size, and how it was measured."""
+    return f"about {_db(_TILE_DB, tile_px)} dB against one piece (with the bundled VAE at {_TILE_CASE})"
+
+
+def window_loss(chunk: int) -> str:
+    """Return the same kind of phrase for temporal windows that advance by this number of latent frames."""
+    return f"about {_db(_WINDOW_DB, chunk)} dB against one pass (with the bundled VAE at {_WINDOW_CASE})"
+
+
+def _is_tile(side: int | None) -> bool:
+    return side is None or (side >= 0 and side % 32 == 0)
+
+
+def _tiles(video: Video, settings: VaeSettings) -> tuple[int, ...]:
+    """Return the sides of tiles to try; 0 means no tiles, and replaces sides that cover the picture."""
+    side = max(video.height, video.width)
+    if settings.tile_px is not None:
+        return (settings.tile_px if settings.tile_px < side else 0,)
+    if settings.largest_px is not None and settings.largest_px < side:
+        return (settings.largest_px, *(tile for tile in TILES if tile < settings.largest_px))
+    most = settings.fallback_px or side
+    first = (most,) if most < side and most not in TILES else ()
+    return (0, *first, *(tile for tile in TILES if tile < side and tile <= most))
+
+
+def _plan(needs: VaeNeeds, video: Video, task: Task, time: Time, tile: int, settings: VaeSettings) -> VaePlan:
+    estimate = needs.decode_bytes if task == "decode" else needs.encode_bytes
+    height, width = (min(side, tile or side) for side in (video.height, video.width))
+    chunk = 0 if time == "whole" else settings.chunk or (1 if time == "stream" else OWN_CHUNK)
+    # A window has two latent frames more than the chunk: a lead-in, and one shared with the next window.
+    at_once = video.latents if time == "whole" else min(video.latents, chunk + 2 * (time == "windows"))
+    working = estimate(at_once, height, width, video.latents)
+    is_measured = task == "decode" and time != "stream"
+    frames = needs.stride * (at_once - 1) + 1
+    reason = _reason(time, at_once, frames, video.latents, tile, settings.precision, is_measured=is_measured)
+    is_exact = not tile and time != "windows"
+    tiles = Tiles.of(tile, settings.overlap)
+    return VaePlan(task, time, chunk, tiles, working, is_exact, reason)
+
+
+def _reason(
+    time: Time, at_once: int, frames: int, latents: int, tile: int, precision: Precision, *, is_measured: bool
+) -> str:
+    """Return a sentence on how the plan works, and on its PSNR against one pass if that was measured."""
+    how = {
+        "whole": "All frames in one pass",
+        "stream": "One latent frame after the other" if latents > 1 else "Each picture by itself",
+        "windows": f"In windows of {frames} frames, which is approximate",
+    }[time]
+    costs = [_db(_WINDOW_DB, at_once - 2)] if time == "windows" else []
+    if tile:
+        how += f", in tiles of {tile} pixels"
+        costs.append(_db(_TILE_DB, tile))
+    if precision in ("fp16", "bf16"):
+        how += f", rounded as {precision}"
+    if not costs:
+        return f"{how}." if precision in ("fp16", "bf16") else f"{how}: exact."
+    if not is_measured:
+        return f"{how}. The result differs slightly from that of one pass; the difference was not measured."
+    return f"{how}: about {min(costs)} dB against one pass, measured with the bundled model's VAE."
+
+
+def _db(measured: Mapping[int, int], size: int) -> int:
+    """Return the PSNR of the largest measured size up to this one, or of the smallest measured size."""
+    return max((db for known, db in measured.items() if known <= size), default=min(measured.values()))

@@ -1,0 +1,255 @@
+"""Branches, which are new jobs that begin with the finished sections of another one and then differ from it.
+
+A branch gives the same bytes as a job that makes all of these sections itself with the same settings for
+each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.families.packing import FPS, MAX_SECONDS, WINDOW, count_sections
+from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage, Span
+from diffusers_helper.provenance.recorded import names_of
+from diffusers_helper.provenance.vae_record import read_uses, write_uses
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.strangers.limited_json import plain_json
+
+SECTION_SECONDS = 4 * WINDOW / FPS
+
+_WHY_FIXED: dict[str, str] = {
+    "image": "The kept sections begin or end at this picture.",
+    "crop": "The kept sections begin or end at this picture.",
+    "mode": "The kept sections were made in this order.",
+    "resolution": "All frames of a video have one size.",
+    "model": "The kept sections are latents of this model, which another one would decode differently.",
+    "crf": "The kept sections were already encoded with it.",
+    "lora": "The kept sections were made with it, or without one.",
+}
+
+
+def may_differ() -> tuple[str, ...]:
+    """Return the names of the settings that a branch may change."""
+    return names_of("section", "memory")
+
+
+def why_fixed(name: str) -> str | None:
+    """Return the reason why a branch cannot change a setting, or None if it can."""
+    if name in may_differ():
+        return None
+    work = "already decoded" if name in names_of("vae") else "made"
+    return _WHY_FIXED.get(name, f"The kept sections were {work} with it.")
+
+
+def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> None:
+    """Check that a branch may make these changes.
+
+    Args:
+        request: The settings of the kept sections.
+        changes: The settings to change.
+
+    Raises:
+        InputError: If a setting would change that must stay the same.
+    """
+    for name, value in changes.items():
+        reason = why_fixed(name)
+        if reason and value != getattr(request, name, None):
+            raise InputError(
+                f"A branch cannot change `{name}`. {reason}", "Leave it as it is, or make a new video.",
+                setting=name,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A new job that begins with the first sections of another job.
+
+    Attributes:
+        request: The settings of the new job.
+        lineage: The origin of its first sections.
+        parent: The folder of the other job.
+    """
+
+    request: GenerationRequest
+    lineage: Lineage
+    parent: JobFolder
+
+    def fill(self, folder: JobFolder) -> None:
+        """Fill the new job's folder with the kept files and the lineage.
+
+        The files are hard links to those of the parent if possible. Finished files never change, so the links
+        stay valid, even if the parent is removed.
+
+        Raises:
+            OSError: If a file cannot be written.
+        """
+        kept = self.lineage.kept
+        sections = [_section(number) for number in range(1, kept + 1)]
+        # The last kept section is decoded again, since some of its frames are blended with the next section.
+        whole = [f"{number:04}.mp4" for number in range(1, kept)]
+        sums = _sums(self.parent, whole)
+        _share(self.parent.sections, folder.sections, sections)
+        _share(self.parent.segments, folder.segments, list(sums))
+        _share(self.parent.thumbs, folder.thumbs, [f"{number:04}.webp" for number in range(1, kept)])
+        facts = (self.parent.encodings, self.parent.overflow, self.parent.weight_type)
+        _share(self.parent.path, folder.path, [file.name for file in facts])
+        if sums:
+            write_atomic(folder.sums, json.dumps(sums, indent=1).encode())
+        uses = tuple(use for use in read_uses(self.parent.vae) if use.section < max(kept, 1))
+        if uses:
+            write_uses(folder.vae, uses)
+        self.lineage.write(folder.lineage)
+
+
+def count_kept(folder: JobFolder) -> int:
+    """Return the number of finished sections from the first one on, without a gap."""
+    number = 0
+    while (folder.sections / _section(number + 1)).is_file():
+        number += 1
+    return number
+
+
+def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Mapping[str, Any]) -> Branch:
+    """Return the branch that keeps the first sections of a job, in the order of making.
+
+    Args:
+        folder: The job's folder. The job may be unfinished.
+        request: The job's settings.
+        keep: The number of sections to keep.
+        changes: The settings to change for the sections after them.
+
+    Raises:
+        InputError: If the sections cannot be kept, or a change is not possible.
+    """
+    found = count_kept(folder)
+    most = min(found, count_sections(request.seconds) - (request.mode == "inverted"))
+    if most < 1:
+        raise InputError(_nothing_to_keep(folder, request, found), "Make a new video instead.")
+    if not 1 <= keep <= most:
+        raise InputError(
+            f"{keep} sections of job {folder.job} are to be kept; expected a number from 1 to {most}.",
+            "Keep another number of sections.",
+        )
+    check_changes(request, changes)
+    given = {name: value for name, value in changes.items() if name in may_differ()}
+    new = replace(request, **given)
+    if count_sections(new.seconds) <= keep:
+        raise InputError(
+            f"The video would have {count_sections(new.seconds)} sections, of which {keep} are kept; "
+            "expected at least one new section.",
+            "Choose a longer video, or keep fewer sections.",
+            setting="seconds",
+        )
+    before = Lineage.read(folder.lineage)
+    spans = [replace(span, last=min(span.last, keep)) for span in before.spans if span.last < keep]
+    following = before.request_for(keep, request)
+    lineage = Lineage((*spans, Span.of(keep, following)), folder.job, keep)
+    lineage.sections(new)  # raises an error if the spans do not fit
+    return Branch(_as_it_was_decoded(new, folder), lineage, folder)
+
+
+def extension(
+    folder: JobFolder, request: GenerationRequest, seconds: float, changes: Mapping[str, Any] | None = None
+) -> Branch:
+    """Return the branch that makes a finished video longer.
+
+    A forward video continues after its end. An inverted one gets a new, longer beginning in place of the
+    section that starts with the picture.
+
+    Args:
+        folder: The job's folder.
+        request: The job's settings.
+        seconds: The time to add. It is rounded to whole sections, at least one.
+        changes: Further settings to change for the new sections.
+
+    Raises:
+        InputError: If the video is not finished, would become too long, or a change is not possible.
+    """
+    sections = count_sections(request.seconds)
+    if count_kept(folder) < sections:
+        raise InputError(
+            f"Job {folder.job} is not finished; expected a finished video.",
+            "Let it finish, or branch from one of its sections.",
+        )
+    longest = count_sections(MAX_SECONDS)
+    total = sections + max(1, round(seconds / SECTION_SECONDS)) if seconds > 0 else 0
+    if not sections < total <= longest:
+        raise InputError(
+            f"The video has {sections} of at most {longest} sections, and {seconds:g} s were to be added; "
+            f"expected more than 0 and at most {max(0, longest - sections) * SECTION_SECONDS:g} s.",
+            "Choose another number of seconds.",
+            setting="seconds",
+        )
+    keep = sections if request.mode == "forward" else sections - 1
+    return branch(folder, request, keep, {**(changes or {}), "seconds": round(total * SECTION_SECONDS, 3)})
+
+
+def kept_words(request: GenerationRequest, keep: int) -> str:
+    """Return a sentence for the user that says which part of the video a branch keeps."""
+    seconds = f"{keep * SECTION_SECONDS:.1f} s"
+    if request.mode == "forward":
+        return f"The first {seconds} of the video are kept, and the rest is made anew."
+    return (
+        f"The last {seconds} of the video are kept, because the end is made before the beginning; the part "
+        "before them is made anew."
+    )
+
+
+def _nothing_to_keep(folder: JobFolder, request: GenerationRequest, found: int) -> str:
+    if not found:
+        return f"Job {folder.job} has no finished section; expected at least one to keep."
+    return (
+        f"The only section of job {folder.job} begins with the picture, so no section can be made before it; "
+        "expected an inverted job with at least two sections."
+    )
+
+
+def _as_it_was_decoded(request: GenerationRequest, folder: JobFolder) -> GenerationRequest:
+    """Return the request with the settings that the VAE used in the parent, which its plan may have set."""
+    uses = read_uses(folder.vae)
+    chosen = (
+        {f"vae_{name}": getattr(uses[-1], name) for name in ("tile", "precision", "chunk")} if uses else {}
+    )
+    return replace(request, **{name: value for name, value in chosen.items() if name in SETTINGS})
+
+
+def _section(number: int) -> str:
+    return f"{number:04}.safetensors"
+
+
+def read_sums(file: Path) -> dict[str, str]:
+    """Return the checksums of a job's segments by file name; none if they are missing or cannot be read."""
+    try:
+        sums: Any = plain_json(read_file(file))
+    except (OSError, ValueError):
+        return {}
+    found = cast(dict[object, object], sums if isinstance(sums, dict) else {})
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def _sums(folder: JobFolder, names: list[str]) -> dict[str, str]:
+    """Return the checksums of the segments up to the first that has none."""
+    found = read_sums(folder.sums)
+    return {name: found[name] for name in itertools.takewhile(found.__contains__, names)}
+
+
+def _share(source: Path, target: Path, names: list[str]) -> None:
+    """Link the existing files of these names from one folder to another, or copy them without hard links."""
+    for name in names:
+        if not (source / name).is_file():
+            continue
+        target.mkdir(exist_ok=True)
+        try:
+            os.link(source / name, target / name)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(source / name, target / name)

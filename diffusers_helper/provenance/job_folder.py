@@ -1,0 +1,79 @@
+"""The layout of `outputs/<job>/`, which holds everything about a job."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def new_job_id() -> str:
+    """Return an id that sorts by time and is safe as a file name: `20261121-081530-3f9a`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+class _Inside:
+    """A descriptor for a path inside a job's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: JobFolder, kind: type[JobFolder]) -> Path:
+        return folder.path / self._name
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """The paths inside one job's folder. Creating this object does not create any files."""
+
+    path: Path
+
+    input = _Inside("input.png")  # the start picture, upright, opaque and in RGB
+    request = _Inside("request.json")
+    events = _Inside("events.jsonl")
+    states = _Inside("states.jsonl")  # the job's states, one line per change; the last one is in force
+    memory = _Inside("memory.json")  # the memory of each stage on the device, planned and measured
+    log = _Inside("job.log")  # the engine's text log for the job; see `output.job_log`
+    vae = _Inside("vae.json")  # the settings with which the VAE has worked; see `output.vae_record`
+    lineage = _Inside("lineage.json")  # the origin of a branch's first sections; see `output.lineage`
+    encodings = _Inside("encodings.safetensors")  # the encodings of prompt and picture
+    overflow = _Inside("vae_fp32")  # exists if the VAE has overflowed in this job, and so computes in fp32
+    weight_type = _Inside("weight_type")  # the type of the weights that the job has chosen itself
+    shortage = _Inside("shortage.json")  # exists after deaths for lack of memory; see `planning.crash_record`
+    engine_errors = _Inside("engine_errors.txt")  # the last lines that engines wrote before they died
+    report = _Inside("report.txt")  # the problem report of a job that failed on the command line
+    sections = _Inside("sections")  # the latents, `0001.safetensors` and so on, in order of making
+    segments = _Inside("segments")
+    sums = _Inside("segments/sums.json")  # the checksums of segments and of the last versions
+    preview = _Inside("preview")
+    thumbs = _Inside("thumbs")  # small pictures of sections, `0001.webp` and so on, in order of making
+    captures = _Inside("captures")  # the inputs and outputs of stages, for debugging; see `output.capture`
+    video = _Inside("video.mp4")  # the finished video, or the part of it that a cancelled job has made
+
+    @classmethod
+    def new(cls, outputs: Path) -> JobFolder:
+        """Return a folder with a new id, without creating it."""
+        folder = cls(outputs / new_job_id())
+        while folder.path.exists():  # another job of the same second has drawn the same number
+            folder = cls(outputs / new_job_id())
+        return folder
+
+    @property
+    def job(self) -> str:
+        return self.path.name
+
+    @property
+    def checkpoints(self) -> int:
+        """Return the number of results that need not be computed again when the job is resumed."""
+        return self.encodings.exists() + len(list(self.sections.glob("[0-9]*.safetensors")))
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether an engine has written anything to the folder."""
+        return self.segments.exists() or self.checkpoints > 0
+
+    def remove_leftovers(self) -> None:
+        """Remove the unfinished files of a process that died. No process may be writing to the folder."""
+        for leftover in self.path.rglob(".*.tmp"):
+            leftover.unlink(missing_ok=True)

@@ -1,0 +1,196 @@
+"""The lineage of a branch, which is a video whose first sections were made with other settings than the rest.
+
+A section's latents depend on its own settings and on the sections made before it. So the request of a branch
+and the spans of its earlier sections determine the video, which can be made again from them alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, cast
+
+from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.families.packing import SectionPlan, count_sections, plan_sections
+from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.machine.storage import is_storage_trouble
+from diffusers_helper.provenance.recorded import later_defaults, names_of, recorded
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.strangers.limited_json import plain_json
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A run of consecutive sections with the same settings, which begins after the end of the previous span.
+
+    Attributes:
+        last: The number of its last section, in the order of making.
+        settings: The recorded settings of its sections; in forward order without the length, which has no
+            effect.
+    """
+
+    last: int
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, last: int, request: GenerationRequest) -> Self:
+        """Return the span up to section `last` with the settings of a request."""
+        settings = recorded(request, "section")
+        if request.mode == "forward":
+            del settings["seconds"]
+        return cls(last, settings)
+
+    def over(self, request: GenerationRequest) -> GenerationRequest:
+        """Return a request with the settings of this span in place of its own."""
+        return replace(request, **{**later_defaults("section"), **self.settings})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the span as a dict for JSON."""
+        return {"sections": self.last, "settings": dict(self.settings)}
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        """Return the span of a dict that `to_dict` wrote.
+
+        Raises:
+            InputError: If the data is not a valid span.
+        """
+        fields: dict[str, Any] = cast(Any, data) if isinstance(data, dict) else {}
+        last, settings = fields.get("sections"), fields.get("settings")
+        if not isinstance(last, int) or last < 1 or not isinstance(settings, dict):
+            shown = short_repr(cast(object, data))
+            raise InputError(
+                f"An earlier span of sections is {shown}; expected its last section and its settings.",
+                "Use the file that Longtake wrote.",
+            )
+        settings = cast(dict[str, Any], settings)
+        known = names_of("section")
+        if unknown := sorted(set(settings) - set(known)):
+            raise InputError(
+                f"{short_repr(unknown[0])} is not a setting of an earlier span; expected some of "
+                f"{', '.join(known)}.",
+                "Use the file that Longtake wrote.",
+            )
+        return cls(last, {name: SETTINGS[name].check(value) for name, value in settings.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The origin of a job's first sections; empty for a job that is not a branch.
+
+    Attributes:
+        spans: The spans before the sections with the job's own settings, in order.
+        parent: The id of the job that this one was branched from; "" if it was made from a recipe.
+        kept: The number of sections whose files were copied from the parent.
+    """
+
+    spans: tuple[Span, ...] = ()
+    parent: str = ""
+    kept: int = 0
+
+    def request_for(self, number: int, request: GenerationRequest) -> GenerationRequest:
+        """Return the request with the settings of one section."""
+        for span in self.spans:
+            if number <= span.last:
+                return span.over(request)
+        return request
+
+    def requests(self, request: GenerationRequest) -> tuple[GenerationRequest, ...]:
+        """Return the requests with the settings of each span, followed by the job's own."""
+        return (*(span.over(request) for span in self.spans), request)
+
+    def root(self, request: GenerationRequest) -> GenerationRequest:
+        """Return the request for the first section, whose seed also determines the picture's latent."""
+        return self.request_for(1, request)
+
+    def texts(self, request: GenerationRequest) -> tuple[str, ...]:
+        """Return the prompts of all sections, each once."""
+        texts = (text for one in self.requests(request) for text in one.texts)
+        return tuple(dict.fromkeys(texts))
+
+    def before(self, number: int) -> tuple[Span, ...]:
+        """Return the spans that end before a section."""
+        return tuple(span for span in self.spans if span.last < number)
+
+    def sections(self, request: GenerationRequest) -> SectionPlan:
+        """Return the plan of the video's sections, in which earlier spans keep the plan for their own length.
+
+        Raises:
+            InputError: If the spans do not fit the request.
+        """
+        self._check(request)
+        plan = plan_sections(request.seconds, mode=request.mode)
+        if request.mode == "forward" or not self.spans:
+            return plan
+        earlier = [
+            plan_sections(self.request_for(section.number, request).seconds, mode=request.mode)[
+                section.number - 1
+            ]
+            for section in plan.sections[: self.spans[-1].last]
+        ]
+        placed = tuple(
+            replace(section, padding=before.padding, indices=before.indices)
+            for section, before in zip(plan.sections, earlier, strict=False)
+        )
+        return replace(plan, sections=placed + plan.sections[len(placed) :])
+
+    def _check(self, request: GenerationRequest) -> None:
+        total, last = count_sections(request.seconds), 0
+        for span in self.spans:
+            own = count_sections(span.settings.get("seconds", request.seconds))
+            most = min(total, own) - 1
+            if not last < span.last <= most:
+                raise InputError(
+                    f"An earlier span ends with section {span.last}; expected a section from {last + 1} to "
+                    f"{most}.",
+                    "Choose a longer video, or keep fewer sections.",
+                    setting="seconds",
+                )
+            last = span.last
+
+    def to_json(self) -> str:
+        """Return the content of a job's `lineage.json`."""
+        spans = [span.to_dict() for span in self.spans]
+        data = {"parent": self.parent, "kept": self.kept, "spans": spans}
+        return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+    def write(self, file: Path) -> None:
+        """Write `lineage.json`, unless the lineage is empty."""
+        if self != Lineage():
+            write_atomic(file, self.to_json().encode() + b"\n")
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Return the lineage in a file, or an empty one if the file does not exist.
+
+        Raises:
+            InputError: If the file is damaged.
+            OSError: If the disk is out of reach.
+        """
+        if not os.path.lexists(file):
+            return cls()
+        try:
+            data = plain_json(read_file(file))
+            spans = tuple(Span.from_dict(item) for item in data["spans"])
+            return cls(spans, str(data["parent"]), int(data["kept"]))
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            if is_storage_trouble(error):
+                raise
+            raise InputError(
+                f"{file} is damaged ({error}); expected the origin of a branch.", "Make the branch again."
+            ) from error
+
+
+def joined(spans: Sequence[Span], request: GenerationRequest) -> tuple[Span, ...]:
+    """Return the spans without those that have the same settings as the next span, or as the request."""
+    kept: list[Span] = []
+    following = Span.of(0, request).settings
+    for span in reversed(spans):
+        settings = Span.of(0, span.over(request)).settings
+        if settings != following:
+            kept.append(Span(span.last, settings))
+            following = settings
+    return tuple(reversed(kept))

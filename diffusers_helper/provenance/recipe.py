@@ -1,0 +1,299 @@
+"""The recipe of a video, which is all that determines its pixels, as JSON, and the start picture.
+
+The same recipe gives the same bytes on the same machine with the same software. The limits of memory and the
+job's name, paths and times are not part of it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Self, cast
+
+from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.provenance.lineage import Lineage, Span, joined
+from diffusers_helper.provenance.metadata import MAX_TEXT, Carried, read_carried, with_recipe
+from diffusers_helper.provenance.recorded import recorded
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.strangers.confined import confined
+from diffusers_helper.strangers.limited_json import parse_json
+
+VERSION = 1
+# A recipe has this setting only where it is not empty. It names files without their folders, with checksums.
+_LORA = "lora"
+# The prefix of the VAE's settings. A recipe has the plan's choice of them.
+_VAE = "vae_"
+_MOST_NOTICES, _MOST_VERSIONS = 20, 50
+_MOST_PARTS = 1000  # spans or uses of the VAE, which are as many as sections at most
+_KNOWN = ("recipe", "settings", "earlier", "vae", "made_with")
+
+
+@dataclass(frozen=True, slots=True)
+class VaeUse:
+    """The settings with which the VAE has worked from one section on.
+
+    Attributes:
+        section: The number of the section; 0 for the start picture.
+        tile: The side of the tiles in pixels, or the smallest side that covers the picture with one tile.
+        precision: "fp32", "fp16" or "bf16".
+        chunk: The number of latent frames by which the VAE's windows advance.
+    """
+
+    section: int
+    tile: int
+    precision: str
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The recipe of a video.
+
+    Attributes:
+        settings: The settings by name, without the picture.
+        spans: The earlier spans of sections, which have other settings.
+        vae: The settings with which the VAE has worked, in order of sections.
+        made_with: The versions of the software and the identity of the model, for information.
+        picture: The start picture as a PNG file, cropped to the size of the video; None if there is none.
+        notices: Sentences for the user about parts of a file that could not be used.
+    """
+
+    settings: Mapping[str, Any]
+    spans: tuple[Span, ...] = ()
+    vae: tuple[VaeUse, ...] = ()
+    made_with: Mapping[str, str] | None = None
+    picture: bytes | None = None
+    notices: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        request: GenerationRequest,
+        spans: Sequence[Span],
+        vae: Sequence[VaeUse],
+        *,
+        model: str | None,
+        side: int,
+        made_with: Mapping[str, str],
+        picture: bytes,
+        lora: str = "",
+    ) -> Self:
+        """Return the recipe of a job.
+
+        Args:
+            request: The job's settings.
+            spans: The earlier spans of its sections.
+            vae: The settings with which the VAE has worked.
+            model: The registered name of the model; None for a folder, whose path is private.
+            side: The resolution in effect.
+            made_with: The versions of the software and the identity of the model.
+            picture: The start picture in the size of the video, as PNG.
+            lora: The setting of that name, with names and checksums in place of paths.
+        """
+        settings = recorded(request, "section", "video")
+        if lora:
+            settings[_LORA] = lora
+        settings["resolution"] = side
+        if model is None:
+            del settings["model"]
+        return cls(settings, joined(spans, request), tuple(vae), made_with, picture)
+
+    @property
+    def lineage(self) -> Lineage:
+        """Return the lineage of a job that makes the video again."""
+        return Lineage(self.spans)
+
+    def to_json(self) -> str:
+        """Return the recipe as JSON, without its picture."""
+        data = {
+            "recipe": VERSION,
+            "settings": dict(self.settings),
+            "earlier": [span.to_dict() for span in self.spans],
+            "vae": [asdict(use) for use in self.vae],
+            "made_with": dict(self.made_with or {}),
+        }
+        return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+    def into_png(self, png: bytes) -> bytes:
+        """Return the content of a PNG file with this recipe added; its own picture is unchanged.
+
+        Raises:
+            ValueError: If `png` is not a PNG file.
+        """
+        return with_recipe(png, self.to_json(), self.picture)
+
+    def request(self, image: str, **changes: Any) -> GenerationRequest:
+        """Return the request that makes the video again.
+
+        Args:
+            image: The path of the start picture.
+            changes: The settings to change. In a branched video they apply to the last span.
+
+        Raises:
+            InputError: If a change cannot be used, or the recipe is for a model in a folder and no model is
+                given.
+        """
+        if "model" not in {**self.settings, **changes}:
+            raise InputError(
+                "The recipe is for a model in a folder, but does not say where it is; expected `model`.",
+                "Set `model` to the folder with the model's parts.",
+                setting="model",
+            )
+        return GenerationRequest.from_dict({**self.settings, "image": image, **changes})
+
+
+def read_recipe(source: Path | bytes) -> Recipe:
+    """Read a recipe from an MP4 or PNG file of Longtake, from a recipe's JSON, or from a `request.json`.
+
+    Pictures and video are not decoded, and sizes are limited. Unknown and unusable settings are left out,
+    with a sentence in `Recipe.notices`.
+
+    Args:
+        source: The path of the file, or its content.
+
+    Raises:
+        InputError: If the file cannot be read, is damaged or carries no recipe.
+    """
+    if isinstance(source, bytes):
+        return _read(io.BytesIO(source), "The file")
+    return read_recipe_file(source)
+
+
+@confined
+def read_recipe_file(path: Path) -> Recipe:
+    """Read a recipe from a file; see `read_recipe`."""
+    try:
+        with path.open("rb") as file:
+            return _read(file, path.name)
+    except OSError as error:
+        raise InputError(
+            f"{path.name} cannot be read ({error.strerror}); expected a file with a recipe.",
+            "Check the path.",
+        ) from error
+
+
+def _read(file: BinaryIO, name: str) -> Recipe:
+    carried = read_carried(file)
+    if carried is None:
+        file.seek(0)
+        carried = Carried(text=file.read(MAX_TEXT + 1))
+    if carried.text is None:
+        raise _no_recipe(name, "it was not made by Longtake, or another program has rewritten it")
+    return replace(_parsed(carried.text, name), picture=carried.picture)
+
+
+def _parsed(text: bytes, name: str) -> Recipe:
+    if len(text) > MAX_TEXT:
+        raise _no_recipe(name, f"it has more than {MAX_TEXT // 2**20} MiB of text")
+    try:
+        data: Any = parse_json(text, constant=_refuse_constant)
+    except ValueError as error:
+        raise _no_recipe(name, f"it is not JSON: {str(error)[:100]}") from error
+    if not isinstance(data, dict):
+        raise _no_recipe(name, "it is not a JSON object")
+    data = cast(dict[str, Any], data)
+    if "recipe" not in data:
+        if not data.keys() & SETTINGS.keys():
+            raise _no_recipe(name, "it has none of the settings of a video")
+        settings, notices = _settings(data, known=("image",))
+        return Recipe(settings, notices=_shortened(notices))
+    found, notices = data.get("settings"), list[str]()
+    if data["recipe"] != VERSION:
+        notices.append(
+            f"The recipe has version {short_repr(data['recipe'])}, and this program knows version {VERSION}; "
+            "the video may differ from the original."
+        )
+    for key in [key for key in data if key not in _KNOWN]:
+        notices.append(f"The recipe has {short_repr(key)}, which this version does not know; it is left out.")
+    if not isinstance(found, dict):
+        raise _no_recipe(name, "it has no settings")
+    settings, more = _settings(cast(dict[str, Any], found))
+    uses, vae_notices = _vae_uses(data.get("vae"))
+    for use in uses[-1:]:
+        chosen = {_VAE + key: value for key, value in asdict(use).items() if _VAE + key in SETTINGS}
+        checked, worse = _settings(chosen)
+        settings |= checked
+        more += worse
+    spans, span_notices = _spans(data.get("earlier"))
+    made_with = data.get("made_with")
+    versions = cast(dict[str, Any], made_with) if isinstance(made_with, dict) else {}
+    return Recipe(
+        settings, spans, uses,
+        {key[:200]: str(value)[:200] for key, value in list(versions.items())[:_MOST_VERSIONS]},
+        notices=_shortened([*notices, *more, *vae_notices, *span_notices]),
+    )  # fmt: skip
+
+
+def _shortened(notices: Sequence[str]) -> tuple[str, ...]:
+    """Return the first notices, and the number of the others."""
+    if len(notices) <= _MOST_NOTICES:
+        return tuple(notices)
+    left = len(notices) - _MOST_NOTICES
+    return (*notices[:_MOST_NOTICES], f"The same is true of {left} further entries of the file.")
+
+
+def _settings(data: Mapping[str, Any], known: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that can be used, and a notice for each of the others."""
+    settings, notices = dict[str, Any](), list[str]()
+    for name, value in data.items():
+        if name in known:
+            continue
+        if name not in SETTINGS or name == "image":
+            notices.append(
+                f"The file has the setting {short_repr(name)} ({short_repr(value)}), which this version does "
+                "not know; it is left out."
+            )
+            continue
+        try:
+            settings[name] = SETTINGS[name].check(value)
+        except InputError as error:
+            notices.append(f"{error.message} The default is used instead.")
+    return settings, notices
+
+
+def _vae_uses(data: object) -> tuple[tuple[VaeUse, ...], list[str]]:
+    try:
+        uses = tuple(VaeUse(**item) for item in cast(Any, data or []))
+        values: list[Any] = [value for use in uses for value in (use.section, use.tile, use.chunk)]
+        kinds = {use.precision for use in uses}
+        if len(uses) > _MOST_PARTS or not all(isinstance(value, int) for value in values):
+            raise TypeError("it is not a number, or there are too many")
+        if not kinds <= {"fp32", "fp16", "bf16"}:
+            raise TypeError("it is not a precision")
+    except TypeError:
+        return (), ["This version does not know the form of the recipe's VAE entries; they are left out."]
+    if len(uses) < 2:
+        return uses, []
+    changed = ", ".join(f"from section {use.section} on {use.tile} pixels, {use.precision}" for use in uses)
+    return uses, [
+        f"The VAE's tiles or precision changed within this video ({changed}), because memory ran out or "
+        "values overflowed. A video made from this recipe uses the last ones throughout and differs slightly."
+    ]
+
+
+def _spans(data: object) -> tuple[tuple[Span, ...], list[str]]:
+    if data is None:
+        return (), []
+    try:
+        items = cast(list[object], data)
+        if not isinstance(data, list) or len(items) > _MOST_PARTS:
+            raise InputError(
+                f"The earlier spans are {short_repr(items)}; expected a list of at most {_MOST_PARTS}."
+            )
+        return tuple(map(Span.from_dict, items)), []
+    except InputError as error:
+        return (), [f"{error.message} All sections are made with the last settings instead."]
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not a number")
+
+
+def _no_recipe(name: str, reason: str) -> InputError:
+    return InputError(
+        f"{name} carries no recipe ({reason}); expected a video, picture or settings that Longtake wrote.",
+        "Choose another file.",
+    )

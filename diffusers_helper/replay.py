@@ -1,0 +1,105 @@
+"""A stage of a job, run again from the capture that a job with LONGTAKE_DEBUG=1 has written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from diffusers_helper import pipeline
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import InputError
+from diffusers_helper.framepack.guidance import Context
+from diffusers_helper.job.setup import Job, open_job
+from diffusers_helper.loading.loaders import load_models
+from diffusers_helper.machine.local import Local
+from diffusers_helper.miopen_fallback import MIOpenFallbackHandler
+from diffusers_helper.models.downloads import NotHere, absence_of
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.output.capture import Comparison, Missing, read_capture
+from diffusers_helper.output.previews import LatentColours, Preview
+from diffusers_helper.planning.variables import DEBUG_VARIABLE
+from diffusers_helper.provenance.lineage import Lineage
+from diffusers_helper.request import GenerationRequest
+
+Inputs = Mapping[str, Any]
+
+
+def _sample(job: Job, inputs: Inputs) -> Tensor:
+    section, encodings = job.sections[inputs["section"] - 1], inputs["encodings"]
+    preview = Preview(job.folder.preview, LatentColours(job.picture, encodings["start"]))
+    return pipeline.denoise(job, section, encodings, Context(section.indices, **inputs["context"]), preview)
+
+
+def _decode(job: Job, inputs: Inputs) -> Tensor:
+    section = job.sections[inputs["section"] - 1]
+    return pipeline.decode(job, section, inputs["latents"], inputs["begin"])
+
+
+# The stages by the names that captures have.
+_STAGES: dict[str, Callable[[Job, Inputs], Any]] = {
+    "text": lambda job, inputs: pipeline.text_states(job, inputs["prompts"]),
+    "text_2": lambda job, inputs: pipeline.text_vectors(job, inputs["prompts"]),
+    "vision": lambda job, inputs: pipeline.vision_states(job),
+    "vae_encode": lambda job, inputs: pipeline.start_latent(job),
+    "sample": _sample,
+    "decode": _decode,
+}
+
+
+def replay(
+    file: Path, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None
+) -> Comparison:
+    """Run a captured stage again with the captured inputs, and compare the results.
+
+    The stage gets the settings of the captured job, with the tiles and the precision that its VAE had. What
+    stays on the device is planned anew, which does not change the result.
+
+    Args:
+        file: The JSON file of the capture.
+        local: The settings of this machine; None for the defaults.
+        convolutions: See `models.loaders.load_models`.
+
+    Raises:
+        InputError: If the file is no capture of a stage with its tensors.
+        LongtakeError: If the model is not here or cannot be loaded, or the stage fails in another way than
+            when it was captured.
+    """
+    capture = read_capture(file)
+    if capture.what not in _STAGES:
+        raise InputError(
+            f"{file} is a capture of {capture.what}; expected one of the stages {', '.join(_STAGES)}.",
+            "Captures of ComfyUI's nodes are run again by python -m rocm_nodes replay.",
+        )
+    inputs = capture.inputs
+    if isinstance(inputs["picture"], Missing):
+        raise InputError(
+            f"{file} holds no tensors, since they were too large; expected a capture with its inputs.",
+            "Choose another capture.",
+        )
+    local = local or Local()
+    local = replace(
+        local, environ={name: text for name, text in local.environ.items() if name != DEBUG_VARIABLE}
+    )
+    with TemporaryDirectory(prefix="longtake-") as temporary:
+        folder = Path(temporary)
+        Image.fromarray(inputs["picture"].numpy()).save(folder / "start.png")
+        (folder / "lineage.json").write_text(json.dumps(inputs["lineage"]), encoding="utf-8")
+        request = GenerationRequest.from_dict({**inputs["request"], "image": str(folder / "start.png")})
+        info = find_model(request.model, allow_folder=True)
+        if absence := absence_of(info):
+            raise NotHere(absence)
+        job = open_job(
+            request, load_models(info, convolutions=convolutions), lambda event: None, CancelToken(), None,
+            folder / "job", local, Lineage.read(folder / "lineage.json"),
+        )  # fmt: skip
+        with torch.inference_mode(), job.memory:
+            return capture.compare(partial(_STAGES[capture.what], job, inputs))

@@ -1,0 +1,293 @@
+"""Files with LoRAs, known by their headers alone: what they change, how large they are, and their words.
+
+Only safetensors files are read, which hold numbers and text and no code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeVar
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import given_path
+from diffusers_helper.lora_choice import MOST_LORAS, Choice, choices_of
+from diffusers_helper.strangers.confined import confined
+from diffusers_helper.weights.lora_keys import Kind, Target, is_like_flux, split_key, target_of
+from diffusers_helper.weights.lora_notes import noted_scale, noted_triggers
+from diffusers_helper.weights.reading import read_contents
+from diffusers_helper.weights.tensors import Contents, NotWeights, Tensor
+
+_R = TypeVar("_R")
+MIN_SHARE = 0.9
+"""The share of a file's tensors that have to fit the transformer. With fewer, the video would look different
+from what the author of the LoRA made. LoRAs for Flux, whose blocks have partly the same names, reach half."""
+
+_MOST_KEYS = 5_000  # three times as many as a LoRA for all layers has
+# Methods whose matrices mean something else, by the names that only they have.
+_OTHERS = {
+    "DoRA": (".dora_scale", ".lora_magnitude_vector", ".lora_magnitude_vector.weight"),
+    "LoHa": (".hada_w1_a",),
+    "LoKr": (".lokr_w1", ".lokr_w1_a"),
+}
+_NOTED = ("modelspec.architecture", "ss_base_model_version")
+_OWN_MODELS = re.compile(r"hunyuan|framepack", re.IGNORECASE)
+_OTHER_MODELS = re.compile(r"flux|wan|sdxl|stable-diffusion|sd3|sd_v|qwen|ltx|z-image|lumina", re.IGNORECASE)
+
+# Flux has blocks with the same names and sizes as FramePack, but fewer: 19 and 38 instead of 20 and 40.
+_FLUX_BLOCKS = {"transformer_blocks": 19, "single_transformer_blocks": 38}
+_REFINER = "context_embedder"  # begins the names of layers that Flux does not have
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The two matrices of one change, whose product is added to the weights of some layers.
+
+    Attributes:
+        keys: The names of the tensors: the matrix that the input meets first, the other one and, if there is
+            one, the scale `alpha`.
+        target: The layers.
+        rank, inputs, outputs: The sizes of the matrices, (rank, inputs) and (outputs, rank).
+        scale: The factor that the file's metadata give; an `alpha` replaces it.
+    """
+
+    keys: tuple[str, ...]
+    target: Target
+    rank: int
+    inputs: int
+    outputs: int
+    scale: float = 1.0
+
+    def fits(self, layers: Mapping[str, tuple[int, int]]) -> bool:
+        """Return whether the layers exist with these sizes, given (outputs, inputs) of each layer by name."""
+        sizes = [layers.get(name, (0, 0)) for name in self.target.layers]
+        return {self.inputs} == {inputs for _, inputs in sizes} and self.outputs == sum(
+            outputs for outputs, _ in sizes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoraFile:
+    """A file with a LoRA.
+
+    Attributes:
+        path: The path of the file.
+        pairs: The changes to layers that FramePack has, whatever their sizes.
+        keys: The number of all tensors.
+        triggers: The words that its author gave it to be called by; none if the file names none.
+    """
+
+    path: Path
+    pairs: tuple[Pair, ...]
+    keys: int
+    triggers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def fitting(self, layers: Mapping[str, tuple[int, int]]) -> tuple[Pair, ...]:
+        """Return the changes that fit a transformer.
+
+        Args:
+            layers: The transformer's linear layers: (outputs, inputs) by name.
+
+        Raises:
+            InputError: If less than `MIN_SHARE` of the file fits.
+        """
+        found = tuple(pair for pair in self.pairs if pair.fits(layers))
+        applied = count_keys(found)
+        if applied < MIN_SHARE * self.keys:
+            other = next((pair for pair in self.pairs if not pair.fits(layers)), None)
+            shape = f"; {other.target.layers[0]} has another shape" if other else ""
+            raise _refusal(
+                self.name,
+                f"fits this model with {applied} of its {self.keys} keys{shape}; expected at least "
+                f"{MIN_SHARE:.0%} of them",
+                "Choose a LoRA that was made for this model.",
+            )
+        return found
+
+
+def count_keys(pairs: Sequence[Pair]) -> int:
+    """Return the number of tensors that these changes consist of."""
+    return sum(len(pair.keys) for pair in pairs)
+
+
+def loras_of(text: str) -> tuple[tuple[Choice, LoraFile], ...]:
+    """Return the LoRAs that a request's text names, without those of weight 0, which have no effect.
+
+    Raises:
+        InputError: If a file is missing, or holds no LoRA for FramePack.
+    """
+    chosen = (one for one in choices_of(text) if one.weight)
+    return tuple((one, read_lora(given_path(one.file, "lora"))) for one in chosen)
+
+
+def read_lora(path: Path) -> LoraFile:
+    """Return what the header of a file with a LoRA tells.
+
+    Raises:
+        InputError: If it is missing, or holds no LoRA for FramePack. The message is one sentence.
+    """
+    return _remembered(path, _read)
+
+
+def triggers_of(path: Path) -> tuple[str, ...]:
+    """Return the words by which a LoRA is called, as `read_lora` does, for lists of many files.
+
+    Raises:
+        InputError: If `read_lora` refuses the file.
+    """
+    return _remembered(path, _read_triggers)
+
+
+def _remembered(path: Path, read: Callable[[Path, int, int], _R | InputError]) -> _R:
+    """Return the facts that a function remembers of a file, by the file's time of change and its size."""
+    try:
+        facts = path.stat()
+        found = read(path, facts.st_mtime_ns, facts.st_size)
+    except OSError as error:
+        raise _refusal(path.name, f"cannot be read ({error.strerror})", "Check its name.") from error
+    if isinstance(found, InputError):
+        raise found
+    return found
+
+
+@lru_cache(maxsize=2 * MOST_LORAS)
+def _read(path: Path, changed: int, size: int) -> LoraFile | InputError:
+    try:
+        return read_lora_file(path)
+    except InputError as error:
+        return error
+
+
+@lru_cache(maxsize=1024)
+def _read_triggers(path: Path, changed: int, size: int) -> tuple[str, ...] | InputError:
+    try:
+        return read_lora_triggers(path)
+    except InputError as error:
+        return error
+
+
+@confined
+def read_lora_triggers(path: Path) -> tuple[str, ...]:
+    """Return the words of `triggers_of`; see `read_lora_file`."""
+    return read_lora_file(path).triggers
+
+
+@confined
+def read_lora_file(path: Path) -> LoraFile:
+    """Return what the header of a file with a LoRA tells, as `read_lora` does, which remembers it.
+
+    Raises:
+        OSError: If it cannot be read.
+        InputError: If it holds no LoRA for FramePack.
+    """
+    try:
+        contents = read_contents(path)
+    except NotWeights as error:
+        raise _refusal(path.name, str(error).rstrip(".")) from error
+    for problem in contents.problems:
+        raise _refusal(path.name, problem.rstrip("."))
+    if contents.format != "safetensors":
+        again = "Choose the safetensors file of this LoRA."
+        raise _refusal(path.name, f"is a {contents.format} file; expected safetensors", again)
+    if len(contents.tensors) > _MOST_KEYS:
+        raise _refusal(path.name, f"has {len(contents.tensors)} keys; expected at most {_MOST_KEYS}")
+    found = _pairs(contents.tensors, noted_scale(contents.metadata))
+    _check(path.name, contents, found)
+    return LoraFile(path, found, len(contents.tensors), noted_triggers(contents.metadata))
+
+
+def _check(name: str, contents: Contents, pairs: Sequence[Pair]) -> None:
+    """Refuse a file that holds something other than a LoRA for FramePack.
+
+    Raises:
+        InputError: For such a file.
+    """
+    keys = contents.tensors
+    for method, endings in _OTHERS.items():
+        if any(key.endswith(endings) for key in keys):
+            raise _refusal(name, f"is a {method}; expected a plain LoRA", "Choose another file.")
+    if not any(split_key(key) for key in keys):
+        raise _refusal(
+            name, f"holds no LoRA: none of its {len(keys)} keys has the name of one", "Choose another file."
+        )
+    noted = " ".join(str(contents.metadata.get(name, "")) for name in _NOTED)
+    if match := _OTHER_MODELS.search(noted):
+        raise _refusal(name, f"was made for {match[0]}, as it says itself", "Choose a LoRA for FramePack.")
+    if not _OWN_MODELS.search(noted) and (doubt := _doubt(keys, pairs)):
+        raise _refusal(name, doubt, "Choose a LoRA for FramePack or HunyuanVideo.")
+    if not pairs:
+        raise _refusal(
+            name,
+            f"was made for another model: none of its {len(keys)} keys belongs to FramePack",
+            "Choose a LoRA for FramePack or HunyuanVideo.",
+        )
+
+
+def _doubt(keys: Iterable[str], pairs: Sequence[Pair]) -> str:
+    """Return why a LoRA without metadata belongs to Flux, or may do so; empty if it does not."""
+    numbers: dict[str, set[int]] = {}
+    has_more = False  # layers that Flux does not have
+    for layer in (layer for pair in pairs for layer in pair.target.layers):
+        group, _, rest = layer.partition(".")
+        if group in _FLUX_BLOCKS:
+            numbers.setdefault(group, set()).add(int(rest.partition(".")[0]))
+        has_more = has_more or group == _REFINER
+    if numbers and all(numbers[group] == {*range(_FLUX_BLOCKS[group])} for group in numbers):
+        return "was made for Flux: it changes exactly the blocks that Flux has, and not FramePack's last ones"
+    has_more = has_more or any(max(numbers[group]) >= _FLUX_BLOCKS[group] for group in numbers)
+    if not has_more and any(is_like_flux(split[0]) for key in keys if (split := split_key(key))):
+        return "may be for Flux: it names its layers as Flux does, and changes no layer that Flux lacks"
+    return ""
+
+
+def _pairs(tensors: Mapping[str, Tensor], scale: Callable[[Target, int], float]) -> tuple[Pair, ...]:
+    """Return the changes to layers that FramePack has.
+
+    Args:
+        tensors: The file's tensors.
+        scale: A function that returns the scale that the metadata give for layers and a rank.
+    """
+    parts: dict[str, dict[Kind, str]] = {}
+    for key in tensors:
+        if split := split_key(key):
+            parts.setdefault(split[0], {})[split[1]] = key
+    return tuple(
+        pair
+        for beginning, part in parts.items()
+        if (target := target_of(beginning)) and (pair := _pair(tensors, part, target, scale))
+    )
+
+
+def _pair(
+    tensors: Mapping[str, Tensor],
+    part: Mapping[Kind, str],
+    target: Target,
+    scale: Callable[[Target, int], float],
+) -> Pair | None:
+    """Return the change that these tensors make, or None if they are no two matrices that fit each other."""
+    if not {"down", "up"} <= part.keys():
+        return None
+    down, up = tensors[part["down"]], tensors[part["up"]]
+    if len(down.shape) != 2 or len(up.shape) != 2 or down.shape[0] != up.shape[1] or not down.shape[0]:
+        return None
+    if not all(tensor.dtype.startswith(("float", "bfloat")) for tensor in (down, up)):
+        return None
+    keys = tuple(part[kind] for kind in ("down", "up", "alpha") if kind in part)
+    rank = down.shape[0]
+    return Pair(keys, target, rank, down.shape[1], up.shape[0], scale(target, rank))
+
+
+def rank_of(loras: Collection[LoraFile]) -> int:
+    """Return the largest sum of ranks that LoRAs can have at one layer."""
+    return sum(max(pair.rank for pair in lora.pairs) for lora in loras)
+
+
+def _refusal(name: str, problem: str, remedy: str = "") -> InputError:
+    return InputError(f"LoRA {name} {problem}.", remedy, setting="lora")

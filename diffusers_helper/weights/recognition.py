@@ -1,0 +1,145 @@
+"""The recognition of models by the names, shapes and types of their tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal
+
+from diffusers_helper.weights.tensors import Tensor
+
+KeyStyle = Literal[
+    "checkpoint", "diffusers", "transformers", "original", "comfyui", "llama.cpp", "lora", "unknown"
+]
+
+# The texts that only the names of one model contain, once the prefix of a whole checkpoint is cut off. All
+# texts of a row must be found in the names as `_lines` joins them. Of alternatives, which "|" separates, one
+# is enough. A dot stands before each part of a name, and a line break before the dot where a name begins.
+_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "LoRA",
+        (".lora_A.|.lora_B.|.lora_down.|.lora_up.|\n.lora_unet|\n.lora_te|\n.lora_transformer",),
+    ),
+    ("FramePack", ("clean_x_embedder.",)),
+    ("HunyuanVideo", ("txt_in.individual_token_refiner.|context_embedder.token_refiner.",)),
+    ("Flux", ("double_blocks.0.img_attn.norm.key_norm.|\n.transformer_blocks.0.norm1_context.",)),
+    ("Wan", ("\n.blocks.0.self_attn.q.|\n.condition_embedder.time_embedder.",)),
+    ("SD3", ("\n.joint_blocks.0.context_block.",)),
+    ("LTX", ("\n.patchify_proj.|\n.adaln_single.emb.timestep_embedder.linear_1.",)),
+    ("SDXL", ("\n.input_blocks.7.1.transformer_blocks.9.|\n.label_emb.",)),
+    ("SD", ("\n.input_blocks.1.1.transformer_blocks.0.|\n.down_blocks.0.attentions.0.",)),
+    ("T5", (".encoder.block.0.layer.0.SelfAttention.|\n.enc.blk.0.attn_q.",)),
+    ("SigLIP", (".head.probe\n", ".encoder.layers.0.self_attn.")),
+    ("CLIP", (".encoder.layers.0.self_attn.", ".embeddings.token_embedding.")),
+    ("Llama", (".layers.0.self_attn.q_proj.", ".layers.0.mlp.gate_proj.")),
+    ("Llama", ("\n.blk.0.attn_q.", "\n.blk.0.ffn_gate.")),
+    ("Wan VAE", ("\n.decoder.middle.0.residual.0.gamma|\n.decoder.mid_block.resnets.0.norm1.gamma",)),
+    ("Hunyuan VAE", ("\n.decoder.conv_in.conv.", "\n.post_quant_conv.")),
+    ("TAESD", ("\n.taesd_decoder.1.",)),
+    ("VAE", ("\n.decoder.conv_in.",)),
+)
+_PREFIX = re.compile(
+    r"\n\.(?:model\.diffusion_model|diffusion_model|first_stage_model|vae|model\.model|transformer)(?=\.)"
+)
+# A model is left out if one of these more specific ones is found, too.
+_COVERED = {
+    "HunyuanVideo": {"FramePack", "LoRA"}, "SD": {"SDXL", "LoRA"}, "VAE": {"Wan VAE", "Hunyuan VAE"},
+    "Flux": {"HunyuanVideo", "FramePack", "LoRA"}, "FramePack": {"LoRA"}, "Wan": {"LoRA"}, "SDXL": {"LoRA"},
+    "Llama": {"LoRA"}, "CLIP": {"LoRA"},
+}  # fmt: skip
+# The signs of the naming schemes. The first scheme with a sign that is found counts. A pattern that begins
+# with literal text is found many times faster than one that begins with a choice.
+_STYLES: tuple[tuple[KeyStyle, tuple[str, ...]], ...] = (
+    ("lora", (r"\.lora_(?:A|B|down|up)\.", r"\n\.lora_")),
+    ("comfyui", (r"individual_token_refiner\.blocks\.\d+\.self_attn\.qkv\.",)),
+    ("checkpoint", (r"\n\.model\.diffusion_model\.", r"\n\.first_stage_model\.")),
+    ("llama.cpp", (r"\n\.blk\.", r"\n\.enc\.blk\.")),
+    ("diffusers", (r"transformer_blocks\.", r"down_blocks\.", r"up_blocks\.", r"mid_block\.")),
+    ("transformers", (r"layers\.\d+\.self_attn\.",)),
+)
+# The parts of a model, which are the folders that diffusers gives it.
+PARTS = (
+    "transformer", "vae", "text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2",
+    "image_encoder", "feature_extractor",
+)  # fmt: skip
+# The model that each part of FramePack must be.
+PART_MODELS = {
+    "transformer": "FramePack",
+    "vae": "Hunyuan VAE",
+    "text_encoder": "Llama",
+    "text_encoder_2": "CLIP",
+    "image_encoder": "SigLIP",
+}
+
+
+def _lines(names: Iterable[str]) -> str:
+    """Return the names as one text, because a search in it is much faster than one in each name."""
+    return "\n." + "\n.".join(names) + "\n"
+
+
+def models_of(names: Iterable[str]) -> list[str]:
+    """Return the models to which the names belong."""
+    lines = _PREFIX.sub("\n", _lines(names))
+    found = [
+        model
+        for model, signs in _SIGNS
+        if all(any(text in lines for text in sign.split("|")) for sign in signs)
+    ]
+    return [model for model in dict.fromkeys(found) if not _COVERED.get(model, set[str]()) & {*found}]
+
+
+def variant_of(model: str, tensors: Mapping[str, Tensor], origin: str) -> str:
+    """Return the variant of a model, or "" if nothing shows it.
+
+    Args:
+        model: The model, as `models_of` names it.
+        tensors: Its tensors.
+        origin: The names of file and folders and the file's metadata, in lower case.
+    """
+    if model == "FramePack":  # both have the same tensors, so only a name distinguishes them
+        return "F1" if re.search(r"f1(?![0-9])", origin) else "I2V" if "i2v" in origin else ""
+    if model == "HunyuanVideo":
+        entries = (".img_in.proj.weight", ".x_embedder.proj.weight")
+        shape = next((tensor.shape for name, tensor in tensors.items() if f".{name}".endswith(entries)), ())
+        return "" if len(shape) < 2 else "I2V" if shape[1] > 16 else "T2V"
+    lines = _PREFIX.sub("\n", _lines(tensors))
+    if model == "Flux":
+        return "dev" if "guidance_in." in lines or "guidance_embedder." in lines else "schnell"
+    if model == "Wan":
+        takes_pictures = "\n.img_emb." in lines or "\n.condition_embedder.image" in lines
+        return "I2V" if takes_pictures else "T2V"
+    return ""
+
+
+def key_style_of(names: Collection[str]) -> KeyStyle:
+    """Return the naming scheme of the tensors."""
+    lines = _lines(names)
+    for style, signs in _STYLES:
+        if any(re.search(sign, lines) for sign in signs):
+            return style
+    return "original" if names else "unknown"
+
+
+def quantisation_of(tensors: Mapping[str, Tensor], by_type: Mapping[str, int]) -> str:
+    """Return the kind of quantisation that types and names show, or "" for none.
+
+    Args:
+        tensors: The tensors.
+        by_type: The bytes of the tensors of each type.
+    """
+    lines = _lines(tensors)
+    kinds = set(re.findall(r"\.quant_state\.bitsandbytes__(\w{1,9})\n", lines))
+    if kinds:
+        return f"bitsandbytes {' '.join(sorted(kinds)[:3])}"
+    blocks = [name for name in by_type if name[:1].isupper()]
+    if blocks:
+        return f"gguf {max(blocks, key=lambda name: by_type[name])}"
+    matrices = {tensor.dtype for tensor in tensors.values() if len(tensor.shape) > 1}
+    if "int8" in matrices and ".SCB\n" in lines:
+        return "bitsandbytes int8"
+    scales = ("scaled_fp8\n", ".scale_weight\n", ".weight_scale\n", ".comfy_quant\n")
+    scaled = "scaled " if any(ending in lines for ending in scales) else ""
+    for prefix, name in (("float8", "fp8"), ("int8", "int8"), ("float4", "fp4")):
+        if any(kind.startswith(prefix) for kind in matrices):
+            return scaled + name
+    return ""

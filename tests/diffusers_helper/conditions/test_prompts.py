@@ -1,0 +1,55 @@
+"""Tests of the text around a prompt, and of how long a prompt may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video_framepack import DEFAULT_PROMPT_TEMPLATE
+
+from diffusers_helper.conditions.prompts import HEAD_TOKENS, TEMPLATE, check_prompt
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.request import GenerationRequest
+
+
+@pytest.fixture
+def info(tiny_model: Path) -> ModelInfo:
+    return find_model(str(tiny_model), allow_folder=True)
+
+
+def request(prompt: str, **settings: object) -> GenerationRequest:
+    return GenerationRequest.from_dict({"image": "a.png", "prompt": prompt, **settings})
+
+
+def test_the_template_is_the_one_of_the_trained_model() -> None:
+    assert DEFAULT_PROMPT_TEMPLATE == {"template": TEMPLATE, "crop_start": HEAD_TOKENS}
+
+
+def test_a_prompt_may_fill_the_encoder_and_no_more(info: ModelInfo) -> None:
+    check_prompt(request(""), info)
+    check_prompt(request("red " * 256), info)
+    with pytest.raises(InputError, match=r"prompt has 257 tokens.*at most 256") as caught:
+        check_prompt(request("red " * 257), info)
+    assert caught.value.remedy
+
+
+def test_braces_are_only_text(info: ModelInfo) -> None:
+    check_prompt(request("{} {0} {name} }{"), info)
+
+
+def test_the_negative_prompt_counts_where_it_is_used(info: ModelInfo) -> None:
+    check_prompt(request("", negative="red " * 300), info)
+    with pytest.raises(InputError, match="negative has 300 tokens"):
+        check_prompt(request("", negative="red " * 300, cfg=1.5), info)
+
+
+def test_a_tokenizer_that_cannot_be_read(tiny_model: Path, tmp_path: Path) -> None:
+    broken = find_model(str(tiny_model), allow_folder=True)
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text("{", encoding="utf-8")
+    source = type(broken.parts["tokenizer"])(location=str(folder))
+    info = ModelInfo(name="broken", title="", parts={"tokenizer": source})
+    with pytest.raises(InputError, match=r"tokenizer\.json cannot be read"):
+        check_prompt(request("red"), info)

@@ -1,0 +1,84 @@
+"""Tests of picture shapes: FramePack's table, its rule at other sizes, and the choice of the nearest."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffusers_helper.families.buckets import REFERENCE_BUCKETS, buckets, nearest_bucket
+
+sides = st.integers(64, 1280)
+multiples = st.sampled_from([16, 32])
+
+
+def test_side_640_gives_framepacks_fourteen_shapes() -> None:
+    assert buckets() == REFERENCE_BUCKETS
+    assert buckets(640, 32) == (
+        (416, 960), (448, 864), (480, 832), (512, 768), (544, 704), (576, 672), (608, 640),
+        (640, 608), (672, 576), (704, 544), (768, 512), (832, 480), (864, 448), (960, 416),
+    )  # fmt: skip
+
+
+def test_side_64_in_steps_of_16() -> None:
+    shapes = buckets(64, 16)
+    assert shapes == ((48, 96), (48, 80), (48, 64), (64, 64), (64, 48), (80, 48), (96, 48))
+
+
+@given(side=sides, multiple=multiples)
+def test_scaled_shapes_keep_area_aspect_and_grid(side: int, multiple: int) -> None:
+    shapes = buckets(side, multiple)
+    assert len(set(shapes)) == len(shapes) <= 14
+    # Whichever of two equal shapes is dropped, the set stays the same when turned by 90 degrees.
+    assert {(width, height) for height, width in shapes} == set(shapes)
+    for height, width in shapes:
+        assert height % multiple == width % multiple == 0
+        assert any(
+            all(
+                # The side is the nearest multiple of the grid's step, but at least one step.
+                abs(edge - wanted * side / 640) <= multiple / 2 or edge == multiple > wanted * side / 640
+                for edge, wanted in zip((height, width), reference, strict=True)
+            )
+            for reference in REFERENCE_BUCKETS
+        )
+
+
+@pytest.mark.parametrize("shape", REFERENCE_BUCKETS)
+def test_a_picture_of_a_bucket_gets_that_bucket(shape: tuple[int, int]) -> None:
+    assert nearest_bucket(*shape) == shape
+    assert nearest_bucket(shape[0] * 3, shape[1] * 3) == shape
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "expected"),
+    [
+        (1080, 1920, (480, 832)),
+        (1920, 1080, (832, 480)),
+        (3000, 4000, (544, 704)),
+        (1000, 1000, (640, 608)),  # FramePack resolves the tie of 608x640 and 640x608 for the later one
+        (1, 1, (640, 608)),
+        (1, 100, (416, 960)),
+        (100, 1, (960, 416)),
+    ],
+)
+def test_nearest_shape(height: int, width: int, expected: tuple[int, int]) -> None:
+    assert nearest_bucket(height, width) == expected
+
+
+@given(height=st.integers(1, 20_000), width=st.integers(1, 20_000), side=sides, multiple=multiples)
+def test_nearest_shape_has_the_least_cross_difference(
+    height: int, width: int, side: int, multiple: int
+) -> None:
+    chosen = nearest_bucket(height, width, side, multiple)
+    candidates = buckets(side, multiple)
+    best = min(abs(height * w - width * h) for h, w in candidates)
+    assert [shape for shape in candidates if abs(height * shape[1] - width * shape[0]) == best][-1] == chosen
+
+
+def test_what_is_no_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="picture has 0x10"):
+        nearest_bucket(10, 0)
+    with pytest.raises(ValueError, match="side is 8 and multiple is 16"):
+        buckets(8, 16)
+    with pytest.raises(ValueError, match="multiple is 0"):
+        buckets(640, 0)

@@ -1,0 +1,229 @@
+"""Tests of whole jobs under caps: the cap holds, the bytes stay the same, nothing stays on the device."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import GenerationCancelled
+from diffusers_helper.events import Event, Failed, Finished, StepDone, Warned
+from diffusers_helper.job.memory import MemoryPlans
+from diffusers_helper.job.setup import Job
+from diffusers_helper.loading.loaders import Models
+from diffusers_helper.machine.kernels import keep_kernel
+from diffusers_helper.machine.local import Local
+from diffusers_helper.memory.store import Move, Store
+from diffusers_helper.pipeline import Result, generate
+from diffusers_helper.planning.budget import DoesNotFit, JobPlan
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.runner import Runner
+from diffusers_helper.units import GB
+from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
+from tests.support.moves import DOCUMENT, SECTION, moves
+
+
+@pytest.fixture(scope="module")
+def resident(deep_models: Models, small_scene: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Return the same two sections, made with everything on the device."""
+    folder = tmp_path_factory.mktemp("resident") / "job"
+    return make(tiny_request(small_scene, seconds=seconds_for(2)), deep_models, folder)[0]
+
+
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Store]]:
+    """Collect all stores that jobs make, and check them after the test."""
+    made: list[Store] = []
+
+    class Seen(Store):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            made.append(self)
+
+    monkeypatch.setattr("diffusers_helper.job.memory.Store", Seen)
+    yield made
+    assert made
+    for store in made:
+        assert store.device.allocated_bytes() == 0
+    assert not [thread for thread in threading.enumerate() if thread.name == "weights"]
+
+
+def plan_of(request: GenerationRequest, deep_models: Models, side: int = 64) -> JobPlan:
+    return MemoryPlans(request, deep_models, side, side, Local()).plan
+
+
+def limits(deep_models: Models, small_scene: Path, kind: str) -> dict[str, float]:
+    """Return memory limits with which all models stay on the device, one does, or blocks are streamed."""
+    plan = plan_of(tiny_request(small_scene), deep_models)
+    cap = plan.smallest_cap_bytes
+    if kind == "all stay":
+        return {"vram_cap_gb": 4 * cap / GB}
+    if kind == "one at a time":
+        return {"vram_cap_gb": cap / GB}
+    demand = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, Local()).demands[0]
+    fixed = max(stage.model.fixed_bytes for stage in demand.stages)
+    return {"vram_cap_gb": cap / GB, "preserved_gb": (cap - fixed) / GB}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["all stay", "one at a time", "streamed"])
+def test_under_every_cap_the_bytes_are_the_same(
+    kind: str, deep_models: Models, small_scene: Path, tmp_path: Path, resident: Result, stores: list[Store]
+) -> None:
+    request = tiny_request(small_scene, seconds=seconds_for(2), **limits(deep_models, small_scene, kind))
+    plan = plan_of(request, deep_models)
+    assert plan.keep_all_resident == (kind == "all stay")
+    result, events = make(request, deep_models, tmp_path / "job")
+    assert result.video.read_bytes() == resident.video.read_bytes()
+    assert result.latents.equal(resident.latents)
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert 0 < finished.peak_device_bytes <= finished.cap_bytes == plan.budget.cap_bytes
+    assert (finished.retries, finished.vae_tile_px) == (0, 256)
+    # The job has two sections of two steps, and one prompt.
+    streamed = 4 * plan.stage("sample").streamed_bytes + plan.stage("text").streamed_bytes
+    assert (streamed > 0) == (kind == "streamed")
+    assert finished.bytes_streamed == streamed
+    expected = "flush worker-start" if kind == "all stay" else DOCUMENT + SECTION + SECTION
+    log = [move for move in stores[0].log if move.action != "load" or kind != "all stay"]
+    unloaded_at_the_end = 5 if kind == "all stay" else 0
+    assert log[: len(log) - unloaded_at_the_end] == moves(expected)
+
+
+def test_a_job_keeps_a_record_of_its_stages(deep_models: Models, small_scene: Path, tmp_path: Path) -> None:
+    request = tiny_request(small_scene, **limits(deep_models, small_scene, "one at a time"))
+    plan = plan_of(request, deep_models)
+    _, events = make(request, deep_models, tmp_path / "job")
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    record = json.loads((tmp_path / "job" / "memory.json").read_text())
+    stages = record["stages"]
+    assert [(stage["stage"], stage["section"]) for stage in stages] == [
+        ("text", None),
+        ("text_2", None),
+        ("vae_encode", None),
+        ("vision", None),
+        ("sample", 1),
+        ("decode", 1),
+    ]
+    assert max(stage["measured_bytes"] for stage in stages) == finished.peak_device_bytes
+    assert record["cap_bytes"] == finished.cap_bytes == plan.budget.cap_bytes
+    times = [time for stage in stages for time in (stage["begin"], stage["end"])]
+    assert times == sorted(times)
+    for stage in stages:
+        assert stage["predicted_bytes"] == plan.stage(stage["stage"]).peak_bytes
+        assert 0 < stage["measured_bytes"] <= 1.02 * stage["predicted_bytes"]
+        assert stage["is_complete"]
+
+
+def test_a_job_counts_with_the_kernel_that_doctor_saw(
+    deep_models: Models, small_scene: Path, tmp_path: Path
+) -> None:
+    request, local = tiny_request(small_scene), Local(folder=tmp_path)
+    believed = MemoryPlans(request, deep_models, 64, 64, local).plan
+    keep_kernel(local.kernels, "cpu", metadata.version("torch"), "_scaled_dot_product_attention_math")
+    seen = MemoryPlans(request, deep_models, 64, 64, local).plan
+    assert seen.stage("sample").working_bytes > believed.stage("sample").working_bytes
+    own = Local({"LONGTAKE_ATTENTION": "fused"}, tmp_path)
+    assert MemoryPlans(request, deep_models, 64, 64, own).plan == believed
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_loaded(
+    deep_model: Path, small_scene: Path, tmp_path: Path
+) -> None:
+    deep_models = load_tiny(deep_model)
+    smallest = plan_of(tiny_request(small_scene), deep_models).smallest_cap_bytes
+    with pytest.raises(DoesNotFit) as caught:
+        make(tiny_request(small_scene, vram_cap_gb=(smallest - 1) / GB), deep_models, tmp_path / "job")
+    assert caught.value.smallest_cap_bytes == smallest
+    assert "Set vram_cap_gb to" in str(caught.value)
+    assert not deep_models._parts
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_runner_says_that_it_does_not_fit(deep_model: Path, small_scene: Path, tmp_path: Path) -> None:
+    events: list[Event] = []
+    request = tiny_request(small_scene, model=str(deep_model), vram_cap_gb=0.002)
+    Runner().run(request, tmp_path / "job", events.append, CancelToken())
+    failed = events[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "does_not_fit"
+    assert "does not fit" in failed.message
+
+
+def test_a_runner_keeps_nothing_of_a_job(tiny_model: Path, small_scene: Path, tmp_path: Path) -> None:
+    runner, events = Runner(), list[Event]()
+    before = {id(one) for one in gc.get_objects() if isinstance(one, Job | Store)}
+    gc.disable()  # as if each collection of old objects came much later
+    try:
+        request = tiny_request(small_scene, model=str(tiny_model), steps=1)
+        runner.run(request, tmp_path / "job", events.append, CancelToken())
+        left = [one for one in gc.get_objects() if isinstance(one, Job | Store) and id(one) not in before]
+    finally:
+        gc.enable()
+    assert isinstance(events[-1], Finished)
+    assert left == []
+
+
+@pytest.mark.slow
+def test_auto_takes_smaller_tiles_where_the_cap_demands_it_and_says_so(
+    deep_models: Models, tmp_path: Path, stores: list[Store]
+) -> None:
+    picture = write_scene(tmp_path / "large.png", 128, 128)
+    smallest = plan_of(tiny_request(picture, resolution=128), deep_models, side=128).smallest_cap_bytes
+    request = tiny_request(picture, resolution=128, steps=1, vram_cap_gb=smallest / GB)
+    result, events = make(request, deep_models, tmp_path / "auto")
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.vae_tile_px == 64
+    assert finished.peak_device_bytes <= smallest
+    warned = [event.message for event in events if isinstance(event, Warned)]
+    assert len(warned) == 1
+    assert warned[0].startswith("The VAE works in tiles of 64 pixels instead of 256")
+    fixed = tiny_request(picture, resolution=128, steps=1, vae_tile=64)
+    again, events = make(fixed, deep_models, tmp_path / "fixed")
+    assert again.video.read_bytes() == result.video.read_bytes()
+    assert not [event for event in events if isinstance(event, Warned)]
+    too_large = tiny_request(picture, resolution=128, vae_tile=128, vram_cap_gb=smallest / GB)
+    with pytest.raises(DoesNotFit):
+        make(too_large, deep_models, tmp_path / "refused")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["all stay", "one at a time", "streamed"])
+def test_nothing_is_left_on_the_device_after_a_cancel(
+    kind: str, deep_models: Models, small_scene: Path, tmp_path: Path, stores: list[Store]
+) -> None:
+    cancel = CancelToken()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, StepDone):
+            cancel.cancel()
+
+    request = tiny_request(small_scene, **limits(deep_models, small_scene, kind))
+    with pytest.raises(GenerationCancelled):
+        generate(request, deep_models, folder=tmp_path / "job", on_event=on_event, cancel=cancel)
+    assert stores[0].log[-1] == Move("flush", "exception-cleanup")
+
+
+def test_nothing_is_left_on_the_device_after_an_error(
+    deep_models: Models,
+    small_scene: Path,
+    tmp_path: Path,
+    stores: list[Store],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("diffusers_helper.vae.engine.decode_pass", broken)
+    with pytest.raises(ZeroDivisionError):
+        make(tiny_request(small_scene), deep_models, tmp_path / "job")
+    assert stores[0].log[-1] == Move("flush", "exception-cleanup")

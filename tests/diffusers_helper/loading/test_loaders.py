@@ -1,0 +1,331 @@
+"""Tests that parts are found where the registry says, loaded as published, and checked for their fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.conditions.prompts import TEMPLATE, check_prompt
+from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
+from diffusers_helper.framepack.encoders import encode_pooled, encode_states
+from diffusers_helper.loading.loaders import dtype_for, load_models
+from diffusers_helper.loading.tensors import read_tensors
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.pipeline import generate
+from diffusers_helper.weights.folders import is_complete
+from diffusers_helper.weights.recognition import PARTS
+from diffusers_helper.weights.safetensors_file import make_header
+from tests.support.making import tiny_request, write_scene
+from tests.support.published import part_folder, write_published
+from tests.support.weights import PAGE, POINTER
+
+MODEL = "framepack-f1"
+
+
+@pytest.fixture(scope="module")
+def downloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a hub cache with the toy model. Tests only read it."""
+    cache = tmp_path_factory.mktemp("hub")
+    write_published(cache, find_model(MODEL))
+    return cache
+
+
+@pytest.fixture
+def cache(downloaded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use a copy of it as this process's cache, with no hub in reach."""
+    own = tmp_path / "hub"
+    shutil.copytree(downloaded, own)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(own))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return own
+
+
+def reason(name: str = MODEL) -> LongtakeError:
+    models = load_models(find_model(name, allow_folder=True), device="cpu")
+    with pytest.raises(LongtakeError) as caught:
+        models.load(CancelToken())
+    assert caught.value.remedy
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+@pytest.mark.slow
+def test_the_published_layout_makes_a_video(cache: Path, tmp_path: Path) -> None:
+    models = load_models(find_model(MODEL), device="cpu")
+    models.load(CancelToken())
+    assert models.is_loaded
+    networks = {name: part for name in PARTS if hasattr(part := models.part(name), "dtype")}
+    stored = {name: network.dtype for name, network in networks.items()}
+    assert stored == dict.fromkeys(stored, torch.float16) | {"transformer": torch.bfloat16}
+    assert {name: models.compute_dtype(name) or dtype for name, dtype in stored.items()} == {
+        "transformer": torch.bfloat16,
+        "vae": torch.float32,
+        "text_encoder": torch.bfloat16,
+        "text_encoder_2": torch.float32,
+        "image_encoder": torch.float32,
+    }
+    assert not any(parameter.requires_grad for parameter in models.part("transformer").parameters())
+    scene = write_scene(tmp_path / "scene.png", 64, 64)
+    request = tiny_request(scene, mode="forward", resolution=64, steps=1, prompt="A cat, dancing!")
+    result = generate(request, models, folder=tmp_path / "job")
+    assert result.frames == 37
+    assert result.latents.isfinite().all()
+
+
+def test_shards_hold_what_one_file_would(cache: Path) -> None:
+    info = find_model(MODEL)
+    folder = part_folder(cache, info, "transformer")
+    assert len(list(folder.glob("diffusion_pytorch_model-*-of-*.safetensors"))) > 1
+    index = json.loads((folder / "diffusion_pytorch_model.safetensors.index.json").read_text("utf-8"))
+    loaded = load_models(info, device="cpu").part("transformer").state_dict()
+    assert loaded.keys() == index["weight_map"].keys()
+
+
+def test_the_large_tokenizer_is_the_one_in_its_file(cache: Path) -> None:
+    info = find_model(MODEL)
+    models = load_models(info, device="cpu")
+    text = TEMPLATE.format("A cat, dancing  on two legs: 12 steps.")
+    file = part_folder(cache, info, "tokenizer") / "tokenizer.json"
+    assert models.part("tokenizer")(text).input_ids == Tokenizer.from_file(str(file)).encode(text).ids
+
+
+def test_text_is_encoded_without_the_template(cache: Path) -> None:
+    models = load_models(find_model(MODEL), device="cpu")
+    encoder, tokenizer = models.part("text_encoder"), models.part("tokenizer")
+    with torch.inference_mode():
+        empty = encode_states(encoder, tokenizer, "")
+        short, long = (encode_states(encoder, tokenizer, text) for text in ("the", "the video " * 300))
+        assert empty.shape[1] == 1  # the token that ends a turn
+        assert 1 < short.shape[1] < 5
+        assert long.shape[1] == 256
+        pooled = [encode_pooled(models.part("text_encoder_2"), models.part("tokenizer_2"), t) for t in "ab"]
+    assert pooled[0].shape == (1, 16)
+    assert not torch.equal(*pooled)
+
+
+def test_a_prompt_is_measured_by_the_downloaded_tokenizer(cache: Path, tmp_path: Path) -> None:
+    scene = write_scene(tmp_path / "scene.png")
+    long = tiny_request(scene, prompt="the video " * 300, mode="forward")
+    with pytest.raises(InputError, match="tokens"):
+        check_prompt(long, find_model(MODEL))
+    check_prompt(tiny_request(scene, prompt="short", negative="the video " * 300), find_model(MODEL))
+    with pytest.raises(InputError, match="negative has"):
+        check_prompt(tiny_request(scene, negative="the video " * 300, cfg=2.0), find_model(MODEL))
+    # Nothing is known about a model that is not on this machine yet.
+    shutil.rmtree(part_folder(cache, find_model(MODEL), "tokenizer"))
+    check_prompt(long, find_model(MODEL))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_that_is_not_there_is_named_and_never_downloaded(part: str, cache: Path) -> None:
+    shutil.rmtree(part_folder(cache, find_model(MODEL), part))
+    error = reason()
+    assert "is not completely on this machine" in error.message
+    assert "models get" in error.remedy
+
+
+def test_a_download_that_was_broken_off_is_not_taken_for_whole(cache: Path) -> None:
+    folder = part_folder(cache, find_model(MODEL), "transformer")
+    assert is_complete(folder)
+    sorted(folder.glob("*.safetensors"))[0].unlink()
+    assert not is_complete(folder)
+    assert "is not completely on this machine" in reason().message
+
+
+@pytest.fixture
+def folder(tiny_model: Path, tmp_path: Path) -> Path:
+    """Return a model folder to damage."""
+    own = tmp_path / "model"
+    shutil.copytree(tiny_model, own)
+    return own
+
+
+def edit(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | changes), encoding="utf-8")
+
+
+def test_a_local_folder_keeps_its_dtype(folder: Path) -> None:
+    models = load_models(find_model(str(folder), allow_folder=True), device="cpu")
+    models.load(CancelToken())
+    assert {part.dtype for name in PARTS if hasattr(part := models.part(name), "dtype")} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("transformer/config.json", "config.json"),
+        ("vae/diffusion_pytorch_model.safetensors", "vae contains no weights"),
+        ("text_encoder/model.safetensors", "text_encoder contains no weights"),
+        ("tokenizer_2/tokenizer.json", "tokenizer_2"),
+        ("feature_extractor/preprocessor_config.json", "feature_extractor"),
+    ],
+)
+def test_missing_files(file: str, expected: str, folder: Path) -> None:
+    (folder / file).unlink()
+    error = reason(str(folder))
+    assert expected in error.message
+    assert file.split("/")[0] in error.message
+
+
+def test_damaged_files(folder: Path) -> None:
+    weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
+    whole = weights.read_bytes()
+    for content, told in (
+        (whole[: len(whole) // 2], f"is incomplete: it has {len(whole) // 2} bytes of {len(whole)}"),
+        (b"", "is empty"),
+        (b"text", "is incomplete"),
+        (PAGE.encode(), "is a web page"),
+        (POINTER.encode(), "is a Git LFS pointer"),
+    ):
+        weights.write_bytes(content)
+        message = reason(str(folder)).message
+        assert message.startswith("vae of model")
+        assert f"({weights.name} {told}" in message
+    weights.write_bytes(whole)
+    (folder / "transformer" / "config.json").write_text("{", encoding="utf-8")
+    assert "transformer of model" in reason(str(folder)).message
+
+
+def test_configs_that_are_wrong(folder: Path) -> None:
+    config = folder / "transformer" / "config.json"
+    edit(config, _class_name="HunyuanVideoTransformer3DModel")
+    assert "HunyuanVideoTransformer3DModel" in reason(str(folder)).message
+    edit(config, _class_name="HunyuanVideoTransformer3DModelPacked")  # the class of FramePack's authors
+    assert load_models(find_model(str(folder), allow_folder=True), device="cpu").part("transformer")
+    edit(config, _class_name="HunyuanVideoFramepackTransformer3DModel", num_single_layers=2)
+    assert "contains 1 single_transformer_blocks, where the model has 2" in reason(str(folder)).message
+    edit(config, num_single_layers=1)
+    edit(folder / "text_encoder" / "config.json", num_hidden_layers=4)
+    assert "layers, where the model has 4" in reason(str(folder)).message
+
+
+def test_parts_that_do_not_fit_together(folder: Path, tmp_path: Path) -> None:
+    from tests.support.tiny_model import tiny_transformer
+
+    shutil.rmtree(folder / "transformer")
+    wide = tiny_transformer().__class__.from_config(dict(tiny_transformer().config) | {"text_embed_dim": 24})
+    wide.save_pretrained(folder / "transformer")
+    message = reason(str(folder)).message
+    assert "text_encoder gives 16 values per token" in message
+    assert "expected 24" in message
+
+
+def test_only_safetensors_are_read(folder: Path) -> None:
+    weights = folder / "text_encoder" / "model.safetensors"
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    assert "no safetensors" in reason(str(folder)).message
+
+
+def test_what_a_cpu_makes_of_the_stored_types() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert dtype_for("vae", torch.float16, gpu) == torch.float16
+    assert dtype_for("vae", torch.float16, cpu) == torch.float32
+    assert dtype_for("text_encoder", torch.float16, cpu) == torch.bfloat16
+    for stored in (torch.float32, torch.bfloat16):
+        assert dtype_for("transformer", stored, cpu) == stored
+
+
+def test_a_cancel_ends_loading_between_two_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancel, models = CancelToken(), load_models(find_model(str(folder), allow_folder=True), device="cpu")
+    models.part("transformer")
+    cancel.cancel()
+    with pytest.raises(GenerationCancelled):
+        models.load(cancel)
+    assert not models.is_loaded
+    with pytest.raises(GenerationCancelled):
+        load_models(models.info, cancel=cancel)
+    models.load(CancelToken())
+    assert models.is_loaded
+
+
+def main_memory() -> int:
+    """Return the bytes of memory and swap, or skip the test if this system cannot map more than that."""
+    overcommit = Path("/proc/sys/vm/overcommit_memory")
+    if not overcommit.exists() or overcommit.read_text(encoding="ascii").strip() == "2":
+        pytest.skip("this system refuses all mappings that are larger than its memory")
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("MemTotal:", "SwapTotal:")))
+
+
+def test_a_checkpoint_that_is_larger_than_main_memory_is_mapped(tmp_path: Path) -> None:
+    memory = main_memory()
+    values, file = tmp_path / "values", tmp_path / "a.ckpt"
+    with values.open("wb") as stream:
+        stream.truncate(memory + 1024)
+    content = {
+        "large": torch.from_file(str(values), shared=True, size=memory + 1024, dtype=torch.uint8),
+        "small": torch.zeros(2, 3, dtype=torch.bfloat16),
+    }
+    with torch.serialization.skip_data():  # The file has holes, so that it takes no space on the disk.
+        torch.save({"state_dict": content}, file)
+    with file.open("r+b") as stream:
+        stream.seek(memory + 1024 - 50)
+        stream.write(b"\x07" * 30)
+    tensors = read_tensors([file])
+    assert tensors["small"].tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert tensors["large"].shape == (memory + 1024,)
+    assert int(tensors["large"][0]) == 0
+    assert int(tensors["large"][-4096:].sum()) == 7 * 30
+
+
+def test_a_file_that_is_larger_than_main_memory_is_mapped(tmp_path: Path) -> None:
+    memory = main_memory()
+    header, places, size = make_header(
+        {"small": ("bfloat16", (2, 3)), "large": ("uint8", (memory + 1024,))}, {"format": "pt"}
+    )
+    file = tmp_path / "a.safetensors"
+    with file.open("wb") as stream:  # The file has a hole, so that it takes no space on the disk.
+        stream.write(header)
+        stream.seek(places["small"])
+        stream.write(torch.arange(6).to(torch.bfloat16).view(torch.uint8).numpy().tobytes())
+        stream.seek(size - 1)
+        stream.write(b"\x07")
+    tensors = read_tensors([file])
+    assert tensors["small"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert tensors["large"].shape == (memory + 1024,)
+    assert (int(tensors["large"][0]), int(tensors["large"][-1])) == (0, 7)
+
+
+def test_pickles_keep_strides_and_shared_values_and_need_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = torch.arange(24.0).reshape(4, 6)
+    content = {"whole": whole, "turned": whole[1:3].T, "half": torch.nn.Parameter(whole[0, ::2].bfloat16())}
+    monkeypatch.setattr(torch.serialization, "location_tag", lambda _: "cuda:0")
+    torch.save(content, tmp_path / "model.pt")
+    found = read_tensors([tmp_path / "model.pt"])
+    assert found.keys() == content.keys()
+    for name, tensor in content.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
+    storages = {found[name].untyped_storage().data_ptr() for name in ("whole", "turned")}
+    assert len(storages) == 1
+
+
+def test_a_pickle_that_was_packed_again_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(3), "b": torch.zeros(3)}, tmp_path / "whole.pt")
+    with zipfile.ZipFile(tmp_path / "whole.pt") as old, zipfile.ZipFile(tmp_path / "again.pt", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(ValueError, match=r"again\.pt was packed again by another program"):
+        read_tensors([tmp_path / "again.pt"])
+
+
+def test_tensors_that_are_not_aligned_are_read(tmp_path: Path) -> None:
+    values = torch.tensor([1.5, -2.0])
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [3, 11]}
+    text = json.dumps({"odd": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}, "a": entry}).encode()
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes([1, 2, 3]) + values.numpy().tobytes())
+    tensors = read_tensors([file])
+    assert torch.equal(tensors["a"], values)
+    assert tensors["odd"].tolist() == [1, 2, 3]

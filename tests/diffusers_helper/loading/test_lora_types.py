@@ -1,0 +1,63 @@
+"""Tests of LoRAs beside weights of every type: their effect, their memory, and that they leave no trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from safetensors.torch import load_file
+from torch import Tensor
+
+from diffusers_helper.loading.loaders import Models, load_models
+from diffusers_helper.models.registry import PartSource
+from tests.support.checkpoints import to_scaled_fp8, write_quantised_gguf, write_safetensors
+from tests.support.loras import write_lora
+from tests.support.making import load_tiny, make, tiny_request
+from tests.support.mid_model import Size, write_mid_model
+
+Q8 = GGMLQuantizationType.Q8_0
+
+
+@pytest.mark.slow
+def test_weights_of_every_type_take_a_lora(
+    small_scene: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = write_mid_model(tmp_path_factory.mktemp("models") / "mid", Size(dual=2, single=4))
+    plain, lora = load_tiny(folder), tmp_path / "style.safetensors"
+    write_lora(lora, plain.part("transformer"), "kohya original", rank=32, alpha=32)
+    tensors = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
+    config = json.loads((folder / "transformer" / "config.json").read_text(encoding="utf-8"))
+
+    def of(file: Path) -> Models:
+        part = {"transformer": PartSource(location=str(file), config=config)}
+        return load_models(replace(plain.info, parts=plain.info.parts | part), device="cpu")
+
+    kinds: dict[str, Callable[[], Models]] = {
+        "default": lambda: plain,
+        "fp16": lambda: plain,
+        "fp8_e4m3fn": lambda: plain,
+        "int8": lambda: plain,
+        "gguf": lambda: of(write_quantised_gguf(tmp_path / "blocks.gguf", tensors, Q8)),
+        "scaled": lambda: of(write_safetensors(tmp_path / "scaled.safetensors", to_scaled_fp8(tensors))),
+    }
+    expected: Tensor | None = None
+    for name, load in kinds.items():
+        models = load()
+        request = tiny_request(
+            small_scene, weight_dtype=name if models is plain else "default", lora=str(lora), steps=1
+        )
+        bare, _ = make(replace(request, lora=""), models, tmp_path / f"{name} bare")
+        found, _ = make(request, models, tmp_path / name)
+        again, _ = make(replace(request, lora=""), models, tmp_path / f"{name} again")
+        assert torch.equal(again.latents, bare.latents)
+        expected = found.latents if expected is None else expected
+        # Rounding the weights changes far less than the LoRA does.
+        assert (found.latents - expected).abs().mean() < 0.1 * (found.latents - bare.latents).abs().mean()
+        stages = json.loads((tmp_path / name / "memory.json").read_text(encoding="utf-8"))["stages"]
+        sample = next(one for one in stages if one["stage"] == "sample")
+        assert 0.9 < sample["measured_bytes"] / sample["predicted_bytes"] <= 1

@@ -1,0 +1,351 @@
+"""Tests that single files in each format and layout of names give the video of the model they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from safetensors.torch import load_file
+from torch import Tensor
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Finished
+from diffusers_helper.job.plans import MemoryPlans
+from diffusers_helper.loading.adding import find_part_of_own
+from diffusers_helper.loading.casting import KeptCasting
+from diffusers_helper.loading.keys import own_names
+from diffusers_helper.loading.loaders import Models, load_models
+from diffusers_helper.loading.networks import empty_network
+from diffusers_helper.machine.local import Local
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel
+from diffusers_helper.models.published import CONFIGS
+from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.models.sizes import networks, published_bytes
+from diffusers_helper.pipeline import Result
+from diffusers_helper.planning.budget import DoesNotFit
+from diffusers_helper.weights.names import is_precise
+from tests.support.checkpoints import (
+    comfyui_names,
+    original_names,
+    to_fp8,
+    to_int8,
+    to_scaled_fp8,
+    unscaled,
+    with_prefix,
+    write_quantised_gguf,
+    write_safetensors,
+)
+from tests.support.making import make, tiny_request
+
+BF16, FP8 = torch.bfloat16, (torch.float8_e4m3fn, torch.float8_e5m2)
+STYLES: dict[str, Callable[[Mapping[str, Tensor]], dict[str, Tensor]]] = {
+    "diffusers": dict,
+    "original": original_names,
+    "checkpoint": with_prefix("model.diffusion_model."),
+    "comfyui": comfyui_names,
+    "comfyui checkpoint": lambda tensors: with_prefix("model.diffusion_model.")(comfyui_names(tensors)),
+}
+BLOCKS = (GGMLQuantizationType.Q5_1, GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_0)
+
+
+@pytest.fixture(autouse=True)
+def own_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")
+
+
+@pytest.fixture(scope="module")
+def weights(deep_model: Path) -> dict[str, Tensor]:
+    """Return the transformer of the tiny model with more blocks."""
+    return load_file(deep_model / "transformer" / "diffusion_pytorch_model.safetensors")
+
+
+@pytest.fixture
+def add(deep_model: Path) -> Callable[..., Models]:
+    """Return a function that adds a model with these files and returns its parts, none of which is loaded."""
+
+    def added(name: str = "mine", **files: Path) -> Models:
+        base = find_model(str(deep_model), allow_folder=True)
+        parts = {part: find_part_of_own(part, file, base).part for part, file in files.items()}
+        ADDED_MODELS.add(AddedModel(name, name, str(deep_model), parts))
+        return load_models(find_model(name), device="cpu")
+
+    return added
+
+
+@pytest.fixture
+def video(small_scene: Path, tmp_path: Path) -> Callable[..., Result]:
+    """Return a function that makes a video, with as many of the transformer's blocks streamed as possible."""
+    numbers = iter(range(99))
+
+    def made(models: Models, *, streamed: bool = False, **settings: Any) -> Result:
+        settings |= {"vram_cap_gb": 1.0, "preserved_gb": preserved(models, settings)} if streamed else {}
+        request = tiny_request(small_scene, **settings)
+        result, events = make(request, models, tmp_path / f"job{next(numbers)}")
+        assert isinstance(events[-1], Finished)
+        assert (events[-1].bytes_streamed > 0) == streamed
+        return result
+
+    def preserved(models: Models, settings: Mapping[str, Any]) -> float:
+        """Return the most memory that the weights can leave free, in GB."""
+        for step in range(20, 100):
+            free = 1 - 1.2**step * 1024 / 1024**3
+            request = tiny_request(small_scene, vram_cap_gb=1.0, preserved_gb=free, **settings)
+            with suppress(DoesNotFit):
+                if MemoryPlans(request, models, 64, 64, Local()).plan.stage("sample").streamed_bytes:
+                    return free
+        raise AssertionError("nothing can be streamed")
+
+    return made
+
+
+def equal(network: torch.nn.Module, tensors: Mapping[str, Tensor]) -> bool:
+    found = network.state_dict()
+    return found.keys() == tensors.keys() and all(
+        found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
+        for name, tensor in tensors.items()
+    )
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BF16])
+def test_plain_weights_are_those_of_the_file(
+    style: str, dtype: torch.dtype, weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
+) -> None:
+    plain = {name: tensor.to(dtype) for name, tensor in weights.items()}
+    models = add(transformer=write_safetensors(tmp_path / "file.safetensors", STYLES[style](plain)))
+    assert equal(models.part("transformer"), plain)
+    assert models.stored_dtype("transformer") == dtype
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", STYLES)
+def test_the_video_is_the_same_whole_and_streamed(
+    style: str, weights: dict[str, Tensor], deep_models: Models, add: Callable[..., Models], tmp_path: Path,
+    video: Callable[..., Result],
+) -> None:  # fmt: skip
+    models = add(transformer=write_safetensors(tmp_path / "file.safetensors", STYLES[style](weights)))
+    expected = video(deep_models).latents
+    assert torch.equal(video(models).latents, expected)
+    streamed = video(models, streamed=True)
+    assert torch.equal(streamed.latents, expected)
+
+
+def made_folder(folder: Path, deep_model: Path, tensors: Mapping[str, Tensor]) -> Models:
+    """Return the model with this transformer, as a folder in diffusers' layout."""
+    folder.mkdir()
+    for part in deep_model.iterdir():
+        if part.name != "transformer":
+            (folder / part.name).symlink_to(part)
+    (folder / "transformer").mkdir()
+    (folder / "transformer" / "config.json").symlink_to(deep_model / "transformer" / "config.json")
+    write_safetensors(folder / "transformer" / "diffusion_pytorch_model.safetensors", tensors)
+    return load_models(find_model(str(folder), allow_folder=True), device="cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "style"), [*zip(FP8, STYLES, strict=False)])
+def test_fp8_gives_the_video_of_the_rounded_weights(
+    kind: torch.dtype, style: str, weights: dict[str, Tensor], deep_model: Path, add: Callable[..., Models],
+    tmp_path: Path, video: Callable[..., Result],
+) -> None:  # fmt: skip
+    stored = to_fp8({name: tensor.to(BF16) for name, tensor in weights.items()}, kind)
+    rounded = made_folder(tmp_path / "folder", deep_model, {n: t.to(BF16) for n, t in stored.items()})
+    expected = video(rounded).latents
+    models = add(transformer=write_safetensors(tmp_path / "fp8.safetensors", STYLES[style](stored)))
+    assert torch.equal(video(models).latents, expected)
+    assert torch.equal(video(models, streamed=True).latents, expected)
+    network = models.part("transformer")
+    assert network.transformer_blocks[0].ff.net[2].weight.dtype == kind
+    assert network.x_embedder.proj.weight.dtype == BF16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("quantise", "style"),
+    [
+        (to_scaled_fp8, "original"), (partial(to_scaled_fp8, by_row=True), "diffusers"),
+        (to_scaled_fp8, "comfyui"),
+        (to_int8, "original"), (to_int8, "diffusers"),
+    ],
+)  # fmt: skip
+def test_scaled_weights_give_the_video_of_what_they_stand_for(
+    quantise: Callable[..., dict[str, Tensor]], style: str, weights: dict[str, Tensor], deep_model: Path,
+    add: Callable[..., Models], tmp_path: Path, video: Callable[..., Result],
+) -> None:  # fmt: skip
+    named = STYLES[style]({name: tensor.to(BF16) for name, tensor in weights.items()})
+    stored = quantise(named)
+    models = add(transformer=write_safetensors(tmp_path / "scaled.safetensors", stored))
+    own, _ = own_names(unscaled(stored, BF16), weights, 32)
+    expected = video(made_folder(tmp_path / "folder", deep_model, own)).latents
+    assert torch.equal(video(models).latents, expected)
+    assert torch.equal(video(models, streamed=True).latents, expected)
+
+
+def test_weights_are_rounded_to_int8_while_they_are_streamed(
+    deep_models: Models, video: Callable[..., Result]
+) -> None:
+    whole = video(deep_models, weight_dtype="int8").latents
+    assert torch.equal(video(deep_models, streamed=True, weight_dtype="int8").latents, whole)
+    assert not torch.equal(video(deep_models).latents, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "style"), [*zip(BLOCKS, STYLES, strict=False)])
+def test_gguf_is_as_near_as_its_blocks(
+    kind: GGMLQuantizationType, style: str, weights: dict[str, Tensor], deep_models: Models,
+    add: Callable[..., Models], tmp_path: Path, video: Callable[..., Result],
+) -> None:  # fmt: skip
+    file = write_quantised_gguf(tmp_path / "model.gguf", STYLES[style](weights), kind)
+    models = add(transformer=file)
+    whole = video(models).latents
+    assert torch.equal(video(models, streamed=True).latents, whole)
+    exact = video(deep_models).latents
+    error = ((whole - exact).norm() / exact.norm()).item()
+    assert error < {"Q8_0": 0.05, "Q5_1": 0.2, "Q4_0": 0.4}[kind.name]
+
+
+def test_a_gguf_file_without_blocks_is_exact(
+    weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
+) -> None:
+    plain = {name: tensor.to(BF16) for name, tensor in weights.items()}
+    narrow = {name: tensor for name, tensor in plain.items() if tensor.dim() != 2 or tensor.shape[1] % 32}
+    assert narrow
+    file = write_quantised_gguf(tmp_path / "m.gguf", plain, GGMLQuantizationType.BF16, plain=BF16)
+    assert equal(add(transformer=file).part("transformer"), plain)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_pickles_of_weights_alone_are_mapped(
+    wrapped: bool, weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
+) -> None:
+    content = {"state_dict": weights, "global_step": 7} if wrapped else weights
+    torch.save(content, tmp_path / "model.ckpt")
+    assert equal(add(transformer=tmp_path / "model.ckpt").part("transformer"), weights)
+
+
+def test_pickles_that_cannot_be_mapped_are_refused(
+    weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
+) -> None:
+    torch.save(weights, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(InputError, match=r"old\.pt is in the format of torch before version 1\.6"):
+        add(transformer=tmp_path / "old.pt")
+    torch.save({**weights, "path": Path("code")}, tmp_path / "code.pt")
+    with pytest.raises(InputError, match=r"code\.pt contains more than weights"):
+        add(transformer=tmp_path / "code.pt")
+    assert not model_names()[3:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "prefix"),
+    [
+        ("vae", "vae."), ("text_encoder", "model."), ("text_encoder_2", "text_model."),
+        ("image_encoder", "vision_model."),
+    ],
+)  # fmt: skip
+def test_the_other_parts_take_single_files(
+    part: str, prefix: str, deep_model: Path, deep_models: Models, add: Callable[..., Models], tmp_path: Path,
+    video: Callable[..., Result],
+) -> None:  # fmt: skip
+    source = next((deep_model / part).glob("*.safetensors"))
+    own = deep_models.part(part).state_dict()
+    beside = {"lm_head.weight": torch.zeros(2, 2)} if part == "text_encoder" else {}
+    named = {prefix + name: tensor for name, tensor in own.items()} | beside
+    assert source.is_file()
+    models = add(**{part: write_safetensors(tmp_path / "file.safetensors", named)})
+    assert equal(models.part(part), own)
+    assert torch.equal(video(models).latents, video(deep_models).latents)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [FP8[0], torch.int8])
+@pytest.mark.parametrize("part", ["text_encoder", "text_encoder_2", "image_encoder", "vae"])
+def test_the_other_parts_take_8_bit(
+    kind: torch.dtype, part: str, deep_models: Models, add: Callable[..., Models], tmp_path: Path,
+    video: Callable[..., Result],
+) -> None:  # fmt: skip
+    whole = deep_models.part(part).state_dict()
+    stored = to_int8(whole) if kind == torch.int8 else to_fp8(whole, kind)
+    models = add(**{part: write_safetensors(tmp_path / "file.safetensors", stored)})
+    result = video(models)
+    assert result.latents.isfinite().all()
+    layers = [one for one in models.part(part).modules() if type(one) is torch.nn.Linear]
+    assert sum(one.weight.dtype == kind for one in layers) > 3
+
+
+def test_the_published_names_are_known_in_all_layouts() -> None:
+    network = empty_network("transformer", CONFIGS["transformer"])
+    expected = network.state_dict()
+    assert len(expected) == 1274
+    layouts = [original_names(expected), comfyui_names(expected)]
+    for layout in layouts:
+        assert len(layout) == 866
+        back, _ = own_names(layout, expected, 3072)
+        assert {name: tensor.shape for name, tensor in back.items()} == {
+            name: tensor.shape for name, tensor in expected.items()
+        }
+    for layout in (expected, *layouts):  # the plan counts what diffusers' list would cast
+        castable = [t for n, t in layout.items() if t.dim() == 2 and not is_precise(n)]
+        assert sum(t.numel() for t in castable) == 9_130_868_736
+
+
+@pytest.mark.parametrize("part", CONFIGS)
+def test_the_published_configurations_have_the_published_sizes(part: str) -> None:
+    network = empty_network(part, CONFIGS[part])
+    assert 2 * sum(parameter.numel() for parameter in network.parameters()) == published_bytes(part)
+
+
+def test_what_a_plan_counts_is_what_is_stored(
+    weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
+) -> None:
+    plain = {name: tensor.to(BF16) for name, tensor in weights.items()}
+    files = {
+        "fp8": write_safetensors(tmp_path / "a.safetensors", original_names(to_fp8(plain, FP8[0]))),
+        "scaled": write_safetensors(tmp_path / "b.safetensors", to_scaled_fp8(plain)),
+        "int8": write_safetensors(tmp_path / "d.safetensors", to_int8(plain)),
+        "gguf": write_quantised_gguf(tmp_path / "c.gguf", plain, GGMLQuantizationType.Q8_0),
+    }
+    for name, file in files.items():
+        models = add(name, transformer=file)
+        found = networks(models.info, on_cpu=True)["transformer"]
+        network = models.part("transformer")
+        blocks = [size_of(one) for one in models.blocks("transformer")]
+        assert found.weights.block_bytes == tuple(blocks)
+        assert found.weights.total_bytes == size_of(network)
+        assert found.dtype_bytes == 2
+        assert found.cast_bytes > 0
+
+
+def size_of(module: torch.nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+
+
+def test_a_hook_puts_the_mapped_weight_back(
+    weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
+) -> None:
+    file = write_safetensors(tmp_path / "a.safetensors", to_fp8(weights, FP8[0]))
+    layer = add(transformer=file).part("transformer").proj_out
+    before = layer.weight.data_ptr()
+    hook = layer._diffusers_hook.get_hook("layerwise_casting")
+    assert isinstance(hook, KeptCasting)
+    with torch.inference_mode():
+        assert layer(torch.ones(1, layer.in_features, dtype=BF16)).dtype == BF16
+    assert layer.weight.data_ptr() == before
+    assert layer.weight.dtype == FP8[0]
+
+
+def test_a_file_of_several_types_computes_in_that_of_most_values(
+    weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
+) -> None:
+    mixed = {name: tensor.to(BF16) if tensor.dim() > 1 else tensor for name, tensor in weights.items()}
+    assert sum(tensor.dtype == BF16 for tensor in mixed.values()) < len(mixed) / 2
+    models = add(transformer=write_safetensors(tmp_path / "mixed.safetensors", mixed))
+    assert equal(models.part("transformer"), {name: tensor.to(BF16) for name, tensor in weights.items()})
+    found = networks(models.info, on_cpu=True)["transformer"]
+    assert found.weights.total_bytes == 2 * sum(tensor.numel() for tensor in weights.values())

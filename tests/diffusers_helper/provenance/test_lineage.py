@@ -1,0 +1,126 @@
+"""Tests of the arithmetic of branches, without a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.families.packing import MODES, Mode, count_sections, plan_sections
+from diffusers_helper.provenance.branch import branch, extension, kept_words, may_differ, why_fixed
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage, Span, joined
+from diffusers_helper.request import SETTINGS, GenerationRequest
+
+both = st.sampled_from(MODES)
+
+
+def request(mode: Mode, sections: int, **settings: Any) -> GenerationRequest:
+    return GenerationRequest(image="x", mode=mode, seconds=max(1.0, 1.2 * sections), **settings)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> JobFolder:
+    """Return the folder of a job with as many finished sections as any video has; the files are empty."""
+    made = JobFolder(tmp_path_factory.mktemp("job"))
+    made.sections.mkdir()
+    for number in range(1, 101):
+        (made.sections / f"{number:04}.safetensors").touch()
+    return made
+
+
+@given(mode=both, sections=st.integers(2, 30), data=st.data())
+def test_kept_sections_keep_their_positions_and_new_ones_get_those_of_the_new_length(
+    mode: Mode, sections: int, data: Any
+) -> None:
+    keep = data.draw(st.integers(1, sections - 1))
+    total = data.draw(st.integers(keep + 1, 40))
+    old, new = request(mode, sections), request(mode, total, seed=1)
+    lineage = Lineage((Span.of(keep, old),))
+    plan = lineage.sections(new)
+    before, after = plan_sections(old.seconds, mode=mode), plan_sections(new.seconds, mode=mode)
+    assert len(plan) == total
+    assert [s.indices for s in plan][:keep] == [s.indices for s in before][:keep]
+    assert plan.sections[keep:] == after.sections[keep:]
+    # Whatever decides which frames are decoded, blended and counted is that of the new video.
+    for one, other in zip(plan, after, strict=True):
+        assert replace(one, padding=0, indices=other.indices) == replace(other, padding=0)
+    assert [lineage.request_for(n, new).seed for n in range(1, total + 1)] == [31337] * keep + [1] * (
+        total - keep
+    )
+
+
+@settings(max_examples=40)
+@given(mode=both, sections=st.integers(2, 12), data=st.data())
+def test_a_branch_of_a_branch_keeps_the_settings_of_each_section(
+    job: JobFolder, mode: Mode, sections: int, data: Any
+) -> None:
+    job.lineage.unlink(missing_ok=True)
+    current, lineage = request(mode, sections), Lineage()
+    for _ in range(data.draw(st.integers(1, 4))):
+        total = count_sections(current.seconds)
+        keep = data.draw(st.integers(1, total - 1))
+        seconds = 1.2 * data.draw(st.integers(keep + 1, 14))
+        made = branch(job, current, keep, {"seed": data.draw(st.integers(0, 2)), "seconds": seconds})
+        for number in range(1, keep + 1):
+            old, new = lineage.request_for(number, current), made.lineage.request_for(number, made.request)
+            assert Span.of(0, old) == Span.of(0, new)
+        assert made.lineage.request_for(keep + 1, made.request) == made.request
+        assert (made.lineage.kept, made.lineage.parent) == (keep, job.job)
+        made.lineage.write(job.lineage)
+        current, lineage = made.request, Lineage.read(job.lineage)
+        assert lineage == made.lineage
+
+
+@settings(max_examples=40)
+@given(mode=both, sections=st.integers(1, 99), seconds=st.floats(0.01, 119))
+def test_an_extension_adds_whole_sections_and_at_least_one(
+    job: JobFolder, mode: Mode, sections: int, seconds: float
+) -> None:
+    job.lineage.unlink(missing_ok=True)
+    old = request(mode, sections)
+    added = max(1, round(seconds / 1.2))
+    if sections + added > 100 or (mode == "inverted" and sections == 1):
+        with pytest.raises(InputError):
+            extension(job, old, seconds)
+        return
+    made = extension(job, old, seconds)
+    assert count_sections(made.request.seconds) == sections + added
+    assert made.lineage.kept == (sections if mode == "forward" else sections - 1)
+    # A longer forward video is the same as one that was made so from the start.
+    assert bool(joined(made.lineage.spans, made.request)) == (mode == "inverted")
+
+
+def test_each_setting_may_differ_or_has_a_reason() -> None:
+    assert set(may_differ()) < set(SETTINGS)
+    fixed = {name: why_fixed(name) for name in SETTINGS if name not in may_differ()}
+    assert all(reason and reason.endswith(".") for reason in fixed.values())
+    assert all(why_fixed(name) is None for name in may_differ())
+
+
+def test_it_is_said_what_is_kept() -> None:
+    assert "first 2.4 s" in kept_words(request("forward", 4), 2)
+    assert "last 2.4 s" in kept_words(request("inverted", 4), 2)
+    assert "end is made before the beginning" in kept_words(request("inverted", 4), 2)
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [[{"sections": 0, "settings": {}}], [{"sections": 1}], [{"sections": 1, "settings": {"crf": 1}}], [7]],
+)
+def test_a_damaged_lineage_is_told(tmp_path: Path, spans: list[Any]) -> None:
+    file = tmp_path / "lineage.json"
+    file.write_text(f'{{"parent": "", "kept": 1, "spans": {spans}}}'.replace("'", '"'))
+    with pytest.raises(InputError, match=r"lineage\.json is damaged"):
+        Lineage.read(file)
+
+
+@pytest.mark.parametrize("lasts", [[2, 2], [3, 2], [4], [0]])
+def test_spans_that_do_not_fit_are_refused(lasts: list[int]) -> None:
+    with pytest.raises(InputError, match="expected a section from"):
+        Lineage(tuple(Span(last, {}) for last in lasts)).sections(request("inverted", 4))

@@ -1,0 +1,133 @@
+"""Tests of the captures of a job's stages, and of stages that are run again from them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.loading.loaders import load_models
+from diffusers_helper.machine.local import Local
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.output.capture import Missing, Recorder, read_capture
+from diffusers_helper.pipeline import generate
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.replay import replay
+from tests.support.making import seconds_for, tiny_request, write_scene
+
+STAGES = {"text", "text_2", "vision", "vae_encode", "sample", "decode"}
+DEBUG = Local({"LONGTAKE_DEBUG": "1"})
+
+
+def make(model: Path, folder: Path, local: Local, **settings: Any) -> Path:
+    """Make a video of two sections, and return the folder with its captures."""
+    request = tiny_request(write_scene(folder / "scene.png", 90, 100), seconds=seconds_for(2), **settings)
+    models = load_models(find_model(str(model), allow_folder=True))
+    generate(replace(request, model=str(model)), models, folder=folder / "job", local=local)
+    return JobFolder(folder / "job").captures
+
+
+@pytest.fixture(scope="module")
+def captures(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tiny_model, tmp_path_factory.mktemp("debug"), DEBUG, negative="blue", cfg=2.0)
+
+
+def first(captures: Path, stage: str) -> Path:
+    return min((captures / stage).glob("*.json"))
+
+
+@pytest.mark.slow
+def test_without_the_variable_nothing_is_captured(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recorder, "__init__", lambda *_: pytest.fail("a recorder was made"))
+    assert not make(tiny_model, tmp_path, Local({"LONGTAKE_DEBUG": "0"})).exists()
+
+
+@pytest.mark.slow
+def test_each_stage_is_captured_with_inputs_and_outputs(captures: Path) -> None:
+    assert {path.name for path in captures.iterdir()} == STAGES
+    assert {path.name: len(list(path.glob("*.json"))) for path in captures.iterdir()} == {
+        "text": 1, "text_2": 1, "vision": 1, "vae_encode": 1, "sample": 2, "decode": 2,
+    }  # fmt: skip
+    sample = read_capture(first(captures, "sample"))
+    assert sample.inputs["section"] == 1
+    assert sample.inputs["encodings"]["states_1"].dim() == 3
+    assert set(sample.inputs["context"]) == {"start", "history_1x", "history_2x", "history_4x"}
+    stored = load_file(JobFolder(captures.parent).sections / "0001.safetensors")
+    assert torch.equal(sample.outputs, stored["latents"])
+    assert sample.seconds > 0
+    assert set(sample.memory) == {"free_before", "free_after"}
+    decode = read_capture(first(captures, "decode"))
+    assert decode.outputs.shape == (4 * decode.inputs["latents"].shape[2] - 3, 64, 64, 3)
+    assert decode.inputs["request"]["vae_tile"] is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", sorted(STAGES))
+def test_a_stage_that_is_run_again_has_the_same_bits(captures: Path, stage: str) -> None:
+    last = max((captures / stage).glob("*.json"))
+    found = replay(last, DEBUG)
+    assert found.difference == ""
+    assert str(found).startswith(f"{stage}: ")
+    assert str(found).endswith("The results are the same, bit for bit.")
+
+
+@pytest.mark.slow
+def test_another_result_is_told(captures: Path, tmp_path: Path) -> None:
+    file = first(captures, "vision")
+    changed = tmp_path / file.name
+    changed.write_text(file.read_text())
+    tensors = load_file(file.with_suffix(".safetensors"))
+    tensors["outputs"][0, 0, 0] += 1
+    save_file(tensors, changed.with_suffix(".safetensors"))
+    assert replay(changed).difference == "values that differ by up to 1"
+
+
+@pytest.mark.slow
+def test_a_stage_that_fails_is_captured_with_its_error(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("the latents are damaged")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("diffusers_helper.pipeline.decode_latents", fail)
+        with pytest.raises(ValueError, match="damaged"):
+            make(tiny_model, tmp_path, DEBUG)
+        file = first(tmp_path / "job" / "captures", "decode")
+        assert read_capture(file).outputs == {"error": "ValueError: the latents are damaged"}
+        assert replay(file).difference == ""
+    assert "instead of" in replay(file).difference
+
+
+def test_what_cannot_be_run_again_is_refused(captures: Path, tmp_path: Path) -> None:
+    node = Recorder(tmp_path).write("ROCMOptimizedKSampler", {}, None, 0.1, {})
+    with pytest.raises(InputError, match="is a capture of ROCMOptimizedKSampler; expected one of the stages"):
+        replay(node)
+    facts = json.loads(first(captures, "text").read_text())
+    facts["has_tensors"] = False
+    empty = tmp_path / "1.json"
+    empty.write_text(json.dumps(facts))
+    assert read_capture(empty).inputs["picture"] == Missing("Tensor")
+    with pytest.raises(InputError, match="holds no tensors"):
+        replay(empty)
+
+
+@pytest.mark.slow
+def test_captures_that_cannot_be_written_do_not_end_a_job(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Recorder, "write", full)
+    make(tiny_model, tmp_path, DEBUG)
+    assert (tmp_path / "job" / "video.mp4").is_file()
+    assert "no capture of sample was written" in caplog.text

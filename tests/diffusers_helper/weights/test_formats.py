@@ -1,0 +1,225 @@
+"""Tests that each format of weights is read by its header, and that each kind of broken file is told."""
+
+from __future__ import annotations
+
+import collections
+import io
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from diffusers_helper.weights.reading import read_contents
+from diffusers_helper.weights.safetensors_file import read_safetensors
+from diffusers_helper.weights.tensors import NotWeights, Tensor
+from tests.support.weights import PAGE, POINTER, write_gguf
+
+STATE = {
+    "layer.weight": torch.zeros(4, 6, dtype=torch.bfloat16),
+    "layer.bias": torch.nn.Parameter(torch.zeros(4)),
+    "count": torch.zeros((), dtype=torch.int64),
+}
+LISTED = {
+    "layer.weight": Tensor("bfloat16", (4, 6), 48),
+    "layer.bias": Tensor("float32", (4,), 16),
+    "count": Tensor("int64", (), 8),
+}
+
+
+def test_gguf_is_read_in_the_order_of_torch(tmp_path: Path) -> None:
+    file = write_gguf(
+        tmp_path / "a.gguf",
+        {"a.weight": (12, (2, 256), bytes(288)), "a.bias": (0, (3,), bytes(12))},
+        {"general.name": "FramePack F1"},
+    )
+    contents, size = read_contents(file), file.stat().st_size
+    assert contents.format == "gguf"
+    assert contents.tensors == {
+        "a.weight": Tensor("Q4_K", (2, 256), 288, size - 320),
+        "a.bias": Tensor("float32", (3,), 12, size - 32),
+    }
+    assert contents.metadata["general.name"] == "FramePack F1"
+    assert contents.metadata["numbers"] == "3 values"
+    assert contents.problems == ()
+
+
+def test_a_gguf_file_that_was_cut_off(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "a.gguf", {"a.weight": (8, (2, 32), bytes(68))})
+    data = file.read_bytes()
+    file.write_bytes(data[:-64])
+    (problem,) = read_contents(file).problems
+    assert problem == f"is incomplete: it has {len(data) - 64} bytes of {len(data) - 28}; download it again."
+    for length in (6, 40, 100):
+        file.write_bytes(data[:length])
+        with pytest.raises(NotWeights, match="is incomplete: it ends within its header"):
+            read_contents(file)
+
+
+def test_a_gguf_file_of_unknown_kinds(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "a.gguf", {"a.weight": (99, (2, 32), bytes(68))})
+    assert read_contents(file).problems[0].startswith("has the GGUF types 99,")
+    file.write_bytes(b"GGUF\x01\0\0\0" + bytes(16))
+    with pytest.raises(NotWeights, match="has GGUF version 1"):
+        read_contents(file)
+    file.write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 16)
+    with pytest.raises(NotWeights, match="has a damaged GGUF header"):
+        read_contents(file)
+
+
+OLD = {True: [], False: ["is in the format of torch before version 1.6, "]}
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("wrap", [dict, collections.OrderedDict])
+def test_a_checkpoint_of_torch_is_listed_without_unpickling(
+    tmp_path: Path, is_new: bool, wrap: type[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "model.ckpt"
+    torch.save(
+        {"state_dict": wrap(STATE), "epoch": 3}, file, _use_new_zipfile_serialization=is_new
+    )  # what training writes
+    monkeypatch.setattr(pickle, "Unpickler", None)
+    contents = read_contents(file)
+    assert (contents.format, contents.tensors) == ("pickle", LISTED)
+    assert [problem[:46] for problem in contents.problems] == OLD[is_new]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_pickle_that_would_run_code_is_told(tmp_path: Path, is_new: bool) -> None:
+    mark = tmp_path / "ran"
+
+    class Bad:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(mark),)
+
+    file = tmp_path / "model.pt"
+    torch.save({"a": torch.zeros(2), "b": Bad()}, file, _use_new_zipfile_serialization=is_new)
+    contents = read_contents(file)
+    assert contents.tensors == {"a": Tensor("float32", (2,), 8)}
+    problem = contents.problems[0]
+    assert problem.startswith(f"contains more than weights: it names {os.mkdir.__module__}.mkdir")
+    assert not mark.exists()
+
+
+def test_damaged_checkpoints_of_torch(tmp_path: Path) -> None:
+    file = tmp_path / "model.pt"
+    torch.save(STATE, file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(NotWeights, match="is damaged or incomplete"):
+        read_contents(file)
+    with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(file, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name)[:3] if name.endswith("data/0") else old.read(name))
+    assert "record 0 has 3 bytes of 48" in read_contents(file).problems[0]
+    packed = zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(file, "w", packed) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(NotWeights, match="is a compressed archive"):
+        read_contents(file)
+    with zipfile.ZipFile(file, "w") as new:
+        new.writestr("notes.txt", "no weights")
+    with pytest.raises(NotWeights, match="ZIP archive without weights"):
+        read_contents(file)
+    torch.save(STATE | {"large": torch.zeros(99)}, file, _use_new_zipfile_serialization=False)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-200])
+    assert read_contents(file).problems[0].startswith(f"is incomplete: it has {len(whole) - 200} bytes")
+    for damaged in (whole[:200], b"\x80\x02" + b"garbage" * 20):
+        file.write_bytes(damaged)
+        with pytest.raises(NotWeights, match="is damaged, or contains no weights"):
+            read_contents(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "is empty; download it again."),
+        (POINTER.encode(), "is a Git LFS pointer to 10 GB of weights, not the weights; run `git lfs pull`"),
+        (PAGE.encode(), 'is a web page ("Sign in to the hub"), not weights: the server answered'),
+        (b"\n <html>" + bytes(50), "is a web page, not weights"),
+        (b"<!-- a --> <!---->\n<html>" + bytes(50), "is a web page, not weights"),
+        (b"<!---->" * 280 + b"x", "is not a file with weights"),
+        (POINTER.partition("size")[0].encode() + b"size " + b"9" * 1500, "is a Git LFS pointer to weights"),
+        (b'{"error": "Repository not found"}', "is a JSON text, not weights"),
+        (bytes(4096), "begins with zeros, like an interrupted download"),
+        (b"hello world, this is no file of weights", "is not a file with weights"),
+        (b"abc", "is incomplete: it ends within its header, after 3 bytes"),
+        ((40).to_bytes(8, "little") + b'{"a":', "is incomplete: it ends within its header, after 13 bytes"),
+        ((4).to_bytes(8, "little") + b"{ab}" + bytes(64), "has a damaged header"),
+        ((2).to_bytes(8, "little") + b"{]", "has a damaged header"),
+        ((2**39).to_bytes(8, "little") + b"{]", f"has a damaged header (a header of {2**39} bytes)"),
+    ],
+)
+def test_files_that_are_no_weights(tmp_path: Path, content: bytes, told: str) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(content)
+    with pytest.raises(NotWeights) as caught:
+        read_contents(file)
+    assert str(caught.value).startswith(told)
+
+
+def test_the_content_decides_and_not_the_name(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(2)}, tmp_path / "a.ckpt")
+    assert read_contents(tmp_path / "a.ckpt").format == "safetensors"
+    torch.save(STATE, tmp_path / "b.safetensors")
+    assert read_contents(tmp_path / "b.safetensors").format == "pickle"
+
+
+def test_safetensors_that_are_cut_off_or_too_long(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"a": torch.zeros(64)}, file)
+    data = file.read_bytes()
+    file.write_bytes(data[:-8])
+    assert read_contents(file).problems == (
+        f"is incomplete: it has {len(data) - 8} bytes of {len(data)}; download it again.",
+    )
+    file.write_bytes(data + b"more")
+    assert read_contents(file).problems[0].startswith("has 4 bytes after its last tensor")
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}, "is damaged: tensor a has 8 bytes of 12;"),
+        ({"dtype": "F3", "shape": [3], "data_offsets": [0, 8]}, "has the types F3, which are not known;"),
+    ],
+)
+def test_a_header_that_contradicts_itself(tmp_path: Path, entry: dict[str, Any], told: str) -> None:
+    file = tmp_path / "model.safetensors"
+    header = json.dumps({"a": entry}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    assert read_contents(file).problems[0].startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"[]", "a header that is not a JSON object"),
+        (b'{"a": 1}', "a header without the type and shape of each tensor"),
+        (b'{"a": {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 8]}}', "a shape that no tensor has"),
+        (b'{"a": {"dtype": "F32", "shape": [Infinity], "data_offsets": [0, 8]}}', "invalid literal"),
+        (b'{"a": {"dtype": "F32", "shape": [0.5], "data_offsets": [0, 8]}}', "invalid literal"),
+        (b'{"a": ' + b"[" * 100_000, "lists within lists, nested too deeply"),
+        (b"{", "Expecting property name"),
+    ],
+)
+def test_headers_that_are_no_list_of_tensors(tmp_path: Path, text: bytes, told: str) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(NotWeights, match=rf"has a damaged header \({told}.*\); download it again"):
+        read_safetensors(file)
+
+
+def test_a_header_of_impossible_length(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"\xff" * 8)
+    with pytest.raises(NotWeights, match=rf"has a damaged header \(a header of {2**64 - 1} bytes\)"):
+        read_safetensors(file)

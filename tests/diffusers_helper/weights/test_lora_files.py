@@ -1,0 +1,302 @@
+"""Tests of files with LoRAs: what is refused, and what their metadata say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import HunyuanVideoFramepackTransformer3DModel
+from safetensors.torch import save_file
+from torch import nn
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.lora_choice import MOST_LORAS, Choice, choices_of, normal_text, shown
+from diffusers_helper.models.lora_folder import located, lora_folder, lora_names, relative, within
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.weights.lora_files import count_keys, loras_of, read_lora
+from tests.support.loras import HUNYUAN, comfyui_name, numbered, write_lora
+
+PAIR = {
+    "transformer_blocks.0.attn.to_q.lora_A.weight": torch.zeros(2, 32),
+    "transformer_blocks.0.attn.to_q.lora_B.weight": torch.zeros(32, 2),
+}
+SUM = "ab" * 32
+Writer = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    from tests.support.tiny_model import tiny_transformer
+
+    return tiny_transformer()
+
+
+def refusal_of(file: Path) -> InputError:
+    with pytest.raises(InputError) as caught:
+        read_lora(file)
+    assert caught.value.setting == "lora"
+    assert caught.value.message.startswith(f"LoRA {file.name} ")
+    assert caught.value.message.count(". ") == 0
+    return caught.value
+
+
+def written(content: bytes) -> Writer:
+    return lambda file: file.write_bytes(content)
+
+
+def saved(
+    tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None
+) -> Callable[[Path], object]:
+    return lambda file: save_file(tensors, file, metadata)
+
+
+DOWN, UP = PAIR
+SMALL = torch.zeros(2, 2)
+# By kind: how to write the file, and a part of the sentence.
+WRONG: dict[str, tuple[Writer, str]] = {
+    "page": (written(b"<!DOCTYPE html><title>Sign in</title>"), 'is a web page ("Sign in")'),
+    "pointer": (written(b"version https://git-lfs.github.com/spec/v1\nsize 5\n"), "is a Git LFS pointer"),
+    "empty": (written(b""), "is empty"),
+    "pickle": (lambda file: torch.save(PAIR, file), "is a pickle file; expected safetensors"),
+    "no tensor": (saved({}), "holds no LoRA: none of its 0 keys"),
+    "whole model": (saved({"transformer_blocks.0.attn.to_q.weight": SMALL}), "holds no LoRA"),
+    "another model": (
+        saved({"blocks.0.self_attn.q.lora_A.weight": SMALL, "blocks.0.self_attn.q.lora_B.weight": SMALL + 0}),
+        "was made for another model: none of its 2 keys belongs to FramePack",
+    ),
+    "text encoder": (saved({"lora_te_layers_0_q.lora_down.weight": SMALL}), "was made for another model"),
+    "its metadata": (saved(PAIR, {"modelspec.architecture": "flux-1-dev/lora"}), "was made for flux"),
+    "DoRA": (saved({**PAIR, "transformer_blocks.0.attn.to_q.dora_scale": SMALL}), "is a DoRA"),
+    "LoKr": (saved({"lora_unet_x.lokr_w1": SMALL}), "is a LoKr"),
+    "unpaired": (saved({DOWN: PAIR[DOWN]}), "none of its 1 keys belongs to FramePack"),
+    "of other ranks": (saved({**PAIR, DOWN: torch.zeros(3, 32)}), "was made for another model"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_file_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
+    write, words = WRONG[kind]
+    file = tmp_path / "style.safetensors"
+    write(file)
+    assert words in refusal_of(file).message
+
+
+def attention_lora(doubles: int, singles: int, name: str) -> dict[str, torch.Tensor]:
+    """Return a LoRA of the full width for the attention in this many blocks of each kind."""
+    names = {
+        "diffusers": ("transformer_blocks.{}.attn.to_q", "single_transformer_blocks.{}.attn.to_q"),
+        "kohya": ("lora_unet_double_blocks_{}_img_attn_qkv", "lora_unet_single_blocks_{}_linear1"),
+        "dots": ("diffusion_model.double_blocks.{}.img_attn.qkv", "diffusion_model.single_blocks.{}.linear1"),
+    }[name]
+    outputs = (3072, 3072) if name == "diffusers" else (9216, 21504)
+    found: dict[str, torch.Tensor] = {}
+    for start, count, width in zip(names, (doubles, singles), outputs, strict=True):
+        for number in range(count):
+            found[f"{start.format(number)}.lora_down.weight"] = torch.zeros(1, 3072)
+            found[f"{start.format(number)}.lora_up.weight"] = torch.zeros(width, 1)
+    return found
+
+
+@pytest.mark.parametrize("name", ["diffusers", "kohya", "dots"])
+def test_a_lora_for_flux_is_refused_by_the_number_of_its_blocks(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    for doubles, singles in ((19, 38), (19, 0), (0, 38)):
+        save_file(attention_lora(doubles, singles, name), file)
+        assert "was made for Flux" in refusal_of(file).message
+    for doubles, singles in ((20, 40), (20, 0), (0, 40), (19, 40), (4, 38)):
+        save_file(attention_lora(doubles, singles, name), file)
+        assert read_lora(file).pairs
+    save_file(attention_lora(19, 38, name), file, {"modelspec.architecture": "hunyuan-video/lora"})
+    assert len(read_lora(file).pairs) == 57
+
+
+def whole_lora(
+    name_of: Callable[[str], str], blocks: tuple[int, int] = (20, 40), *, refiner: bool = True
+) -> dict[str, torch.Tensor]:
+    """Return a LoRA of rank 1 for the layers of HunyuanVideo in this many blocks of each kind."""
+    found: dict[str, torch.Tensor] = {}
+    counts: dict[str, int] = {"double_blocks": blocks[0], "single_blocks": blocks[1]}
+    for pattern, (outputs, inputs) in HUNYUAN.items():
+        group = pattern.split(".")[0]
+        if group in counts or refiner:
+            for name in numbered(pattern)[: counts.get(group)]:
+                found[f"{name_of(name)}.lora_down.weight"] = torch.zeros(1, inputs, dtype=torch.bfloat16)
+                found[f"{name_of(name)}.lora_up.weight"] = torch.zeros(outputs, 1, dtype=torch.bfloat16)
+    return found
+
+
+def dotted(name: str) -> str:
+    return f"diffusion_model.{comfyui_name(name)}"
+
+
+def underscored(name: str) -> str:
+    return f"lora_unet_{comfyui_name(name).replace('.', '_')}"
+
+
+@pytest.mark.parametrize("name_of", [dotted, underscored])
+def test_all_keys_of_a_lora_with_comfyuis_names_are_applied(
+    name_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    with torch.device("meta"):
+        full = HunyuanVideoFramepackTransformer3DModel(has_image_proj=True, has_clean_x_embedder=True)
+    sizes = {
+        name: (module.out_features, module.in_features)
+        for name, module in full.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+    file = tmp_path / "style.safetensors"
+    save_file(whole_lora(name_of), file)
+    lora = read_lora(file)
+    assert lora.keys == 2 * (20 * 10 + 40 * 3 + 2 * 5 + 5 + 6 + 2)
+    assert count_keys(lora.fitting(sizes)) == lora.keys
+
+
+@pytest.mark.parametrize("name_of", [dotted, underscored])
+def test_names_of_flux_need_a_layer_that_flux_lacks(name_of: Callable[[str], str], tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    save_file(whole_lora(name_of, (3, 5), refiner=False), file)
+    assert "may be for Flux" in refusal_of(file).message
+    save_file(whole_lora(name_of, (3, 5), refiner=False), file, {"ss_base_model_version": "hunyuan_video"})
+    assert read_lora(file).pairs
+    for blocks, refiner in (((3, 5), True), ((20, 5), False), ((3, 40), False)):
+        save_file(whole_lora(name_of, blocks, refiner=refiner), file)
+        lora = read_lora(file)
+        assert count_keys(lora.pairs) == lora.keys
+
+
+def test_a_file_that_is_cut_off_or_missing_is_refused(network: nn.Module, tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    write_lora(file, network)
+    whole = file.read_bytes()
+    assert read_lora(file).pairs
+    for size in (7, 200, len(whole) - 1):
+        file.write_bytes(whole[:size])
+        said = refusal_of(file).message
+        is_in_header = size < 8 + int.from_bytes(whole[:8], "little")
+        expected = f"its header, after {size} bytes" if is_in_header else f"{size} bytes of {len(whole)}"
+        assert expected in said
+    assert "cannot be read" in refusal_of(tmp_path / "none.safetensors").message
+
+
+def test_a_part_of_the_keys_is_not_enough(network: nn.Module, tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    sizes = {
+        name: (module.out_features, module.in_features)
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+    write_lora(file, network)
+    keys = read_lora(file).keys
+    for foreign, fits in ((keys // 9, True), (keys // 9 + 2, False)):
+        others = {f"lora_te_{number}.lora_down.weight": torch.zeros(1, 1) for number in range(foreign)}
+        write_lora(file, network, more=others)
+        lora = read_lora(file)
+        assert lora.keys == keys + foreign
+        if fits:
+            assert len(lora.fitting(sizes)) == keys // 2
+        else:
+            with pytest.raises(InputError, match=f"fits this model with {keys} of its {lora.keys} keys"):
+                lora.fitting(sizes)
+    with pytest.raises(InputError, match=r"0 of its \d+ keys; .* has another shape; expected at least 90%"):
+        lora.fitting({name: (one + 1, other) for name, (one, other) in sizes.items()})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({}, ()),
+        ({"modelspec.trigger_phrase": "  a  red\nballoon "}, ("a red balloon",)),
+        ({"ss_tag_frequency": '{"10_x": {"sks dog": 40, "grass": 30, "a": 3}}'}, ("sks dog", "grass")),
+        ({"ss_tag_frequency": "[1, 2"}, ()),
+        ({"ss_tag_frequency": '{"x": 3}'}, ()),
+        ({"trigger_words": "x" * 999}, ("x" * 200,)),
+    ],
+)
+def test_the_words_that_call_it(metadata: dict[str, str], expected: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    save_file(PAIR, file, metadata)
+    assert read_lora(file).triggers == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "scale"),
+    [
+        ({"transformer.r": 2, "transformer.lora_alpha": 8}, 4.0),
+        ({"transformer.lora_alpha": 8, "transformer.use_rslora": True}, 8 / 2**0.5),
+        ({"transformer.lora_alpha": 8, "transformer.alpha_pattern": {"attn.to_q": 1}}, 0.5),
+        ({"transformer.lora_alpha": "many"}, 1.0),
+        ([3], 1.0),
+    ],
+)
+def test_the_scale_that_diffusers_notes(facts: object, scale: float, tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    save_file(PAIR, file, {"lora_adapter_metadata": json.dumps(facts)})
+    assert [pair.scale for pair in read_lora(file).pairs] == [scale]
+
+
+def test_the_text_of_the_setting() -> None:
+    text = f"\n a b.safetensors \n/x/c.safetensors:-.5\n d:1e-1 sha256:{SUM}\n"
+    assert choices_of(text) == (
+        Choice("a b.safetensors"), Choice("/x/c.safetensors", -0.5), Choice("d", 0.1, SUM),
+    )  # fmt: skip
+    normal = f"a b.safetensors:1\n/x/c.safetensors:-0.5\nd:0.1 sha256:{SUM}"
+    assert normal_text(text) == normal == normal_text(normal)
+    assert GenerationRequest(image="x", lora=text).lora == normal
+    assert shown(normal) == "a b.safetensors (1), c.safetensors (-0.5), d (0.1)"
+    assert choices_of("") == ()
+    assert loras_of("nowhere.safetensors:0") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a:11", "gives 'a' the weight 11; expected a weight from -10 to 10"),
+        ("a:1e999", "the weight inf"),
+        ("a\na:0.5", "names 'a' twice"),
+        ("\n".join(map(str, range(MOST_LORAS + 1))), f"names {MOST_LORAS + 1} files"),
+    ],
+)
+def test_a_text_that_cannot_be_used(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        GenerationRequest(image="x", lora=text)
+    assert caught.value.setting == "lora"
+
+
+def test_names_stand_for_files_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    names = ("b.safetensors", "other/c.safetensors", "styles/A.safetensors", "styles/c.safetensors")
+    for name in (*names, "x.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    assert lora_names(folder) == names
+    assert lora_names(tmp_path / "none") == ()
+    found = within("b:0.5\nA.safetensors\nother/c.safetensors", folder)
+    assert (
+        found
+        == f"{folder}/b.safetensors:0.5\n{folder}/styles/A.safetensors:1\n{folder}/other/c.safetensors:1"
+    )
+    assert relative(found, folder) == "b.safetensors:0.5\nstyles/A.safetensors:1\nother/c.safetensors:1"
+    assert relative("/elsewhere/z.safetensors", folder) == "z.safetensors:1"
+    with pytest.raises(InputError, match="lies in several folders"):
+        within("c", folder)
+    outside = tmp_path / "secret.safetensors"
+    outside.touch()
+    for name in (
+        str(outside),
+        "../secret.safetensors",
+        "styles/../../secret",
+        f"{folder}/b.safetensors",
+        "x.txt",
+    ):
+        with pytest.raises(InputError, match="is not in the folder for LoRAs"):
+            within(name, folder)
+    assert located(f"{outside}\nb", folder) == f"{outside}:1\n{folder}/b.safetensors:1"
+
+
+def test_the_folder_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert lora_folder({}) == tmp_path / "loras"
+    assert lora_folder({"LONGTAKE_LORAS": "/srv/loras"}) == Path("/srv/loras")
