@@ -25,8 +25,8 @@ from diffusers_helper.events import Event
 from diffusers_helper.families.packing import WINDOW, Section
 from diffusers_helper.framepack.encoders import TextCondition, encode_pooled, encode_states, encode_vision
 from diffusers_helper.framepack.guidance import CLEAN_LATENTS, Condition, Context, GuidedDenoiser
-from diffusers_helper.framepack.history import History
-from diffusers_helper.job.setup import Job, open_job
+from diffusers_helper.framepack.history import LatentHistory
+from diffusers_helper.job.setup import OpenJob, open_job
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
@@ -97,7 +97,7 @@ def generate(
             encodings = checkpoints.encodings(otherwise=partial(encode, job))
             start = encodings["start"]
             preview = Preview(job.folder.preview, LatentColours(job.picture, start))
-            history, blender = History(request.mode, start), FrameBlender(request.mode)
+            history, blender = LatentHistory(request.mode, start), FrameBlender(request.mode)
             for section in job.sections:
                 context = history.context(section)
                 latents = checkpoints.section(
@@ -120,7 +120,7 @@ def generate(
 # The stages. Each has its network on the device, and is repeated with a smaller plan if memory runs out.
 
 
-def encode(job: Job) -> dict[str, Tensor]:
+def encode(job: OpenJob) -> dict[str, Tensor]:
     """Encode the prompts and the picture, and return the encodings by name, on the host."""
     prompts = job.lineage.texts(job.request)
     texts = text_states(job, prompts) | text_vectors(job, prompts)
@@ -129,7 +129,7 @@ def encode(job: Job) -> dict[str, Tensor]:
     return texts | {"start": start, "vision": vision_states(job)}
 
 
-def text_states(job: Job, prompts: Sequence[str]) -> dict[str, Tensor]:
+def text_states(job: OpenJob, prompts: Sequence[str]) -> dict[str, Tensor]:
     """Return the large text encoder's states of each prompt's tokens."""
     tokenizer = job.models.part("tokenizer")
 
@@ -139,7 +139,7 @@ def text_states(job: Job, prompts: Sequence[str]) -> dict[str, Tensor]:
     return job.captured("text", partial(job.memory.run, "text", states), prompts=prompts)
 
 
-def text_vectors(job: Job, prompts: Sequence[str]) -> dict[str, Tensor]:
+def text_vectors(job: OpenJob, prompts: Sequence[str]) -> dict[str, Tensor]:
     """Return the small text encoder's vector of each prompt."""
     tokenizer = job.models.part("tokenizer_2")
 
@@ -149,7 +149,7 @@ def text_vectors(job: Job, prompts: Sequence[str]) -> dict[str, Tensor]:
     return job.captured("text_2", partial(job.memory.run, "text_2", pooled), prompts=prompts)
 
 
-def start_latent(job: Job) -> Tensor:
+def start_latent(job: OpenJob) -> Tensor:
     """Encode the picture with the VAE, and return its latent."""
     seed = job.lineage.root(job.request).seed
     noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
@@ -159,7 +159,7 @@ def start_latent(job: Job) -> Tensor:
     )
 
 
-def vision_states(job: Job) -> Tensor:
+def vision_states(job: OpenJob) -> Tensor:
     """Return the vision encoder's states of the picture."""
     extractor = job.models.part("feature_extractor")
 
@@ -169,7 +169,7 @@ def vision_states(job: Job) -> Tensor:
     return job.captured("vision", partial(job.memory.run, "vision", vision))
 
 
-def condition_of(job: Job, number: int, encodings: dict[str, Tensor]) -> Condition:
+def condition_of(job: OpenJob, number: int, encodings: dict[str, Tensor]) -> Condition:
     """Return the condition for a section, given the result of `encode`."""
     request, texts = job.lineage.request_for(number, job.request), job.lineage.texts(job.request)
     places = [texts.index(text) for text in request.texts]
@@ -181,7 +181,7 @@ def condition_of(job: Job, number: int, encodings: dict[str, Tensor]) -> Conditi
 
 
 def denoise(
-    job: Job, section: Section, encodings: dict[str, Tensor], context: Context, preview: Preview
+    job: OpenJob, section: Section, encodings: dict[str, Tensor], context: Context, preview: Preview
 ) -> Tensor:
     """Sample a section's clean latents from noise, and return them (1, 16, W, h, w) on the host.
 
@@ -213,7 +213,7 @@ def denoise(
     )
 
 
-def decode(job: Job, section: Section, latents: Tensor, begin: int) -> Tensor:
+def decode(job: OpenJob, section: Section, latents: Tensor, begin: int) -> Tensor:
     """Decode a section with the one made before it, and return the frames (T, H, W, 3), about -1 to 1.
 
     Args:
@@ -232,7 +232,7 @@ def decode(job: Job, section: Section, latents: Tensor, begin: int) -> Tensor:
     )
 
 
-def write(job: Job, section: Section, frames: Tensor, final: np.ndarray, pending: np.ndarray) -> None:
+def write(job: OpenJob, section: Section, frames: Tensor, final: np.ndarray, pending: np.ndarray) -> None:
     """Add a section's final and pending frames to the video, and report the section."""
     thumbnail = write_thumbnail(job.folder.thumbs, section, frames, job.request.mode)
     # The last section of an earlier run is in the video already; it was decoded only to blend the next one.

@@ -18,7 +18,7 @@ from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
 from diffusers_helper.framepack.guidance import Context
-from diffusers_helper.job.setup import Job, open_job
+from diffusers_helper.job.setup import OpenJob, open_job
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler
@@ -33,19 +33,19 @@ from diffusers_helper.request import GenerationRequest
 Inputs = Mapping[str, Any]
 
 
-def _sample(job: Job, inputs: Inputs) -> Tensor:
+def _sample(job: OpenJob, inputs: Inputs) -> Tensor:
     section, encodings = job.sections[inputs["section"] - 1], inputs["encodings"]
     preview = Preview(job.folder.preview, LatentColours(job.picture, encodings["start"]))
     return pipeline.denoise(job, section, encodings, Context(section.indices, **inputs["context"]), preview)
 
 
-def _decode(job: Job, inputs: Inputs) -> Tensor:
+def _decode(job: OpenJob, inputs: Inputs) -> Tensor:
     section = job.sections[inputs["section"] - 1]
     return pipeline.decode(job, section, inputs["latents"], inputs["begin"])
 
 
 # The stages by the names that captures have.
-_STAGES: dict[str, Callable[[Job, Inputs], Any]] = {
+_STAGES: dict[str, Callable[[OpenJob, Inputs], Any]] = {
     "text": lambda job, inputs: pipeline.text_states(job, inputs["prompts"]),
     "text_2": lambda job, inputs: pipeline.text_vectors(job, inputs["prompts"]),
     "vision": lambda job, inputs: pipeline.vision_states(job),

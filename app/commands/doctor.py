@@ -59,7 +59,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class Findings:
     """All findings about a machine. A job would work unless one of them is a problem."""
 
     findings: list[Finding] = field(default_factory=list[Finding])
@@ -120,7 +120,7 @@ def examine(
     root: Path = ROOT,
     probe: Probe | None = None,
     local: Local = Local(),  # noqa: B008 - frozen
-) -> Report:
+) -> Findings:
     """Examine everything that a job needs, and store the attention kernel that ran.
 
     Args:
@@ -131,7 +131,7 @@ def examine(
         probe: A function that asks torch for facts, by default in a separate process.
         local: The settings of the machine, with the folder in which the kernel is stored.
     """
-    report = Report()
+    report = Findings()
     machine = this_machine(environ, root)
     profile = profile_for(machine, environ)
     facts = (probe or ask_torch)({**environ, **engine_environment(profile, environ)})
@@ -165,7 +165,7 @@ def ask_torch(environ: Mapping[str, str]) -> dict[str, Any]:
         return {}
 
 
-def _cards(report: Report, machine: Machine, profile: Profile, root: Path) -> None:
+def _cards(report: Findings, machine: Machine, profile: Profile, root: Path) -> None:
     gpus = amd_gpus(root)
     for gpu in gpus:
         report.add(
@@ -203,7 +203,7 @@ def _cards(report: Report, machine: Machine, profile: Profile, root: Path) -> No
 
 
 def _torch(
-    report: Report, machine: Machine, facts: Mapping[str, Any], environ: Mapping[str, str], root: Path
+    report: Findings, machine: Machine, facts: Mapping[str, Any], environ: Mapping[str, str], root: Path
 ) -> None:
     if not facts:
         report.add(
@@ -230,7 +230,7 @@ def _torch(
         )  # fmt: skip
 
 
-def _attention(report: Report, machine: Machine, kernel: str) -> None:
+def _attention(report: Findings, machine: Machine, kernel: str) -> None:
     if "math" not in kernel:
         report.add("attention", f"SDPA runs {kernel}; plans assume it")
         return
@@ -242,7 +242,7 @@ def _attention(report: Report, machine: Machine, kernel: str) -> None:
     )  # fmt: skip
 
 
-def _memory(report: Report, root: Path) -> None:
+def _memory(report: Findings, root: Path) -> None:
     memory = host_memory(root)
     report.add("RAM", f"{gb_text(memory.available)} of {gb_text(memory.total)} GB available")
     used = memory.swap_total - memory.swap_free
@@ -253,7 +253,7 @@ def _memory(report: Report, root: Path) -> None:
     )  # fmt: skip
 
 
-def _disk(report: Report, outputs: Path) -> None:
+def _disk(report: Findings, outputs: Path) -> None:
     folder = outputs.absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -273,7 +273,7 @@ def _disk(report: Report, outputs: Path) -> None:
         report.add("disk", f"{gb_text(free)} GB free in {folder}")
 
 
-def _environment(report: Report, profile: Profile, environ: Mapping[str, str]) -> None:
+def _environment(report: Findings, profile: Profile, environ: Mapping[str, str]) -> None:
     for variable in environment_report(profile, environ):
         whose = "yours" if variable.is_yours else "Longtake's"
         report.add("environment", f"{variable.name}={variable.value} ({whose}; {variable.reason})")
@@ -295,7 +295,7 @@ def _environment(report: Report, profile: Profile, environ: Mapping[str, str]) -
             )  # fmt: skip
 
 
-def _job(report: Report, model: str, profile: Profile, root: Path, local: Local) -> None:
+def _job(report: Findings, model: str, profile: Profile, root: Path, local: Local) -> None:
     """Report whether the model's weights are on this machine and its default job fits."""
     try:
         info = find_model(model, allow_folder=True)

@@ -14,7 +14,7 @@ from app.commands.arguments import (
     take_engine_environment,
     take_find_mode,
 )
-from app.commands.origin import Origin, check_changes_of, chosen_origin, save_given, usable_model
+from app.commands.origin import VideoOrigin, check_changes_of, chosen_origin, save_given, usable_model
 from app.commands.signals import Signals
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
@@ -65,7 +65,7 @@ def make_video(arguments: argparse.Namespace) -> int:
     return _follow(_service(arguments), origin, arguments)
 
 
-def _follow(service: JobService, origin: Origin, arguments: argparse.Namespace) -> int:
+def _follow(service: JobService, origin: VideoOrigin, arguments: argparse.Namespace) -> int:
     """Queue the jobs, show them until their ends, and return the exit code."""
     jobs, codes = list[Job](), list[int]()
 
@@ -181,7 +181,7 @@ def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str)
         complain(text.format(job=job.id, outputs=shlex.quote(outputs)))
 
 
-def _print_requests(origin: Origin, *, as_json: bool) -> int:
+def _print_requests(origin: VideoOrigin, *, as_json: bool) -> int:
     """Print the settings of the videos that would be made, one line each, and return the exit code."""
     for number, request in enumerate(origin.requests, 1):
         words = f"{number}: {request.seconds:g} s, {request.mode}, seed {request.seed}, {request.prompt!r}"

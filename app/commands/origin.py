@@ -33,7 +33,7 @@ Queue = Callable[[JobService], list[Job]]
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class VideoOrigin:
     """The jobs that a command asks for.
 
     Attributes:
@@ -98,7 +98,7 @@ def add_several(group: argparse._ActionsContainer) -> None:
     group.add_argument("--save-preset", metavar="NAME", help="save the given settings under NAME, and exit")
 
 
-def chosen_origin(arguments: argparse.Namespace) -> Origin:
+def chosen_origin(arguments: argparse.Namespace) -> VideoOrigin:
     """Return the origin that the arguments describe, after checking that this machine can make its videos.
 
     Raises:
@@ -117,7 +117,7 @@ def chosen_origin(arguments: argparse.Namespace) -> Origin:
             "Leave them out.",
         )
     if arguments.resume:
-        return Origin(lambda service: [service.resume(arguments.resume)])
+        return VideoOrigin(lambda service: [service.resume(arguments.resume)])
     if arguments.branch:
         return _branched(arguments)
     if arguments.batch:
@@ -165,12 +165,12 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     return request
 
 
-def _several(arguments: argparse.Namespace, request: GenerationRequest, **others: Any) -> Origin:
+def _several(arguments: argparse.Namespace, request: GenerationRequest, **others: Any) -> VideoOrigin:
     requests = variants(request, 1 if arguments.variants is None else arguments.variants)
-    return Origin(partial(_queue_all, requests, others), requests)
+    return VideoOrigin(partial(_queue_all, requests, others), requests)
 
 
-def _batch(arguments: argparse.Namespace) -> Origin:
+def _batch(arguments: argparse.Namespace) -> VideoOrigin:
     file = given_path(arguments.batch, "batch")
     batch = read_batch(file, _given(arguments), check_plan, allow_folder=True)
     for problem in batch.problems:
@@ -184,7 +184,7 @@ def _batch(arguments: argparse.Namespace) -> Origin:
         usable_model(model, arguments)
     count = 1 if arguments.variants is None else arguments.variants
     requests = tuple(one for entry in batch.entries for one in variants(entry.request, count))
-    return Origin(partial(_queue_all, requests, {}), requests)
+    return VideoOrigin(partial(_queue_all, requests, {}), requests)
 
 
 def _queue_all(
@@ -202,7 +202,7 @@ def _queue_all(
     return jobs
 
 
-def _restored(arguments: argparse.Namespace) -> Origin:
+def _restored(arguments: argparse.Namespace) -> VideoOrigin:
     file = given_path(arguments.recipe, "recipe")
     recipe, given = read_recipe(file), _given(arguments)
     _tell(recipe)
@@ -226,7 +226,7 @@ def _picture_of(recipe: Recipe, file: Path) -> bytes:
     return plain_png(load_picture(beside if recipe.picture is None else recipe.picture))
 
 
-def _branched(arguments: argparse.Namespace) -> Origin:
+def _branched(arguments: argparse.Namespace) -> VideoOrigin:
     given = _given(arguments)
     keep: int | None = arguments.keep
     longer: float | None = arguments.longer
@@ -245,7 +245,7 @@ def _branched(arguments: argparse.Namespace) -> Origin:
         complain(kept_words(job.request, kept))
         return [job]
 
-    return Origin(queue)
+    return VideoOrigin(queue)
 
 
 def check_changes_of(service: JobService, job_id: str, changes: Mapping[str, Any] | None = None) -> None:

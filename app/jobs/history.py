@@ -28,7 +28,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class Relatives:
     """The jobs next to a job in the tree of branches.
 
     Attributes:
@@ -115,7 +115,7 @@ class History:
         """Return the models of all jobs, by their names in requests."""
         return [model for (model,) in self._open_store().select("ORDER BY model", what="DISTINCT model")]
 
-    def family(self, job_id: str, most: int = 100) -> Family:
+    def family(self, job_id: str, most: int = 100) -> Relatives:
         """Return the parent of a job, and its newest branches.
 
         Raises:
@@ -127,7 +127,7 @@ class History:
             raise NoSuchJob(job_id)
         parents = store.readable(store.select("WHERE id = ?", rows[0]["parent"]))
         children = store.select("WHERE parent = ? ORDER BY created DESC, id DESC LIMIT ?", job_id, most)
-        return Family(parents[0] if parents else None, store.readable(children))
+        return Relatives(parents[0] if parents else None, store.readable(children))
 
     def transitions(self, job_id: str) -> list[Transition]:
         """Return the states that a job went through, oldest first, each with its time and reason.

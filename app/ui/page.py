@@ -18,7 +18,7 @@ from app.ui.form.controls import QUIET, SHOW_STAGE, RequestForm, connect_request
 from app.ui.form.describe import Describer
 from app.ui.form.endpoints import FormCalls
 from app.ui.history.endpoints import HistoryCalls
-from app.ui.live.subscribe import Result, connect_updates
+from app.ui.live.subscribe import LiveResult, connect_updates
 from app.ui.loras import LoraCalls
 from app.ui.models.endpoints import ModelCalls
 from app.ui.models.own_calls import OwnFileCalls
@@ -59,7 +59,7 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
                 request = RequestForm(catalogue)
             with gr.Column(scale=1, min_width=320, elem_classes="lt-result"):
                 request.offer.render()
-                result = Result()
+                result = LiveResult()
                 request.demo_box.render()
                 gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
         for tab in ("queue", "history", "models"):
@@ -89,7 +89,7 @@ def _header(catalogue: Catalogue) -> str:
     )
 
 
-def _connect_jobs(page: gr.Blocks, request: RequestForm, result: Result, actions: Actions) -> None:
+def _connect_jobs(page: gr.Blocks, request: RequestForm, result: LiveResult, actions: Actions) -> None:
     names = list(request.controls)
 
     async def submit(values: Sequence[object], may_download: bool) -> str:

@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.2
 _LOOK_SECONDS_A_JOB = 0.002  # a check of many jobs takes longer, so it happens more rarely
 
 
-class Place:
+class Slot:
     """A place in a room.
 
     Attributes:
@@ -37,7 +37,7 @@ class Place:
         return time.monotonic() - self.since > _GRACE_SECONDS and not self._hears()
 
 
-class Room:
+class Limiter:
     """A bounded number of places, for one event loop. If there are too many, a deserted one is lost first.
 
     Args:
@@ -46,15 +46,15 @@ class Room:
 
     def __init__(self, size: int, *, newcomer_goes: bool) -> None:
         self._size, self._newcomer_goes = size, newcomer_goes
-        self._places: list[Place] = []
+        self._places: list[Slot] = []
 
     def __len__(self) -> int:
         return len(self._places)
 
     @contextmanager
-    def place(self, hears: Callable[[], bool]) -> Generator[Place, None, None]:
+    def place(self, hears: Callable[[], bool]) -> Generator[Slot, None, None]:
         """Hold a place within the context. `hears` returns whether somebody listens."""
-        place = Place(hears)
+        place = Slot(hears)
         self._places.append(place)
         staying = [one for one in self._places if not one.is_lost.is_set()]
         if len(staying) > self._size:

@@ -9,7 +9,7 @@ from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, H
 from diffusers_helper.framepack.guidance import Context
 
 
-class History:
+class LatentHistory:
     """The clean latents in temporal order, in fp32 on the CPU.
 
     Attributes:

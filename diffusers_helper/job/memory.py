@@ -20,7 +20,7 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.families.vae_windows import OWN_CHUNK
 from diffusers_helper.files import write_atomic
-from diffusers_helper.job.plans import MemoryPlans, Source
+from diffusers_helper.job.plans import MemoryPlans, PlannedSource
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.memory.device import Device
@@ -80,7 +80,7 @@ class JobMemory:
         self._plans, self._models, self._folder = plans, models, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
         self._stage = ""
-        self.store = Store(plans.device, Source(models, plans), plans.plan, warn=warn)
+        self.store = Store(plans.device, PlannedSource(models, plans), plans.plan, warn=warn)
 
     def __enter__(self) -> Self:
         tile, wanted = self._plans.plan.vae_tile_px, self._plans.demands[0].vae_tile_px

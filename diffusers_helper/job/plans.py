@@ -183,7 +183,7 @@ def _tile_times(local: Local, size: str, chunk: int, dtype: str) -> TileTimes:
     return TileTimes(local.tile_times, f"{size}, VAE {dtype}, chunk {chunk}")
 
 
-class Source:
+class PlannedSource:
     """The source of a model's networks for the store (`memory.store.Source`), in the types of the plans."""
 
     def __init__(self, models: Models, plans: MemoryPlans) -> None:

@@ -49,7 +49,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class OpenJob:
     """The state of one job, which its stages share.
 
     Attributes:
@@ -188,7 +188,7 @@ def open_job(
     folder: Path | None,
     local: Local,
     lineage: Lineage | None,
-) -> Job:
+) -> OpenJob:
     """Check the request, prepare the job's folder, and announce the start of the job.
 
     The arguments and errors are those of `pipeline.generate`.
@@ -234,7 +234,7 @@ def open_job(
     if note := CrashRecord.read((earlier or opened).shortage):
         memory.heed(note)
     picture = fit_picture(given, height, width, request.crop)
-    return Job(
+    return OpenJob(
         request, models, cancel, given, picture, sections, opened, earlier,
         memory, VaeEngine(memory), video, report, lineage,
         Recorder(opened.captures) if local.environ.get(DEBUG_VARIABLE) == "1" else None, loras,

@@ -34,7 +34,7 @@ _SYNC_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _Stored:
     """A network whose weights are to be copied.
 
     Attributes:
@@ -136,7 +136,7 @@ def copy_weights(
 
 def _source(
     part: str, place: Path, config: Mapping[str, Any] | None, model: str, weight_dtype: str
-) -> _Source:
+) -> _Stored:
     wanted = WEIGHT_DTYPES[weight_dtype]
     with torch.inference_mode(False):
         loaded = load_network(part, place, config)
@@ -167,7 +167,7 @@ def _source(
         model, files_of_origin(weight_files(place)), weight_dtype,
         str(compute).removeprefix("torch."), __version__,
     )  # fmt: skip
-    return _Source(weights, new_scales, config_of(part, place, config), origin)
+    return _Stored(weights, new_scales, config_of(part, place, config), origin)
 
 
 def _check_room(folder: Path, size: int) -> None:

@@ -28,7 +28,7 @@ from diffusers_helper.weights.lora_files import LoraFile, Pair, count_keys
 _NAME = "lora_branches"
 
 
-class Branch(nn.Module):
+class LowRankBranch(nn.Module):
     """The low-rank branch of one layer.
 
     Attributes:
@@ -117,10 +117,10 @@ class Loras:
             for name, matrices in parts.items():
                 down = torch.cat([down for down, _ in matrices])
                 up = torch.cat([up for _, up in matrices], dim=1)
-                self._add(network, name, layers[name], Branch(down, up))
+                self._add(network, name, layers[name], LowRankBranch(down, up))
         return said
 
-    def _add(self, network: nn.Module, name: str, layer: nn.Module, branch: Branch) -> None:
+    def _add(self, network: nn.Module, name: str, layer: nn.Module, branch: LowRankBranch) -> None:
         group, _, rest = name.partition(".")
         is_block = group in BLOCKS["transformer"]
         host = network.get_submodule(f"{group}.{rest.partition('.')[0]}") if is_block else network

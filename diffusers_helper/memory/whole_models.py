@@ -28,7 +28,7 @@ def __getattr__(name: str) -> torch.device:
     return open_device().torch_device
 
 
-class _Place:
+class _Residence:
     """A device with the models that these functions have moved to it."""
 
     def __init__(self, device: Device) -> None:
@@ -36,13 +36,13 @@ class _Place:
 
 
 @cache
-def _places() -> dict[torch.device, _Place]:
+def _places() -> dict[torch.device, _Residence]:
     return {}
 
 
-def _place(target_device: torch.device | str) -> _Place:
+def _place(target_device: torch.device | str) -> _Residence:
     device = open_device(torch.device(target_device))
-    return _places().setdefault(device.torch_device, _Place(device))
+    return _places().setdefault(device.torch_device, _Residence(device))
 
 
 def load_model_as_complete(model: nn.Module, target_device: torch.device | str, unload: bool = True) -> None:
@@ -128,7 +128,7 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
     return [block for blocks in lists for block in blocks]
 
 
-def _plan(place: _Place, model: nn.Module, free_bytes: int, preserved_gb: float) -> StagePlan:
+def _plan(place: _Residence, model: nn.Module, free_bytes: int, preserved_gb: float) -> StagePlan:
     """Return the plan for a model within the free memory."""
     name = type(model).__name__
     budget = Budget(place.device.total_bytes, free_bytes, gb_bytes(preserved_gb), reserve_bytes=0)

@@ -21,7 +21,7 @@ from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.names import SCALE, is_beside, is_precise
 from diffusers_helper.weights.origin import origin_in
 from diffusers_helper.weights.reading import read_contents
-from diffusers_helper.weights.tensors import BITS, Contents, Tensor, count
+from diffusers_helper.weights.tensors import BITS, Contents, TensorInfo, count
 
 NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
 _WHOLE = ("float32", "float16", "bfloat16")
@@ -302,16 +302,16 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and 0 < value <= _MOST_SIZE
 
 
-def _is_layer(name: str, tensor: Tensor) -> bool:
+def _is_layer(name: str, tensor: TensorInfo) -> bool:
     return len(tensor.shape) == 2 and name.endswith(".weight")
 
 
-def _is_in_blocks(name: str, tensor: Tensor) -> bool:
+def _is_in_blocks(name: str, tensor: TensorInfo) -> bool:
     """Return whether a tensor is taken apart as a whole when its layer computes."""
     return tensor.dtype not in BITS and not name.endswith(_EMBEDDINGS)
 
 
-def _values(name: str, tensor: Tensor) -> _Values:
+def _values(name: str, tensor: TensorInfo) -> _Values:
     number = count(tensor.shape)
     if SCALE.search(name):
         return _Values(fixed_bytes=number * _SCALE_BYTES)
@@ -335,7 +335,7 @@ def _block_of(part: str, name: str) -> tuple[int, int] | None:
     return None
 
 
-def _compute_width(tensors: Iterable[Tensor], contents: Iterable[Contents]) -> tuple[int, bool]:
+def _compute_width(tensors: Iterable[TensorInfo], contents: Iterable[Contents]) -> tuple[int, bool]:
     """Return the bytes per value of the type that computes, and whether it is fp16."""
     kinds: Counter[str] = Counter()
     for tensor in tensors:

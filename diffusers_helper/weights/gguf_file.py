@@ -14,7 +14,7 @@ from diffusers_helper.weights.tensors import (
     MOST_TENSORS,
     Contents,
     NotWeights,
-    Tensor,
+    TensorInfo,
     check_name,
     check_unknown,
     count,
@@ -155,20 +155,20 @@ def read_gguf(file: Path) -> Contents:
     return Contents("gguf", tensors, metadata, tuple(problems))
 
 
-def _tensors(reader: _Reader, number: int) -> tuple[dict[str, Tensor], set[int]]:
+def _tensors(reader: _Reader, number: int) -> tuple[dict[str, TensorInfo], set[int]]:
     """Return the next tensors, each with its place behind the header, and the types that are not known.
 
     Raises:
         ValueError: If one cannot be a tensor.
     """
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, TensorInfo] = {}
     unknown: set[int] = set()
     for _ in range(number):
         name = check_name(reader.text())
         sides = shape_of([reader.number("Q") for _ in range(reader.whole("I", MOST_SIDES))])
         kind, offset = int(reader.number("I")), int(reader.number("Q"))
         dtype, block, block_bytes = _TYPES.get(kind, (f"type {kind}", 1, 0))
-        tensors[name] = Tensor(dtype, sides[::-1], count(sides) // block * block_bytes, offset)
+        tensors[name] = TensorInfo(dtype, sides[::-1], count(sides) // block * block_bytes, offset)
         if kind not in _TYPES:
             unknown.add(kind)
             check_unknown(unknown)

@@ -28,7 +28,7 @@ from diffusers_helper.weights.recognition import (
     quantisation_of,
     variant_of,
 )
-from diffusers_helper.weights.tensors import Contents, Format, NotWeights, Tensor, check_name
+from diffusers_helper.weights.tensors import Contents, Format, NotWeights, TensorInfo, check_name
 
 INDEX = ".index.json"
 USUAL = ("diffusion_pytorch_model.safetensors", "model.safetensors")
@@ -261,7 +261,7 @@ def _inspect_files(
 def _list_problems(
     path: Path,
     files: Sequence[Path],
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, TensorInfo],
     listed: Mapping[str, str] | None,
     *,
     is_whole: bool,

@@ -19,7 +19,7 @@ from diffusers_helper.strangers.confined import confined
 from diffusers_helper.weights.lora_keys import Kind, Target, is_like_flux, split_key, target_of
 from diffusers_helper.weights.lora_notes import noted_scale, noted_triggers
 from diffusers_helper.weights.reading import read_contents
-from diffusers_helper.weights.tensors import Contents, NotWeights, Tensor
+from diffusers_helper.weights.tensors import Contents, NotWeights, TensorInfo
 
 _R = TypeVar("_R")
 MIN_SHARE = 0.9
@@ -247,7 +247,7 @@ def _doubt(keys: Iterable[str], pairs: Sequence[Pair]) -> str:
     return ""
 
 
-def _pairs(tensors: Mapping[str, Tensor], scale: Callable[[Target, int], float]) -> tuple[Pair, ...]:
+def _pairs(tensors: Mapping[str, TensorInfo], scale: Callable[[Target, int], float]) -> tuple[Pair, ...]:
     """Return the changes to layers that FramePack has.
 
     Args:
@@ -266,7 +266,7 @@ def _pairs(tensors: Mapping[str, Tensor], scale: Callable[[Target, int], float])
 
 
 def _pair(
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, TensorInfo],
     part: Mapping[Kind, str],
     target: Target,
     scale: Callable[[Target, int], float],

@@ -28,7 +28,7 @@ from diffusers_helper.weights.tensors import (
     MOST_TENSORS,
     Contents,
     NotWeights,
-    Tensor,
+    TensorInfo,
     check_name,
     check_unknown,
     count,
@@ -311,11 +311,11 @@ def _read_legacy(file: Path) -> Contents:
     return Contents("pickle", tensors, problems=tuple(problems))
 
 
-def _tensors(stream: BinaryIO, *, pickles: int) -> tuple[dict[str, Tensor], list[_Storage], list[str]]:
+def _tensors(stream: BinaryIO, *, pickles: int) -> tuple[dict[str, TensorInfo], list[_Storage], list[str]]:
     """Return the tensors, the storages and the problems that consecutive pickles describe."""
     names: set[str] = set()
     content: Any = None
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, TensorInfo] = {}
     storages: dict[str, _Storage] = {}
     try:
         for _ in range(pickles):
@@ -325,7 +325,7 @@ def _tensors(stream: BinaryIO, *, pickles: int) -> tuple[dict[str, Tensor], list
         unknown = set[str]()
         for name, storage, shape in _found(content, "", itertools.count()):
             bits = BITS.get(storage.dtype, 8)
-            tensors[check_name(name)] = Tensor(storage.dtype, shape, count(shape) * bits // 8)
+            tensors[check_name(name)] = TensorInfo(storage.dtype, shape, count(shape) * bits // 8)
             storages[storage.key] = storage
             if storage.dtype not in BITS:
                 unknown.add(storage.dtype)

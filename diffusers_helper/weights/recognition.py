@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
-from diffusers_helper.weights.tensors import Tensor
+from diffusers_helper.weights.tensors import TensorInfo
 
 KeyStyle = Literal[
     "checkpoint", "diffusers", "transformers", "original", "comfyui", "llama.cpp", "lora", "unknown"
@@ -88,7 +88,7 @@ def models_of(names: Iterable[str]) -> list[str]:
     return [model for model in dict.fromkeys(found) if not _COVERED.get(model, set[str]()) & {*found}]
 
 
-def variant_of(model: str, tensors: Mapping[str, Tensor], origin: str) -> str:
+def variant_of(model: str, tensors: Mapping[str, TensorInfo], origin: str) -> str:
     """Return the variant of a model, or "" if nothing shows it.
 
     Args:
@@ -120,7 +120,7 @@ def key_style_of(names: Collection[str]) -> KeyStyle:
     return "original" if names else "unknown"
 
 
-def quantisation_of(tensors: Mapping[str, Tensor], by_type: Mapping[str, int]) -> str:
+def quantisation_of(tensors: Mapping[str, TensorInfo], by_type: Mapping[str, int]) -> str:
     """Return the kind of quantisation that types and names show, or "" for none.
 
     Args:

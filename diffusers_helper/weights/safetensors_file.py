@@ -15,7 +15,7 @@ from diffusers_helper.weights.tensors import (
     MOST_TENSORS,
     Contents,
     NotWeights,
-    Tensor,
+    TensorInfo,
     check_name,
     check_unknown,
     count,
@@ -104,13 +104,13 @@ def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
         ValueError: If an entry does not describe a tensor.
     """
     metadata: Any = entries.pop("__metadata__", {})
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, TensorInfo] = {}
     needed, unknown, damaged = begin, set[str](), list[str]()
     try:
         for name, entry in entries.items():
             kind, (first, end) = entry["dtype"], shape_of(entry.get("data_offsets", (0, 0)))
             dtype, shape, found = _NAMES.get(kind) or check_name(kind), shape_of(entry["shape"]), end - first
-            tensors[check_name(name)] = Tensor(dtype, shape, found, begin + first)
+            tensors[check_name(name)] = TensorInfo(dtype, shape, found, begin + first)
             if begin + end > needed:  # faster than max(); a load waits for this
                 needed = begin + end
             if kind not in _NAMES:

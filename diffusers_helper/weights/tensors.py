@@ -20,7 +20,7 @@ class NotWeights(ValueError):
     """
 
 
-class Tensor(NamedTuple):  # a tuple is made in half the time of a frozen dataclass
+class TensorInfo(NamedTuple):  # a tuple is made in half the time of a frozen dataclass
     """One tensor, without its values.
 
     Attributes:
@@ -44,7 +44,7 @@ class Contents:
     """
 
     format: Format
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, TensorInfo]
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: tuple[str, ...] = ()
 

@@ -27,7 +27,7 @@ from diffusers_helper.events import (
 )
 from diffusers_helper.families.buckets import buckets, nearest_bucket
 from diffusers_helper.families.packing import Mode, plan_sections
-from diffusers_helper.framepack.history import History
+from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.pipeline import generate
@@ -258,7 +258,7 @@ def test_history_begins_as_zeros_that_are_sent_all_the_same() -> None:
     start = torch.ones(1, 16, 1, 2, 2)
     for mode in ("inverted", "forward"):
         plan = plan_sections(4.0, mode=mode)
-        context = History(mode, start).context(plan[0])
+        context = LatentHistory(mode, start).context(plan[0])
         sizes = [part.shape[2] for part in (context.history_1x, context.history_2x, context.history_4x)]
         assert sizes == [1, 2, 16]
         assert context.history_2x.abs().sum() == context.history_4x.abs().sum() == 0

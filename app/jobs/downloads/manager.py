@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from app.jobs.downloads.orders import Order, Orders
+from app.jobs.downloads.orders import DownloadOrder, DownloadOrders
 from app.jobs.downloads.process import ModelProcess
 from app.jobs.storage.locks import Lock
 from diffusers_helper.errors import InputError
@@ -27,7 +27,7 @@ Activity = Literal["", "getting", "verifying", "converting", "paused", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DownloadProgress:
     """What happens to a model now.
 
     Attributes:
@@ -58,7 +58,7 @@ class Downloads:
     """
 
     def __init__(self, folder: Path, on_change: Callable[[], None]) -> None:
-        self._orders, self._on_change = Orders(folder), on_change
+        self._orders, self._on_change = DownloadOrders(folder), on_change
         self._lock = threading.RLock()
         self._ended = threading.Condition(self._lock)
         self._wake, self._stopping = threading.Event(), threading.Event()
@@ -93,20 +93,20 @@ class Downloads:
         if absence is not None:
             if not absence.has_room:
                 raise NotHere(absence)
-            self._order(name, Order("wanted", total_bytes=self._total(name)))
+            self._order(name, DownloadOrder("wanted", total_bytes=self._total(name)))
 
     def pause(self, name: str) -> bool:
         """Let a download rest until `get` is called, and return whether there was one."""
-        if self._orders.read().get(name, Order("paused")).state == "paused":
+        if self._orders.read().get(name, DownloadOrder("paused")).state == "paused":
             return False
-        self._order(name, Order("paused", total_bytes=self._total(name)))
+        self._order(name, DownloadOrder("paused", total_bytes=self._total(name)))
         return True
 
     def _total(self, name: str) -> int:
         with self._lock:
             getting = self._getting.get(name)
         known = getting[0].total if getting else 0
-        return known or self._orders.read().get(name, Order("paused")).total_bytes
+        return known or self._orders.read().get(name, DownloadOrder("paused")).total_bytes
 
     def cancel(self, name: str) -> bool:
         """Give up what was ordered for a model, and return whether there was anything.
@@ -160,7 +160,7 @@ class Downloads:
             self._verifying.pop(name, None)
         self._changed()
 
-    def progress(self, name: str) -> Progress:
+    def progress(self, name: str) -> DownloadProgress:
         """Return what happens to a model now."""
         with self._lock:
             checking, getting = self._verifying.get(name), self._getting.get(name)
@@ -170,17 +170,19 @@ class Downloads:
         if converting is not None and not converting.is_over:
             return _progress("converting", converting)
         if converting is not None and converting.has_failed:
-            return Progress(message=f"It was not converted. {converting.message}", remedy=converting.remedy)
+            return DownloadProgress(
+                message=f"It was not converted. {converting.message}", remedy=converting.remedy
+            )
         order = self._orders.read().get(name)
         if order is None:
-            return Progress()
+            return DownloadProgress()
         activity: Activity = "getting" if order.state == "wanted" else order.state
         if activity == "getting" and getting is not None and getting[0].total:
             return _progress("getting", getting[0])
         parts = holdings(find_model(name))
         here = sum(one.here_bytes for one in parts)
         total = order.total_bytes or here + sum(one.missing_bytes for one in parts)
-        return Progress(activity, here, total, message=order.message, remedy=order.remedy)
+        return DownloadProgress(activity, here, total, message=order.message, remedy=order.remedy)
 
     def reason_to_wait(self, model: str) -> dict[str, str]:
         """Return why a job with a model cannot begin yet, as the facts of a job; empty if it can."""
@@ -225,7 +227,7 @@ class Downloads:
             names = list(self._waiting)
         return tuple((name, self.reason_to_wait(name).get("message", "")) for name in names)
 
-    def _order(self, name: str, order: Order) -> None:
+    def _order(self, name: str, order: DownloadOrder) -> None:
         self._orders.write(name, order)
         self._changed()
 
@@ -283,7 +285,7 @@ class Downloads:
             self._orders.forget(name)
             _log.info("%s is complete on this machine.", name)
             return
-        self._orders.write(name, Order("failed", process.message, process.remedy, process.total))
+        self._orders.write(name, DownloadOrder("failed", process.message, process.remedy, process.total))
         _log.warning("%s was not downloaded. %s", name, process.message)
 
     def _begin(self, name: str) -> None:
@@ -311,7 +313,7 @@ def _published(name: str) -> ModelInfo:
     return info
 
 
-def _progress(activity: Activity, process: ModelProcess) -> Progress:
+def _progress(activity: Activity, process: ModelProcess) -> DownloadProgress:
     speed = process.bytes_per_second or None
     left = None if speed is None else (process.total - process.done) / speed
-    return Progress(activity, process.done, process.total, speed, left)
+    return DownloadProgress(activity, process.done, process.total, speed, left)

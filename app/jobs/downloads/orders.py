@@ -16,7 +16,7 @@ _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class DownloadOrder:
     """What a person wants of a model that is not completely here.
 
     Attributes:
@@ -32,7 +32,7 @@ class Order:
     total_bytes: int = 0
 
 
-class Orders:
+class DownloadOrders:
     """The orders of one outputs folder, which any program may read and change.
 
     Args:
@@ -42,15 +42,15 @@ class Orders:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self) -> dict[str, Order]:
+    def read(self) -> dict[str, DownloadOrder]:
         """Return the orders by the names of their models."""
-        found: dict[str, Order] = {}
+        found: dict[str, DownloadOrder] = {}
         for file in sorted(self._folder.glob(f"*{_SUFFIX}")):
             with contextlib.suppress(OSError, ValueError, TypeError):  # damaged, or just taken away
-                found[file.stem] = Order(**plain_json(read_file(file)))
+                found[file.stem] = DownloadOrder(**plain_json(read_file(file)))
         return found
 
-    def write(self, model: str, order: Order) -> None:
+    def write(self, model: str, order: DownloadOrder) -> None:
         """Put an order in the place of an earlier one.
 
         Raises:

@@ -51,7 +51,7 @@ def _say(**facts: Any) -> None:
     say(json.dumps(facts))
 
 
-class _Progress:
+class _ProgressReport:
     """The progress, which is told a few times a second, also while nothing comes, since its speed changes."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class _Progress:
         """Take the bytes that are here and those in all; any thread may call this."""
         self._latest = done, total
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> _ProgressReport:
         self._thread.start()
         return self
 
@@ -85,7 +85,7 @@ def _get(info: ModelInfo) -> None:
     here = _here(info)
     while True:
         try:
-            with _Progress() as progress:
+            with _ProgressReport() as progress:
                 get_model(info, CancelToken(), progress.take)
         except LongtakeError as error:
             before, here = here, _here(info)
@@ -103,7 +103,7 @@ def _here(info: ModelInfo) -> int:
 
 def _verify(info: ModelInfo) -> None:
     read, total = 0, sum(one.here_bytes for one in holdings(info))
-    with _Progress() as progress:
+    with _ProgressReport() as progress:
 
         def count(number: int) -> None:
             nonlocal read

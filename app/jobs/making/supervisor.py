@@ -56,7 +56,7 @@ _VMSTAT = Path("/proc/vmstat")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StagePoint:
     """The point in a job that an engine had reached at its last sign of life."""
 
     stage: str = ""
@@ -81,7 +81,7 @@ class Death:
         shortage: The driver's error text if it ended the engine for lack of the device's memory; else "".
     """
 
-    place: Place
+    place: StagePoint
     cause: str
     from_outside: bool
     trial: Trial | None = None
@@ -162,7 +162,7 @@ class _Run:
         self._hung: str = ""
         self._last, self._asked = 0.0, 0.0
         self._kills_before = 0
-        self.place = Place()
+        self.place = StagePoint()
         self.advanced = False  # whether the last attempt left a result that need not be computed again
 
     def recall(self, before: Sequence[Event]) -> None:
@@ -172,7 +172,7 @@ class _Run:
 
     def attempt(self) -> Iterator[Event]:
         """Run the engine once, and yield its events except those that readers already know."""
-        self.place, self.advanced, self._hung = Place(), False, ""
+        self.place, self.advanced, self._hung = StagePoint(), False, ""
         self._kills_before = _memory_kills()
         folder = JobFolder(self._job.folder)
         folder.remove_leftovers()  # a dead engine may have left some
@@ -224,9 +224,9 @@ class _Run:
 
     def _move(self, event: Event) -> None:
         if isinstance(event, StageStarted):
-            self.place = Place(event.stage, event.section)
+            self.place = StagePoint(event.stage, event.section)
         elif isinstance(event, StepDone):
-            self.place = Place("sample", event.section, event.step)
+            self.place = StagePoint("sample", event.section, event.step)
 
     def _fresh(self, event: Event) -> Event | None:
         """Return the event as a reader of the whole job should see it; None for a repetition."""

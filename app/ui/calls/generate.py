@@ -16,7 +16,7 @@ from app.ui.calls.records import Records
 from app.ui.catalogue import Catalogue
 from app.ui.errors import refusal
 from app.ui.pictures import picture_path
-from app.ui.waiting import Endings, Room, hears
+from app.ui.waiting import Endings, Limiter, hears
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.request import SETTINGS
 
@@ -47,7 +47,7 @@ class _Calls:
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
         self._threads = asyncio.Semaphore(_THREADS)
-        self._room, self._endings = Room(MOST_WAITING, newcomer_goes=True), Endings(service)
+        self._room, self._endings = Limiter(MOST_WAITING, newcomer_goes=True), Endings(service)
         self._taken_in = 0
 
     async def store(self, settings: dict[str, Any]) -> Job:

@@ -26,7 +26,7 @@ def add_calls(functions: Iterable[FunctionType | MethodType]) -> None:
     An endpoint has the name, the parameters and the docstring of its function, which runs in a thread and
     returns plain JSON. If the function raises a LongtakeError, the caller gets its text.
     """
-    room = _Room()
+    room = _CallLimiter()
     for function in functions:
         gr.api(
             _served(function, room),
@@ -37,7 +37,7 @@ def add_calls(functions: Iterable[FunctionType | MethodType]) -> None:
         )
 
 
-class _Room:
+class _CallLimiter:
     """The bounded waiting room of the calls, which run in a few threads."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class _Room:
             self._waiting -= 1
 
 
-def _served(function: Callable[..., Any], room: _Room) -> Callable[..., Any]:
+def _served(function: Callable[..., Any], room: _CallLimiter) -> Callable[..., Any]:
     hints = get_type_hints(function)
     signature = inspect.signature(function)
     signature = signature.replace(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from app.jobs.job import Job
 from app.jobs.pace import Pace, Work, passes
-from app.ui.live.timing import Place, Timing
+from app.ui.live.timing import TimelinePoint, Timing
 from diffusers_helper.events import (
     Cancelled,
     Event,
@@ -243,12 +243,12 @@ class LiveJob:
         return 100.0 * (1.0 - self._section_rest)
 
     @property
-    def _place(self) -> Place:
+    def _place(self) -> TimelinePoint:
         if self.section == self.sections_done:
-            return Place(self.section + 1)
-        return Place(self.section, self.steps if self.in_tail else self.step, self.tail_share)
+            return TimelinePoint(self.section + 1)
+        return TimelinePoint(self.section, self.steps if self.in_tail else self.step, self.tail_share)
 
-    def _advance(self, before: Place) -> None:
+    def _advance(self, before: TimelinePoint) -> None:
         """Move both shares from a place to the present one.
 
         A share that was shown stays when the estimate changes; only the rest is divided anew.
@@ -259,7 +259,7 @@ class LiveJob:
             return
         self._rest *= _ratio(timing.rest(now), timing.rest(before))
         if now.section != before.section:
-            self._section_rest, before = 1.0, Place(now.section)
+            self._section_rest, before = 1.0, TimelinePoint(now.section)
         self._section_rest *= _ratio(timing.rest_of(now), timing.rest_of(before))
 
     @property

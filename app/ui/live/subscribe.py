@@ -14,16 +14,16 @@ from app.ui.form import markup as view
 from app.ui.form.controls import RequestForm
 from app.ui.live.broadcast import Broadcast
 from app.ui.scripts import on_load
-from app.ui.waiting import Place, Room, hears
+from app.ui.waiting import Limiter, Slot, hears
 
 # A further page takes the place of the one opened first, which subscribes again after a while.
 MOST_PAGES = 100
 _MESSAGES_BEHIND = 5
 
 
-def connect_updates(page: gr.Blocks, service: JobService, result: Result, request: RequestForm) -> None:
+def connect_updates(page: gr.Blocks, service: JobService, result: LiveResult, request: RequestForm) -> None:
     """Give every open page its own subscription, and another one when it asks for it."""
-    broadcast, room = Broadcast(service), Room(MOST_PAGES, newcomer_goes=False)
+    broadcast, room = Broadcast(service), Limiter(MOST_PAGES, newcomer_goes=False)
 
     async def updates(asked: gr.Request) -> AsyncGenerator[tuple[Any, ...], None]:
         with room.place(lambda: hears(page, asked, behind=_MESSAGES_BEHIND)) as place:
@@ -43,7 +43,7 @@ def connect_updates(page: gr.Blocks, service: JobService, result: Result, reques
     result.view.submit(updates, None, outputs, cancels=[first], trigger_mode="multiple", **quiet)
 
 
-async def subscribe(broadcast: Broadcast, place: Place) -> AsyncGenerator[tuple[Any, ...], None]:
+async def subscribe(broadcast: Broadcast, place: Slot) -> AsyncGenerator[tuple[Any, ...], None]:
     """Keep one page up to date for as long as it listens, by sending only what has changed.
 
     Yields:
@@ -66,7 +66,7 @@ async def subscribe(broadcast: Broadcast, place: Place) -> AsyncGenerator[tuple[
 _HERE = Path(__file__).parent
 
 
-class Result:
+class LiveResult:
     """The component that shows video, preview, sections, progress and figures.
 
     Its value is what `scene.show` returns. The markup never changes: scripts put the values into it, so the

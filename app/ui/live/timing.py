@@ -15,7 +15,7 @@ _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TimelinePoint:
     """A place in a job: its section, the finished steps of it, and the finished share of its decode."""
 
     section: int
@@ -115,12 +115,12 @@ class Timing:
         """Return the cost of all sections from this one on."""
         return sum(self.sampling + self.tail(number) for number in range(first, len(self.plan) + 1))
 
-    def rest_of(self, place: Place) -> float:
+    def rest_of(self, place: TimelinePoint) -> float:
         """Return the cost of the rest of a place's section."""
         sampling, tail = self.sampling, self.tail(place.section)
         return sampling * (1.0 - place.step / self.steps) + tail * (1.0 - place.tail_share)
 
-    def rest(self, place: Place) -> float:
+    def rest(self, place: TimelinePoint) -> float:
         """Return the cost of the rest of the job."""
         return self.rest_of(place) + self.total(place.section + 1)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.jobs.downloads.manager import Progress
+from app.jobs.downloads.manager import DownloadProgress
 from app.jobs.pace import PaceBook, Work
 from app.jobs.service import JobService
 from app.redact import without_paths
@@ -227,7 +227,7 @@ def _sources(info: ModelInfo) -> list[dict[str, str]]:
     return [{"name": name, "address": f"{_HUB}{name}"} for name in names]
 
 
-def _progress(progress: Progress) -> dict[str, Any]:
+def _progress(progress: DownloadProgress) -> dict[str, Any]:
     words = ""
     if progress.total_bytes:
         words = f"{_pair(progress.done_bytes, progress.total_bytes)}"

@@ -13,7 +13,7 @@ import pytest
 
 from app.cli import main
 from app.commands import doctor
-from app.commands.doctor import Report, examine
+from app.commands.doctor import Findings, examine
 from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache
 from diffusers_helper.machine.kernels import seen_kernel
@@ -53,7 +53,7 @@ def look(
     environ: dict[str, str] | None = None,
     model: str = "demo",
     local: Local | None = None,
-) -> Report:
+) -> Findings:
     def probe(given: Mapping[str, str]) -> dict[str, Any]:
         assert set(environ or {}) <= set(given)
         return facts
@@ -61,7 +61,7 @@ def look(
     return examine(model, root, environ or {}, root, probe, local or Local())
 
 
-def problems(report: Report) -> list[str]:
+def problems(report: Findings) -> list[str]:
     return [f"{finding.topic}: {finding.text}" for finding in report.findings if finding.level == "problem"]
 
 

@@ -17,7 +17,7 @@ import pytest
 from app.jobs.service import JobService
 from app.ui.calls import generate as api
 from app.ui.live import broadcast, subscribe
-from app.ui.waiting import Endings, Room
+from app.ui.waiting import Endings, Limiter
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.asking import ask, form
 from tests.support.jobs import wait_until
@@ -149,7 +149,7 @@ def test_a_deserted_place_is_lost_first_then_by_the_rooms_rule(monkeypatch: pyte
     heard = {"a": True, "b": False, "c": True, "d": True}
 
     def lost(newcomer_goes: bool) -> list[str]:
-        room = Room(2, newcomer_goes=newcomer_goes)
+        room = Limiter(2, newcomer_goes=newcomer_goes)
         contexts = {name: room.place(lambda name=name: heard[name]) for name in heard}
         places = {name: context.__enter__() for name, context in contexts.items()}
         found = [name for name in heard if places[name].is_lost.is_set()]
@@ -196,7 +196,7 @@ def test_one_watch_serves_all_pages_and_ends_with_the_last(
     service = JobService(tmp_path / "outputs", StagedEngine())
 
     async def follow() -> None:
-        sender, room = broadcast.Broadcast(service), Room(10, newcomer_goes=False)
+        sender, room = broadcast.Broadcast(service), Limiter(10, newcomer_goes=False)
         with room.place(lambda: True) as place:
             pages = [subscribe.subscribe(sender, place) for _ in range(5)]
             shown = [(await anext(page))[0]["state"] for page in pages]
@@ -217,7 +217,7 @@ def test_a_page_whose_place_is_lost_is_left(tmp_path: Path) -> None:
     service = JobService(tmp_path / "outputs", StagedEngine())
 
     async def follow() -> None:
-        sender, room = broadcast.Broadcast(service), Room(1, newcomer_goes=False)
+        sender, room = broadcast.Broadcast(service), Limiter(1, newcomer_goes=False)
         with room.place(lambda: True) as place:
             page = subscribe.subscribe(sender, place)
             await anext(page)

@@ -16,7 +16,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event, Failed, Finished, StepDone, Warned
 from diffusers_helper.job.memory import MemoryPlans
-from diffusers_helper.job.setup import Job
+from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
@@ -160,12 +160,12 @@ def test_a_runner_says_that_it_does_not_fit(deep_model: Path, small_scene: Path,
 
 def test_a_runner_keeps_nothing_of_a_job(tiny_model: Path, small_scene: Path, tmp_path: Path) -> None:
     runner, events = Runner(), list[Event]()
-    before = {id(one) for one in gc.get_objects() if isinstance(one, Job | Store)}
+    before = {id(one) for one in gc.get_objects() if isinstance(one, OpenJob | Store)}
     gc.disable()  # as if each collection of old objects came much later
     try:
         request = tiny_request(small_scene, model=str(tiny_model), steps=1)
         runner.run(request, tmp_path / "job", events.append, CancelToken())
-        left = [one for one in gc.get_objects() if isinstance(one, Job | Store) and id(one) not in before]
+        left = [one for one in gc.get_objects() if isinstance(one, OpenJob | Store) and id(one) not in before]
     finally:
         gc.enable()
     assert isinstance(events[-1], Finished)

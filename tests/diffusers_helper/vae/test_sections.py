@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.families.packing import Mode, plan_sections
 from diffusers_helper.families.vae_windows import OWN_CHUNK
-from diffusers_helper.framepack.history import History
+from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.memory.device import AccountingDevice
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.engine import Part, VaeEngine
@@ -66,7 +66,7 @@ def test_any_number_of_latents(count: int, dtype: torch.dtype, vae: AutoencoderK
     [("inverted", [3, 3, 4, 6]), pytest.param("forward", [3, 6, 4, 4], marks=pytest.mark.slow)],
 )
 def test_sections_share_windows(mode: Mode, calls: list[int], vae: AutoencoderKLHunyuanVideo) -> None:
-    history, engine = History(mode, noise(1)), VaeEngine(InWindows(vae))
+    history, engine = LatentHistory(mode, noise(1)), VaeEngine(InWindows(vae))
     for section, expected_calls in zip(plan_sections(seconds_for(4), mode=mode), calls, strict=True):
         history.add(noise(9) + section.number, section)
         latents, begin = history.to_decode(section)

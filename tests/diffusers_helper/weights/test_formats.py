@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from diffusers_helper.weights.reading import read_contents
 from diffusers_helper.weights.safetensors_file import read_safetensors
-from diffusers_helper.weights.tensors import NotWeights, Tensor
+from diffusers_helper.weights.tensors import NotWeights, TensorInfo
 from tests.support.weights import PAGE, POINTER, write_gguf
 
 STATE = {
@@ -26,9 +26,9 @@ STATE = {
     "count": torch.zeros((), dtype=torch.int64),
 }
 LISTED = {
-    "layer.weight": Tensor("bfloat16", (4, 6), 48),
-    "layer.bias": Tensor("float32", (4,), 16),
-    "count": Tensor("int64", (), 8),
+    "layer.weight": TensorInfo("bfloat16", (4, 6), 48),
+    "layer.bias": TensorInfo("float32", (4,), 16),
+    "count": TensorInfo("int64", (), 8),
 }
 
 
@@ -41,8 +41,8 @@ def test_gguf_is_read_in_the_order_of_torch(tmp_path: Path) -> None:
     contents, size = read_contents(file), file.stat().st_size
     assert contents.format == "gguf"
     assert contents.tensors == {
-        "a.weight": Tensor("Q4_K", (2, 256), 288, size - 320),
-        "a.bias": Tensor("float32", (3,), 12, size - 32),
+        "a.weight": TensorInfo("Q4_K", (2, 256), 288, size - 320),
+        "a.bias": TensorInfo("float32", (3,), 12, size - 32),
     }
     assert contents.metadata["general.name"] == "FramePack F1"
     assert contents.metadata["numbers"] == "3 values"
@@ -101,7 +101,7 @@ def test_a_pickle_that_would_run_code_is_told(tmp_path: Path, is_new: bool) -> N
     file = tmp_path / "model.pt"
     torch.save({"a": torch.zeros(2), "b": Bad()}, file, _use_new_zipfile_serialization=is_new)
     contents = read_contents(file)
-    assert contents.tensors == {"a": Tensor("float32", (2,), 8)}
+    assert contents.tensors == {"a": TensorInfo("float32", (2,), 8)}
     problem = contents.problems[0]
     assert problem.startswith(f"contains more than weights: it names {os.mkdir.__module__}.mkdir")
     assert not mark.exists()
