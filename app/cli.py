@@ -24,7 +24,7 @@ from app.commands.generate import make_video
 from app.commands.inspect import add_inspect
 from app.commands.jobs import add_jobs
 from app.commands.models.command import add_models
-from app.commands.origin import add_origins, add_several
+from app.commands.origin import add_batch, add_origins
 from app.commands.plan import print_plan
 from app.commands.replay import add_replay
 from app.commands.tune import add_tune
@@ -92,7 +92,7 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.set_defaults(run=make_video, model=None)  # recipes and branches have a model of their own
     group = parser.add_argument_group("source and output")
     add_origins(group)
-    add_several(group)
+    add_batch(group)
     add_outputs(group)
     group.add_argument("--json", action="store_true", help="print only JSON events, one per line")
     group.add_argument("--verbose", action="store_true", help="log each action to standard error")

@@ -38,7 +38,7 @@ class Order:
     job: str
     folder: Path
     request: str
-    deadly: list[dict[str, str]]
+    blocklist: list[dict[str, str]]
     cancel: CancelToken = field(default_factory=CancelToken)
 
 
@@ -61,7 +61,9 @@ class Orders:
                 command = json.loads(line)
                 if command["do"] == "run":
                     self._add(
-                        Order(command["job"], Path(command["folder"]), command["request"], command["deadly"])
+                        Order(
+                            command["job"], Path(command["folder"]), command["request"], command["blocklist"]
+                        )
                     )
                 elif command["do"] == "cancel":
                     self._cancel(command["job"])
@@ -145,8 +147,8 @@ def main() -> None:
     gc.freeze()  # the libraries stay, so that a collection need not visit their objects
     while True:
         order = orders.take()
-        for route in order.deadly:
-            convolutions.mark_deadly(route["case"], route["rung"], route["reason"])
+        for route in order.blocklist:
+            convolutions.block(route["case"], route["rung"], route["reason"])
         request = GenerationRequest.from_json(order.request)
         runner.run(request, order.folder, events.send, order.cancel)
 

@@ -36,7 +36,9 @@ class InProcessEngine:
     def start(self) -> None:
         """Do nothing, because the libraries are loaded with the first job."""
 
-    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
+    def run(
+        self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})
+    ) -> Iterator[Event | None]:
         events = self._events = queue.SimpleQueue()
         token = self._tokens.setdefault(job.id, CancelToken())
         arguments = (job, token, events)

@@ -69,7 +69,7 @@ def cache_folder() -> Path:
 
 
 def know_added_models() -> None:
-    """Make the models that a person has added known in this process, from the user's data folder."""
+    """Make the models that a user has added known in this process, from the user's data folder."""
     try:
         ADDED_MODELS.file = user_data_path("longtake", appauthor=False) / FILE_NAME
     except RuntimeError:  # no home folder, as for a user without a name in a container

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.jobs.making.patience import MIOPEN_FOLDERS
+from app.jobs.making.watchdog import MIOPEN_FOLDERS
 from app.jobs.stdio import say
 from app.machine import cache_folder
 from diffusers_helper.planning.variables import (

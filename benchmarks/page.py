@@ -41,7 +41,7 @@ from tests.support.pages import CHROMIUM, FLAGS, PageProgram, free_port, write_p
 
 LOADS = 5
 EVENTS = 20  # more events than a job of one section has
-PATIENCE = 120_000  # in milliseconds; only a fault takes that long
+TIMEOUT = 120_000  # in milliseconds; only a fault takes that long
 # Returns the milliseconds from the navigation until the form is usable and the state of the jobs is shown.
 INTERACTIVE = """() => new Promise(done => {
     const ready = () => document.querySelector('#set-prompt textarea, .lt-request textarea')
@@ -83,7 +83,7 @@ class Delay:
 
     mode: Mode
     section: int
-    told_ms: float
+    reported_ms: float
     shown_ms: float
 
 
@@ -115,13 +115,13 @@ class Server:
         )  # fmt: skip
         self._answer()
 
-    def tell(self, number: int) -> None:
+    def report(self, number: int) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{number}\n")
         self._process.stdin.flush()
 
     def figures(self) -> dict[str, int]:
-        self.tell(-1)
+        self.report(-1)
         return json.loads(self._answer())
 
     def end(self) -> None:
@@ -138,7 +138,7 @@ def make_job(page: Any, server: Server, number: int) -> None:
     before = page.locator(".lt-status").get_attribute("data-job")
     page.get_by_label("Prompt", exact=True).fill(f"the red ball moves right, number {number}")
     page.get_by_role("button", name="Start Generation").click()
-    server.tell(EVENTS)
+    server.report(EVENTS)
     page.wait_for_function(
         """before => {
             const {job, state} = document.querySelector('.lt-status').dataset;
@@ -183,7 +183,7 @@ def run(counts: list[int]) -> list[Row]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:
             page = browser.new_page()
-            page.set_default_timeout(PATIENCE)
+            page.set_default_timeout(TIMEOUT)
             page.goto(server.url)
             page.wait_for_selector(".lt-status", state="attached")
             page.set_input_files("input[type=file]", str(write_photo(Path(folder) / "photo.png")))
@@ -219,7 +219,7 @@ def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
     sections = [event for event in service.events(job.id) if isinstance(event, SectionFinished)]
     assert job.state == "finished", job.message
     page.wait_for_function("name => name in window.shown", arg=f"{job.id} {sections[-1].frames}")
-    told, shown = page.evaluate("[window.told, window.shown]")
+    reported, shown = page.evaluate("[window.told, window.shown]")
     delays: list[Delay] = []
     for event in sections:
         # The worker sets an event's time just before it writes the event.
@@ -227,7 +227,7 @@ def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
         name = f"{job.id} {event.frames}"
         if name in shown:  # a version is never shown if the next one comes too soon
             delays.append(
-                Delay(mode, event.section, round(told[name] - written), round(shown[name] - written))
+                Delay(mode, event.section, round(reported[name] - written), round(shown[name] - written))
             )
     return delays
 
@@ -240,7 +240,7 @@ def first_frames(seconds: float, repeat: int) -> list[Delay]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:
             page = browser.new_page()
-            page.set_default_timeout(PATIENCE)
+            page.set_default_timeout(TIMEOUT)
             page.goto(program.wait_until_up())
             page.wait_for_selector(".lt-status", state="attached")
             page.evaluate(NOTE_FRAMES)
@@ -265,10 +265,10 @@ def summary(delays: list[Delay]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for mode in MODES:
         some = [delay for delay in delays if delay.mode == mode]
-        told, shown = ([getattr(one, name) for one in some] for name in ("told_ms", "shown_ms"))
+        reported, shown = ([getattr(one, name) for one in some] for name in ("told_ms", "shown_ms"))
         found[mode] = {
             "sections": len(some),
-            "told_ms_median": statistics.median(told),
+            "told_ms_median": statistics.median(reported),
             "shown_ms_min": min(shown),
             "shown_ms_median": statistics.median(shown),
             "shown_ms_max": max(shown),

@@ -288,18 +288,18 @@ def as_text(result: dict[str, Any]) -> str:
         f"{min(result['resident']['cpu_seconds']):.3f} s of the CPU's time"
     ]
 
-    def said(found: dict[str, Any]) -> str:
+    def reported(found: dict[str, Any]) -> str:
         bits = "the same bits" if found["same_bits"] else "OTHER BITS"
         ratios = f"{found['ratio']:.3f} of resident, {found['cpu_ratio']:.3f} of its CPU time"
         return f"{min(found['seconds']):.3f} s, {ratios}; {bits}"
 
     for row in result["streamed"]:
         lines.append(
-            f"{row['streamed_blocks']:>3} streamed: {said(row)}; {row['copied_bytes'] / 2**20:.1f} of "
+            f"{row['streamed_blocks']:>3} streamed: {reported(row)}; {row['copied_bytes'] / 2**20:.1f} of "
             f"{row['planned_bytes'] / 2**20:.1f} MiB a step in {row['copying_seconds']:.3f} s, "
             f"{row['hidden']:.0%} of it while the network computed; {row['waiting_seconds']:.3f} s of waiting"
         )
-    lines += [f"{name}: {said(other)}" for name, other in result["others"].items()]
+    lines += [f"{name}: {reported(other)}" for name, other in result["others"].items()]
     return "\n".join(lines) + "\n"
 
 

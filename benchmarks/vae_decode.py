@@ -258,8 +258,8 @@ def target_line(target: dict[str, Any]) -> str:
         return f"{gb_text(value)} GB" if target["name"].endswith("bytes") else f"{value:g}"
 
     measured = target["measured"]
-    told = "no target for what was decoded" if measured is None else f"measured {figure(measured)}"
-    return f"Target: {target['name'].removesuffix(' in bytes')} below {figure(target['target'])}; {told}."
+    reported = "no target for what was decoded" if measured is None else f"measured {figure(measured)}"
+    return f"Target: {target['name'].removesuffix(' in bytes')} below {figure(target['target'])}; {reported}."
 
 
 def chart(rows: list[Row]) -> str:
@@ -274,11 +274,11 @@ def chart(rows: list[Row]) -> str:
             y, last = y + 34, title
             wish = f" (wish for gfx1151: {row.target_seconds:g} s)" if row.target_seconds else ""
             lines.append(f'<text x="10" y="{y - 6}" font-weight="bold">{escape(title + wish)}</text>')
-        told = row.error or f"{row.seconds:.2f} s, {gb_text(row.peak_bytes or 0)} GB, {_db(row)}"
+        reported = row.error or f"{row.seconds:.2f} s, {gb_text(row.peak_bytes or 0)} GB, {_db(row)}"
         length = 300 * (row.seconds or 0) / most
         lines.append(f'<text x="10" y="{y + 12}">{escape(row.way)}</text>')
         lines.append(f'<rect x="170" y="{y + 2}" width="{length:.1f}" height="12" fill="#c2410c"/>')
-        lines.append(f'<text x="{178 + length:.1f}" y="{y + 12}">{escape(told)}</text>')
+        lines.append(f'<text x="{178 + length:.1f}" y="{y + 12}">{escape(reported)}</text>')
         y += 18
     size = f'width="860" height="{y + 10}" viewBox="0 0 860 {y + 10}"'
     style = 'font-family="sans-serif" font-size="11" fill="#222"'
@@ -343,8 +343,8 @@ def main() -> int:
                 rows.append(row)
                 write(arguments.out, device, rows, complete=False)
                 figures = f"{row.seconds or 0:8.2f} s {gb_text(row.peak_bytes or 0):>8} GB {_db(row):>10}"
-                told = row.error or figures
-                sys.stdout.write(f"{row.kind:<8}{row.case:<24}{row.way:<18}{told}  {row.plan}\n")
+                reported = row.error or figures
+                sys.stdout.write(f"{row.kind:<8}{row.case:<24}{row.way:<18}{reported}  {row.plan}\n")
                 sys.stdout.flush()
     write(arguments.out, device, rows, complete=not interrupt.happened)
     sys.stdout.write(f"{sum(bool(row.error) for row in rows)} of {len(rows)} failed.\n")

@@ -84,7 +84,7 @@ class ConvLadder:
         forced: The only rung to use, for debugging. Its errors are raised unchanged.
         on_first_call: A function that is called before a rung's first call for a case, unless the rung is
             known to work for it. If the process dies before `after_first_call`, the rung has ended it, and
-            the supervisor calls `mark_deadly`.
+            the supervisor calls `block`.
         after_first_call: A function that is called with the same arguments after such a call.
     """
 
@@ -160,7 +160,7 @@ class ConvLadder:
         self._leave(case_of(x, conv), rung, kind, reason, x.device)
         return self._climb(key, x, conv)
 
-    def mark_deadly(self, case: ConvCase | str, rung: str, reason: str) -> None:
+    def block(self, case: ConvCase | str, rung: str, reason: str) -> None:
         """Record that a rung has ended a process at a case. The rung is not used for that case again.
 
         Raises:
@@ -168,7 +168,7 @@ class ConvLadder:
         """
         if rung not in RUNGS:
             raise ValueError(f"rung is {rung!r}; expected one of {', '.join(RUNGS)}.")
-        self._routes.add_deadly(ConvCase.from_text(case) if isinstance(case, str) else case, rung, reason)
+        self._routes.block(ConvCase.from_text(case) if isinstance(case, str) else case, rung, reason)
         self._settled.clear()
 
     # ---- the choice of a rung -----------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class ConvLadder:
         except RuntimeError as error:
             kind = self._kind(error, x.device)
             if kind is None and is_first and self._classify(error) is ErrorKind.DEVICE:
-                self._routes.add_deadly(case, rung.name, str(error))
+                self._routes.block(case, rung.name, str(error))
             if kind is None:
                 raise
             if not _rest(kind, waiting):
@@ -235,7 +235,7 @@ class ConvLadder:
                 return [RUNGS[self._forced]]
             _log.warning("rung %s is forced but cannot compute %s: %s", self._forced, case, reason)
         route = self._routes.get(case)
-        alive = [rung for rung in able if rung.name not in route.deadly]
+        alive = [rung for rung in able if rung.name not in route.blocklist]
         # If every rung has failed before, all are tried again.
         working = [rung for rung in alive if rung.name not in route.failed]
         trusted = self._trusted(case, working)

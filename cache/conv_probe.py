@@ -110,7 +110,7 @@ def measure(
 def risky_rungs(case: ConvCase, routes: RouteStore) -> set[str]:
     """Return the rungs that ended a process at a case, and suspected ones that were never measured for it."""
     route = routes.get(case)
-    return {*route.deadly, *(set(routes.suspects(case)) - set(route.measured))}
+    return {*route.blocklist, *(set(routes.suspects(case)) - set(route.measured))}
 
 
 def multiplications(case: ConvCase) -> int:
@@ -147,14 +147,14 @@ def expected_seconds(case: ConvCase, rates: Mapping[str, float]) -> float:
 
 
 def condemn_interrupted(routes: RouteStore, arch: str) -> tuple[ConvCase, str] | None:
-    """Mark a rung as deadly if a process died while measuring it. No other process may be measuring.
+    """Block a rung if a process died while measuring it. No other process may be measuring.
 
     Returns:
         The case and the rung, or None if no process died.
     """
     found = routes.take_interrupted(arch)
     if found is not None:
-        routes.add_deadly(*found, "the process ended while this was being measured")
+        routes.block(*found, "the process ended while this was being measured")
     return found
 
 

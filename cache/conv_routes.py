@@ -28,6 +28,7 @@ except ImportError:  # on Windows, if two processes write at once, the routes of
 _log = logging.getLogger(__name__)
 
 VERSION = 1
+_NAMES = {"blocklist": "deadly"}  # those in the file
 MAX_ROUTES = 2000  # per file
 # The number of deaths after which rungs are suspected at similar convolutions, and at all of a card's.
 _SOME_DEATHS, _MANY_DEATHS = 2, 3
@@ -125,7 +126,7 @@ class Route:
         reason: The reason for that choice.
         when: The time of the last change, in UTC.
         failed: The rungs that raised a recognised error, with its text.
-        deadly: The rungs that ended the process, with the cause. Only `tune --again` tries them again.
+        blocklist: The rungs that ended the process, with the cause. Only `tune --again` tries them again.
         measured: The times of the rungs that were measured, in milliseconds.
     """
 
@@ -133,7 +134,7 @@ class Route:
     reason: str = ""
     when: str = ""
     failed: dict[str, str] = field(default_factory=dict[str, str])
-    deadly: dict[str, str] = field(default_factory=dict[str, str])
+    blocklist: dict[str, str] = field(default_factory=dict[str, str])
     measured: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -177,7 +178,7 @@ class RouteStore:
         deaths = [
             (other, rung)
             for text, route in self.routes(case.arch).items()
-            for rung in route.deadly
+            for rung in route.blocklist
             if (other := ConvCase.from_text(text)).software == case.software
         ]
         where = "on this card"
@@ -202,12 +203,12 @@ class RouteStore:
         """Record a recognised error. The rung is skipped for this case until it is measured again."""
         self._change(case, lambda route: replace(route, failed={**route.failed, rung: shorten(reason)}))
 
-    def add_deadly(self, case: ConvCase, rung: str, reason: str) -> None:
+    def block(self, case: ConvCase, rung: str, reason: str) -> None:
         """Record that a rung has ended the process at a case."""
 
         def change(route: Route) -> Route:
             left = replace(route, rung="", reason="") if route.rung == rung else route
-            return replace(left, deadly={**route.deadly, rung: shorten(reason)})
+            return replace(left, blocklist={**route.blocklist, rung: shorten(reason)})
 
         self._change(case, change)
 
@@ -255,7 +256,7 @@ class RouteStore:
                 reason=shorten(reason),
                 measured={name: round(value, 4) for name, value in milliseconds.items()},
                 failed={name: shorten(text) for name, text in failed.items()},
-                deadly={name: text for name, text in route.deadly.items() if name not in milliseconds},
+                blocklist={name: text for name, text in route.blocklist.items() if name not in milliseconds},
             ),
         )
 
@@ -314,8 +315,8 @@ def _apply(table: dict[str, Route], key: str, change: Callable[[Route], Route]) 
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     table[key] = replace(change(table.pop(key, Route())), when=now)
     if len(table) > MAX_ROUTES:
-        # Routes with a deadly rung are deleted last, and of the others the oldest first.
-        oldest = sorted(table, key=lambda name: (bool(table[name].deadly), table[name].when))
+        # Routes with a blocked rung are deleted last, and of the others the oldest first.
+        oldest = sorted(table, key=lambda name: (bool(table[name].blocklist), table[name].when))
         for name in oldest[: len(table) - MAX_ROUTES]:
             del table[name]
 
@@ -359,10 +360,10 @@ def _parsed(content: Any) -> dict[str, Route]:
     table: dict[str, Route] = {}
     for key, fields in content["routes"].items():
         ConvCase.from_text(key)
-        route = Route(**fields)
+        route = Route(blocklist=fields.pop(_NAMES["blocklist"], {}), **fields)
         values: list[Any] = [route.rung, route.reason, route.when]
         values += [
-            text for reasons in (route.failed, route.deadly) for item in reasons.items() for text in item
+            text for reasons in (route.failed, route.blocklist) for item in reasons.items() for text in item
         ]
         numbers: list[Any] = list(route.measured.values())
         if not all(isinstance(value, str) for value in values) or not all(
@@ -375,7 +376,8 @@ def _parsed(content: Any) -> dict[str, Route]:
 
 def _write(file: Path, table: dict[str, Route]) -> None:
     routes = {
-        key: {name: value for name, value in asdict(route).items() if value} for key, route in table.items()
+        key: {_NAMES.get(name, name): value for name, value in asdict(route).items() if value}
+        for key, route in table.items()
     }
     data = json.dumps({"version": VERSION, "routes": routes}, indent=1, ensure_ascii=False).encode()
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")

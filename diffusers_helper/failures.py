@@ -114,7 +114,7 @@ def engine_died_event(
     frames: int,
     *,
     attempts: int = 1,
-    lessons: str = "",
+    conclusions: str = "",
     errors: str = "",
 ) -> Failed:
     """Return the `Failed` event for a job whose engines keep dying.
@@ -126,7 +126,7 @@ def engine_died_event(
         video: The path of the video so far, if there is one.
         frames: The number of frames of this video.
         attempts: The number of engines that have died in this job.
-        lessons: The conclusions that were drawn from their deaths, one per line.
+        conclusions: The conclusions that were drawn from their deaths, one per line.
         errors: The last lines that the last engine wrote to standard error.
     """
     remedy = _KEPT
@@ -138,7 +138,7 @@ def engine_died_event(
     return Failed(
         job=job, time=time, remedy=remedy,
         message=f"The engine, the process that makes the video, {cause_of_death(exit_code)}.{tries}",
-        detail="\n".join(filter(None, (lessons, f"engine exit code {exit_code}", errors[-MAX_ERRORS:]))),
+        detail="\n".join(filter(None, (conclusions, f"engine exit code {exit_code}", errors[-MAX_ERRORS:]))),
         code="engine_died", video=video, frames=frames,
     )  # fmt: skip
 

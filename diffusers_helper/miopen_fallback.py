@@ -23,7 +23,7 @@ from cache.conv import ConvLadder, ErrorKind, Hook
 from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS
 from diffusers_helper.foreign_errors import Trouble, trouble_of
-from diffusers_helper.memory.lines import tell
+from diffusers_helper.memory.lines import report
 from diffusers_helper.planning.variables import CONV_AUTO, CONV_OFF, CONV_RUNG_VARIABLE, conv_rung
 
 _log = logging.getLogger(__name__)
@@ -88,10 +88,10 @@ class MIOpenFallbackHandler:
     def log_start(self) -> None:
         """Log that the fallback is in use, and its rungs in their order."""
         if self.ladder is None:
-            tell(_log, "[MIOpen Fallback] Switched off")
+            report(_log, "[MIOpen Fallback] Switched off")
             return
-        tell(_log, "[MIOpen Fallback] Fallback system initialized")
-        tell(_log, "[MIOpen Fallback] Strategy: %s", self._strategy)
+        report(_log, "[MIOpen Fallback] Fallback system initialized")
+        report(_log, "[MIOpen Fallback] Strategy: %s", self._strategy)
 
     @property
     def cpu_attempts(self) -> int:
@@ -133,10 +133,10 @@ class MIOpenFallbackHandler:
             conv.forward = _OwnForward(conv, name, ladder)
         self._installed.add(conv)
 
-    def mark_deadly(self, case: str, rung: str, reason: str) -> None:
-        """Record that a rung has ended a process; see `cache.conv.ConvLadder.mark_deadly`."""
+    def block(self, case: str, rung: str, reason: str) -> None:
+        """Record that a rung has ended a process; see `cache.conv.ConvLadder.block`."""
         if self.ladder is not None:
-            self.ladder.mark_deadly(case, rung, reason)
+            self.ladder.block(case, rung, reason)
 
     def remove(self) -> None:
         """Restore every module as it was before."""
@@ -180,7 +180,7 @@ class MIOpenFallbackHandler:
                 _log.warning("%s", line)
         elif self.ladder is not None:
             for line in self._cpu_lines():
-                tell(_log, "%s", line)
+                report(_log, "%s", line)
 
 
 class _Served:

@@ -138,5 +138,5 @@ def _words(event: Event) -> str:
     """Return an event as one line, such as `stage_started: stage sample, section 1`."""
     facts = {name: value for name, value in to_dict(event).items() if value not in (None, 0, "")}
     kind = facts.pop("event")
-    told = ", ".join(f"{name} {value}" for name, value in facts.items() if name not in ("job", "time"))
-    return f"{kind}: {told}"
+    reported = ", ".join(f"{name} {value}" for name, value in facts.items() if name not in ("job", "time"))
+    return f"{kind}: {reported}"

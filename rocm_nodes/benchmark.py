@@ -22,7 +22,7 @@ from diffusers_helper.units import gb_text
 from rocm_nodes.decoding import decode
 from rocm_nodes.host import comfy, device, device_lines, is_rocm
 from rocm_nodes.monitors import empty_latent
-from rocm_nodes.reports import told
+from rocm_nodes.reports import reported
 from rocm_nodes.samplers import timed
 
 _PROMPT = "a photograph of a lighthouse at dusk"
@@ -117,7 +117,7 @@ class ROCMFluxBenchmark:
         lines = [*device_lines(), results, advice, memory]
         if generate_report:
             lines.append(f"The report was written to {_write(rows, test_steps)}.")
-        return told("Flux benchmark", lines, (results, _chart(rows), advice, memory))
+        return reported("Flux benchmark", lines, (results, _chart(rows), advice, memory))
 
 
 def cases_of(resolutions: str, scales: str) -> list[tuple[tuple[int, int], float]]:

@@ -14,7 +14,7 @@ from diffusers_helper.vae.host import unsupported
 from rocm_nodes.decoding import decode
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, is_rocm
-from rocm_nodes.reports import told
+from rocm_nodes.reports import reported
 
 _CATEGORY = "ROCm Ninodes/VAE"
 _PRECISIONS = ("fp32", "fp16", "bf16")
@@ -283,10 +283,10 @@ def _decoded(
         if pictures.dim() == 5:
             pictures = pictures.reshape(-1, *pictures.shape[-3:])
         words = f"ComfyUI's own decode was used, since the VAE is {reason}."
-        return told(title, [words, f"Decoded in {duration(time.perf_counter() - begin)}."], (pictures,))
+        return reported(title, [words, f"Decoded in {duration(time.perf_counter() - begin)}."], (pictures,))
     with explained():
         found = decode(vae, latents, settings, has_ladder=has_ladder)
-    return told(title, [*found.lines, *notes], (found.pictures,))
+    return reported(title, [*found.lines, *notes], (found.pictures,))
 
 
 def _whole(tile_size: int) -> int:

@@ -28,7 +28,7 @@ from diffusers_helper.request import SETTINGS, GenerationRequest, SettingInfo
 from diffusers_helper.units import count_text
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, interruptible, management
-from rocm_nodes.reports import told
+from rocm_nodes.reports import reported
 
 _AUTO = "auto"
 _PREVIEW_SIDE = 512
@@ -83,7 +83,7 @@ class ROCMFramePackVideo:
                 request, models, on_event=shown, cancel=interrupt, folder=folder / "job", local=local
             )
         lines = [f"{count_text(result.frames, 'frame')} in {result.video}.", *notes]
-        return told("FramePack", lines, (_frames(result.video), str(result.video)))
+        return reported("FramePack", lines, (_frames(result.video), str(result.video)))
 
 
 def _input(info: SettingInfo) -> tuple[Any, dict[str, Any]]:

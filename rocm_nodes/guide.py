@@ -48,18 +48,18 @@ def explained() -> Iterator[None]:
     try:
         yield
     except OutOfDeviceMemory as error:
-        told = _with_guide(error)
+        reported = _with_guide(error)
     except Exception as error:
         if is_out_of_memory(error):
             shortage = read_shortage(str(error))
-            told = _with_guide(OutOfDeviceMemory(shortage, is_apu=detect({}).is_apu, remedies=COMFYUI))
+            reported = _with_guide(OutOfDeviceMemory(shortage, is_apu=detect({}).is_apu, remedies=COMFYUI))
         elif isinstance(error, RuntimeError) and (found := driver_failure(str(error), COMFYUI_DRIVER)):
-            told = found
+            reported = found
         else:
             raise
     else:
         return
-    raise told
+    raise reported
 
 
 def _with_guide(error: OutOfDeviceMemory) -> Exception:

@@ -14,7 +14,7 @@ from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, free_bytes, machine_line, management, memory_line, total_bytes
-from rocm_nodes.reports import told
+from rocm_nodes.reports import reported
 
 _CATEGORY = "ROCm Ninodes/Loaders"
 _DTYPES = {"fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
@@ -59,7 +59,7 @@ class ROCMOptimizedCheckpointLoader:
         lines, result = _loaded(_usable(Path(path)), load)
         if len(result) > 1 and result[1] is None:
             lines.append("The checkpoint has no text encoder; load one with another node.")
-        return told("Checkpoint loader", lines, result)
+        return reported("Checkpoint loader", lines, result)
 
 
 class ROCMOptimizedUNetLoader:
@@ -105,7 +105,7 @@ class ROCMOptimizedUNetLoader:
             return (comfy("comfy.sd").load_diffusion_model(path, model_options=options),)
 
         lines, result = _loaded(facts, load)
-        return told("Diffusion loader", [*notes, *lines], result)
+        return reported("Diffusion loader", [*notes, *lines], result)
 
 
 def _usable(path: Path) -> Inspection:

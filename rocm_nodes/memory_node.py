@@ -8,7 +8,7 @@ from typing import Any
 
 from diffusers_helper.units import count_text, gb_text
 from rocm_nodes.host import device_lines, free_bytes, management
-from rocm_nodes.reports import told
+from rocm_nodes.reports import reported
 
 _LEVELS = ("conservative", "balanced", "aggressive")
 # The least unused memory of the allocator that is worth giving back.
@@ -96,7 +96,7 @@ class ROCMMemoryOptimizer:
         log = "\n".join(lines)
         status = " ".join(device_lines()) + "."
         advice = _advice(place, optimization_level)
-        return told("Memory optimizer", [status, log, advice], (status, log, advice, anything))
+        return reported("Memory optimizer", [status, log, advice], (status, log, advice, anything))
 
 
 def _emptied(place: Any, always: bool) -> str:

@@ -18,7 +18,7 @@ from diffusers_helper.vae.host import unsupported
 from rocm_nodes.decoding import decode
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, device, device_lines, management
-from rocm_nodes.reports import told
+from rocm_nodes.reports import reported
 from rocm_nodes.samplers import timed
 
 _RUNS = 3
@@ -78,12 +78,12 @@ class ROCMVAEPerformanceMonitor:
         machine = "\n".join(device_lines()) + "."
         if reason := unsupported(vae):
             words = f"Nothing was measured: the VAE is {reason}."
-            return told("VAE monitor", [machine, words], (machine, words, ""))
+            return reported("VAE monitor", [machine, words], (machine, words, ""))
         with explained():
             ways = list(_ways(vae, _latents(vae, test_resolution), test_resolution))
         tips = "\n".join(map(str, ways))
         settings = _recommended(ways)
-        return told("VAE monitor", [machine, tips, settings], (machine, tips, settings))
+        return reported("VAE monitor", [machine, tips, settings], (machine, tips, settings))
 
 
 def _latents(vae: Any, side: int) -> Tensor:
@@ -173,10 +173,10 @@ class ROCMSamplerPerformanceMonitor:
         machine = "\n".join(device_lines()) + "."
         if positive is None:
             words = "Nothing was measured: connect a conditioning to positive."
-            return told("Sampler monitor", [machine, words], (machine, words, ""))
+            return reported("Sampler monitor", [machine, words], (machine, words, ""))
         latent = latent_image or {"samples": empty_latent(model, 512, 512)}
         tips, settings = measured_steps(model, positive, latent, test_steps)
-        return told("Sampler monitor", [machine, tips, settings], (machine, tips, settings))
+        return reported("Sampler monitor", [machine, tips, settings], (machine, tips, settings))
 
 
 def empty_latent(model: Any, height: int, width: int) -> Tensor:

@@ -11,7 +11,7 @@ from rocm_nodes.host import show_text
 _log = logging.getLogger("rocm_nodes")
 
 
-def told(title: str, lines: Sequence[str], result: tuple[Any, ...]) -> dict[str, Any]:
+def reported(title: str, lines: Sequence[str], result: tuple[Any, ...]) -> dict[str, Any]:
     """Log a node's report and show it on the page, and return the node's result with the report."""
     text = "\n".join(line for line in lines if line)
     show_text(text)

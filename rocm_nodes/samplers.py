@@ -14,7 +14,7 @@ from diffusers_helper.memory.device import Device
 from diffusers_helper.units import duration, gb_text
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, device
-from rocm_nodes.reports import told
+from rocm_nodes.reports import reported
 
 _CATEGORY = "ROCm Ninodes/Sampling"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -161,7 +161,7 @@ def sampled(
     lines = lines_of(times, time.perf_counter() - begin, place)
     if precision in _DTYPES:
         lines.append(f"The model computed in {precision}, so the bits differ from those of the stock node.")
-    return told("Sampler", lines, (result,))
+    return reported("Sampler", lines, (result,))
 
 
 def _without_previews(executor: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

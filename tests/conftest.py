@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.jobs import PATIENCE
+from tests.support.jobs import TIMEOUT
 from tests.support.pages import CHROMIUM, FLAGS, Stand, staged_page, visit, write_photo
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def browser() -> Iterator[Any]:
     # One browser for each module, not for the session: while it lives, its event loop counts as running here.
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as run:
-        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE * 1000)
+        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=TIMEOUT * 1000)
         yield browser
         browser.close()
 
@@ -123,7 +123,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 def page(browser: Any, stand: Stand) -> Iterator[Any]:
     """Open the page in a fresh tab; fail if the page sends a request to any other host."""
     context = browser.new_context()
-    context.set_default_timeout(PATIENCE * 1000)
+    context.set_default_timeout(TIMEOUT * 1000)
     asked: list[str] = []
     context.on("request", lambda request: asked.append(request.url))
     page = context.new_page()

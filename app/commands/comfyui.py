@@ -172,13 +172,13 @@ def _check_packages(python: Path) -> None:
     """
     wrong = {name: found for name, found in _versions(python).items() if not _fits(found, NEEDED[name])}
     if wrong:
-        told = [
+        reported = [
             f"it has {name} {found}, where {NEEDED[name]} is expected" if found else f"it lacks {name}"
             for name, found in wrong.items()
         ]
         packages = " ".join(shlex.quote(name + NEEDED[name]) for name in wrong)
         raise InputError(
-            f"ComfyUI's Python cannot run the nodes: {'; '.join(told)}.",
+            f"ComfyUI's Python cannot run the nodes: {'; '.join(reported)}.",
             f"Install what is missing: {shlex.quote(str(python))} -m pip install {packages}",
         )
 

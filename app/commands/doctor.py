@@ -24,7 +24,6 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_version
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.job import known_networks, plan_video, weights_speed
 from diffusers_helper.planning.profiles import (
     ALLOCATOR_VARIABLES,
     Machine,
@@ -33,6 +32,7 @@ from diffusers_helper.planning.profiles import (
     environment_report,
     profile_for,
 )
+from diffusers_helper.planning.video import known_networks, plan_video, weights_speed
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, count_text, gb_text
 

@@ -77,12 +77,12 @@ def _follow(service: JobService, origin: VideoOrigin, arguments: argparse.Namesp
             if not service.is_follower:  # otherwise the end comes from the other program
                 service.stop()
 
-    def hurry() -> None:
-        service.hurry()
+    def kill() -> None:
+        service.kill()
         if service.is_follower:
             service.stop()
 
-    with Signals(end, service.stop, hurry) as signals:
+    with Signals(end, service.stop, kill) as signals:
         jobs += origin.queue(service)
         known = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
         stdout = take_stdout()
@@ -131,22 +131,22 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
         *_, last = (item[1] for item in service.follow(job.id) if item is not None)
         display.show(last)
         return last
-    last, told = None, ""
+    last, reported = None, ""
     try:
         for item in service.follow(job.id, known):
             if item is not None:
                 last = item[1]
                 display.show(last)
-            elif (words := _circumstances(service, job.id, told)) != told:
-                told = words
-                if told:
-                    display.tell(told)
+            elif (words := _circumstances(service, job.id, reported)) != reported:
+                reported = words
+                if reported:
+                    display.report(reported)
     except ServiceStopped:  # by a signal
         return None
     return last if last is not None and last.is_final else None
 
 
-def _circumstances(service: JobService, job_id: str, told: str) -> str:
+def _circumstances(service: JobService, job_id: str, reported: str) -> str:
     """Return a sentence that says why a job is not being made here at present, or that it is again.
 
     Args:
@@ -165,7 +165,7 @@ def _circumstances(service: JobService, job_id: str, told: str) -> str:
         return _FOLLOWS
     if job.state == "queued" and service.queue.is_held:
         return _HELD
-    return _LEADS if told in (_FOLLOWS, _LEADS) else ""
+    return _LEADS if reported in (_FOLLOWS, _LEADS) else ""
 
 
 def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str) -> None:

@@ -69,7 +69,7 @@ def _run(verb: JobVerb, arguments: argparse.Namespace) -> int:
     return verb.run(JobService(outputs), arguments)
 
 
-def tell(arguments: argparse.Namespace, job: Job, text: str, **more: Any) -> None:
+def report(arguments: argparse.Namespace, job: Job, text: str, **more: Any) -> None:
     """Print a job, either as JSON together with `more`, or as the given text."""
     say(json.dumps({**record(job), **more}) if arguments.json else command_words(text))
 
@@ -90,7 +90,7 @@ def _list(service: JobService, arguments: argparse.Namespace) -> int:
             arguments.text, states=arguments.state, favourites=arguments.favourites, limit=arguments.limit
         ).jobs
     for job in jobs:
-        tell(arguments, job, _line(job))
+        report(arguments, job, _line(job))
     return 0
 
 
@@ -121,8 +121,8 @@ def _add(service: JobService, arguments: argparse.Namespace) -> int:
 
 def _queued(service: JobService, arguments: argparse.Namespace, job: Job, more: str = "") -> int:
     has_maker = service.queue.has_maker
-    said = (f"{job.id}: {job.state}", more.rstrip("."), "" if has_maker else _NO_MAKER.format(job.id))
-    tell(arguments, job, ". ".join(filter(None, said)), has_maker=has_maker)
+    reported = (f"{job.id}: {job.state}", more.rstrip("."), "" if has_maker else _NO_MAKER.format(job.id))
+    report(arguments, job, ". ".join(filter(None, reported)), has_maker=has_maker)
     return 0
 
 
@@ -144,9 +144,9 @@ def _each(service: JobService, arguments: argparse.Namespace, ask: Callable[[str
         service.job(job_id)
         asked = ask(job_id)
         job = service.job(job_id)
-        asked_for = sorted(service.wishes(job_id))
+        asked_for = sorted(service.commands(job_id))
         words = f", asked to {' and '.join(asked_for).replace('_', ' ')}" if asked_for else ""
-        tell(arguments, job, f"{job.id}: {job.state}{words}", asked=asked)
+        report(arguments, job, f"{job.id}: {job.state}{words}", asked=asked)
         done = done and asked
     return 0 if done else EXIT_FAILED
 
@@ -181,7 +181,7 @@ def _reorder(service: JobService, arguments: argparse.Namespace) -> int:
         job = service.queue.move_first(arguments.job)
     else:
         job = service.queue.move(arguments.job, before=arguments.before, after=arguments.after)
-    tell(arguments, job, f"{job.id}: {count_text(service.queue_position(job.id), 'job')} before it")
+    report(arguments, job, f"{job.id}: {count_text(service.queue_position(job.id), 'job')} before it")
     return 0
 
 
@@ -189,7 +189,7 @@ def _remove(service: JobService, arguments: argparse.Namespace) -> int:
     for job_id in arguments.jobs:
         job = service.job(job_id)
         service.queue.remove(job_id)
-        tell(
+        report(
             arguments,
             job,
             f"{job_id}: removed. For a week, it can be restored with: python -m app jobs restore {job_id}",
@@ -200,7 +200,7 @@ def _remove(service: JobService, arguments: argparse.Namespace) -> int:
 def _restore(service: JobService, arguments: argparse.Namespace) -> int:
     for job_id in arguments.jobs:
         job = service.queue.restore(job_id)
-        tell(arguments, job, f"{job.id}: {job.state}")
+        report(arguments, job, f"{job.id}: {job.state}")
     return 0
 
 
@@ -227,7 +227,7 @@ def _export(service: JobService, arguments: argparse.Namespace) -> int:
             f"{target} cannot be written ({error.strerror}); expected a new file or a folder.",
             "Choose another --to.",
         ) from error
-    tell(arguments, job, str(target), exported=str(target))
+    report(arguments, job, str(target), exported=str(target))
     return 0
 
 

@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from app.batch import read_batch, variants
 from app.commands.arguments import check_proxies, command_words, given_settings, with_lora_paths
 from app.commands.models.downloading import download
 from app.commands.plan import check_plan
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
-from app.several.batch import read_batch, variants
-from app.several.presets import load_preset, presets_folder, save_preset
+from app.presets import load_preset, presets_folder, save_preset
 from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.files import given_path
@@ -77,7 +77,7 @@ def add_origins(group: argparse._ActionsContainer) -> None:
     )
 
 
-def add_several(group: argparse._ActionsContainer) -> None:
+def add_batch(group: argparse._ActionsContainer) -> None:
     """Add the arguments for several videos at once, and for presets."""
     group.add_argument(
         "--variants",
@@ -130,7 +130,7 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     settings = dict[str, Any]()
     if getattr(arguments, "preset", None):
         preset = load_preset(presets_folder(), arguments.preset)
-        _tell(preset)
+        _report(preset)
         settings = dict(preset.settings)
     return with_lora_paths(settings | given_settings(arguments))
 
@@ -142,7 +142,7 @@ def save_given(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(recipe: Recipe) -> None:
+def _report(recipe: Recipe) -> None:
     for notice in recipe.notices:
         complain(command_words(notice))
 
@@ -205,7 +205,7 @@ def _queue_all(
 def _restored(arguments: argparse.Namespace) -> VideoOrigin:
     file = given_path(arguments.recipe, "recipe")
     recipe, given = read_recipe(file), _given(arguments)
-    _tell(recipe)
+    _report(recipe)
     image = given.pop("image", None)
     recipe = replace(recipe, settings=with_lora_paths({**recipe.settings, **given}))
     request = recipe.request(image or str(file))

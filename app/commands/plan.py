@@ -22,8 +22,8 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.job import VideoPlan, plan_video, weights_speed
 from diffusers_helper.planning.profiles import Profile, profile_in_force
+from diffusers_helper.planning.video import VideoPlan, plan_video, weights_speed
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import count_text, gb_text
 

@@ -62,7 +62,7 @@ def _left_out(case: ConvCase, routes: RouteStore, again: bool) -> bool:
     from cache.conv_probe import risky_rungs
 
     risky = risky_rungs(case, routes)
-    return bool(risky if again else risky - set(routes.get(case).deadly))
+    return bool(risky if again else risky - set(routes.get(case).blocklist))
 
 
 def _measure(cases: list[str], device: str, folder: Path, again: bool) -> None:
@@ -77,5 +77,5 @@ def _measure(cases: list[str], device: str, folder: Path, again: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     routes = RouteStore(folder)
     for case in map(ConvCase.from_text, cases):
-        leave_out = () if again else tuple(routes.get(case).deadly)
+        leave_out = () if again else tuple(routes.get(case).blocklist)
         measure(case, torch.device(device), routes, classify, leave_out=leave_out)

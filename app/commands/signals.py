@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 
 from app.starting import ending_signals
 
-_HURRY_SECONDS = 3.0
+_KILL_SECONDS = 3.0
 
 
 class Signals:
@@ -19,7 +19,7 @@ class Signals:
     Args:
         cancel: Called in a thread at the first signal if that is Ctrl-C.
         interrupt: Called in a thread at the first signal if that is SIGTERM or SIGHUP, as at a shutdown.
-        hurry: Called in a thread at a second signal, to end the current job. The process ends soon after,
+        kill: Called in a thread at a second signal, to end the current job. The process ends soon after,
             even if this does not succeed, and at once at a third signal.
 
     Attributes:
@@ -27,9 +27,9 @@ class Signals:
     """
 
     def __init__(
-        self, cancel: Callable[[], None], interrupt: Callable[[], None], hurry: Callable[[], None]
+        self, cancel: Callable[[], None], interrupt: Callable[[], None], kill: Callable[[], None]
     ) -> None:
-        self._cancel, self._interrupt, self._hurry = cancel, interrupt, hurry
+        self._cancel, self._interrupt, self._kill = cancel, interrupt, kill
         self.number: int | None = None
         self._end: threading.Timer | None = None
         self._before: dict[signal.Signals, object] = {}
@@ -62,8 +62,8 @@ class Signals:
             self.number = number
             act = self._reaction()
         else:
-            act = self._hurry
-            self._end = threading.Timer(_HURRY_SECONDS, os._exit, (128 + self.number,))
+            act = self._kill
+            self._end = threading.Timer(_KILL_SECONDS, os._exit, (128 + self.number,))
             self._end.daemon = True
             self._end.start()
         threading.Thread(target=act, name="signal", daemon=True).start()

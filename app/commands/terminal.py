@@ -39,7 +39,7 @@ class JsonLines:
     def begin(self, job: Job) -> None:
         """Write nothing, because the events contain everything."""
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Write a sentence about the job to standard error."""
         complain(text)
 
@@ -62,7 +62,7 @@ class ProgressBar:
         """Write the id and the folder of the job."""
         self._say(f"Job {job.id} in {job.folder}: starting")
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Write a sentence about the job."""
         self._say(text)
 

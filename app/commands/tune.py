@@ -156,8 +156,8 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
 
     routes = RouteStore(routes_folder())
     if death := condemn_interrupted(routes, cases[0].arch):
-        told = _in_words(f"The last run died while it tried {death[1]} for {death[0]}. ", cases[0])
-        _say(f"{told}Only --again tries this way there again.")
+        reported = _in_words(f"The last run died while it tried {death[1]} for {death[0]}. ", cases[0])
+        _say(f"{reported}Only --again tries this way there again.")
     waiting = [case for case in cases if again or not _is_measured(routes, case)]
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
@@ -206,7 +206,7 @@ def _result(routes: RouteStore, case: ConvCase) -> dict[str, Any]:
     route = routes.get(case)
     return {
         "case": str(case), "rung": route.rung, "reason": route.reason,
-        "milliseconds": route.measured, "failed": route.failed, "deadly": route.deadly,
+        "milliseconds": route.measured, "failed": route.failed, "deadly": route.blocklist,
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ JobState = Literal[
 
 # The states that may follow each state. A waiting job has met a temporary problem, such as a full disk; an
 # interrupted one has lost the program that was making it. Both continue by themselves; a paused job, and one
-# that has failed or was cancelled, continues when a person asks for it.
+# that has failed or was cancelled, continues when a user asks for it.
 TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
     "queued": ("running", "paused", "cancelled", "failed"),
     "running": ("waiting", "paused", "interrupted", "finished", "failed", "cancelled"),
@@ -40,9 +40,9 @@ class Job:
         place: The job's place in the queue, at first its time of submission; the smallest comes first.
         created, started, ended: Times in seconds since the epoch; None if they have not happened yet.
         video: The file that can be watched: the whole video, or its finished part.
-        message, remedy: Why a job has failed, waits or was interrupted, and what a person can do about it.
+        message, remedy: Why a job has failed, waits or was interrupted, and what a user can do about it.
             A queued job has them while its model is not on this machine.
-        favourite: Whether a person marked it, so it is never removed automatically.
+        favourite: Whether a user marked it, so it is never removed automatically.
         damage: What a job that failed because of damage to its folder lacks: its "log", which can be written
             anew, or its "request", of which only what could be read is known; "" if both are whole.
     """
@@ -64,7 +64,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the job has ended. A person may still resume one that failed or was cancelled."""
+        """Return whether the job has ended. A user may still resume one that failed or was cancelled."""
         return self.state in OVER
 
     @property

@@ -1,4 +1,4 @@
-"""The queue of an outputs folder, with everything that a person can do to its jobs from any process."""
+"""The queue of an outputs folder, with everything that a user can do to its jobs from any process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from app.jobs.job import BEGUN, OVER, Job, JobState
 from app.jobs.places import places
 from app.jobs.storage import trash
+from app.jobs.storage.commands import Command, leave_command, paused_jobs, withdraw_command
 from app.jobs.storage.damage import IndexWasRebuilt, make_way
 from app.jobs.storage.event_log import append_event, last_event
 from app.jobs.storage.locks import is_locked
@@ -22,7 +23,6 @@ from app.jobs.storage.recovery import PAUSED, recover_job, salvage
 from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
-from app.jobs.storage.wishes import Wish, leave_wish, paused_jobs, withdraw_wish
 from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
@@ -67,14 +67,14 @@ class Queue:
 
     Args:
         open_store: Returns the store, and opens it on the first call.
-        ask: Passes a wish to this process's worker, and returns whether the worker is making that job.
+        ask: Passes a command to this process's worker, and returns whether the worker is making that job.
         on_change: Called after each change.
     """
 
     def __init__(
         self,
         open_store: Callable[[], JobStore],
-        ask: Callable[[str, Wish], bool],
+        ask: Callable[[str, Command], bool],
         on_change: Callable[[], None],
     ) -> None:
         self._open_store, self._ask, self.on_change = open_store, ask, on_change
@@ -203,7 +203,7 @@ class Queue:
             write_atomic(folder.request, text.encode() + b"\n")
             sync_folder(folder.path)
             edits = StateLog(folder).read()["edits"] + 1
-            return self.store.enter(job_id, job.state, reason="A person changed its settings.", edits=edits)
+            return self.store.enter(job_id, job.state, reason="A user changed its settings.", edits=edits)
 
     @_change
     def move(self, job_id: str, *, before: str | None = None, after: str | None = None) -> Job:
@@ -229,7 +229,7 @@ class Queue:
             moved: list[tuple[str, JobState]] = [(job_id, job.state)]
             moved += [(row["id"], row["state"]) for row in others[number:]]
             for (one, state), place in zip(moved, found, strict=False):
-                self.store.enter(one, state, reason="A person changed the order.", place=place)
+                self.store.enter(one, state, reason="A user changed the order.", place=place)
         return self.store.job(job_id)
 
     def move_first(self, job_id: str) -> Job:
@@ -250,19 +250,19 @@ class Queue:
         """
         asked = self._ask(job_id, "cancel")
         with contextlib.suppress(*TROUBLE):  # on a full disk, a job of another process cannot be cancelled
-            asked = self._wish(job_id, "cancel") or asked
+            asked = self._command(job_id, "cancel") or asked
         self.on_change()
         return asked
 
     @_change
     def pause(self, job_id: str) -> bool:
-        """Pause a job until a person resumes it. If it is being made, the device's memory is freed.
+        """Pause a job until a user resumes it. If it is being made, the device's memory is freed.
 
         Returns:
             False if the job is over, already paused, or unknown.
         """
-        wished = self._wish(job_id, "pause")  # first, since a pause without its file counts as withdrawn
-        return self._ask(job_id, "pause") or wished
+        left = self._command(job_id, "pause")  # first, since a pause without its file counts as withdrawn
+        return self._ask(job_id, "pause") or left
 
     @_change
     def stop_after_section(self, job_id: str) -> bool:
@@ -271,9 +271,9 @@ class Queue:
         Returns:
             False if the job is not being made.
         """
-        return self._wish(job_id, "stop_after_section")
+        return self._command(job_id, "stop_after_section")
 
-    def _wish(self, job_id: str, wish: Wish) -> bool:
+    def _command(self, job_id: str, command: Command) -> bool:
         with self.store.transaction() as database:
             folder = self.store.folder(job_id)
             if not self.store.select("WHERE id = ?", job_id, what="id") or not folder.path.exists():
@@ -283,12 +283,12 @@ class Queue:
                 return False
             state: JobState = facts["state"]
             if state in BEGUN:
-                leave_wish(folder, wish)
+                leave_command(folder, command)
                 recover_job(database, folder, adopt=False)  # does nothing while a process makes it
                 return True
-            if wish == "stop_after_section" or state not in _HALTED:
+            if command == "stop_after_section" or state not in _HALTED:
                 return False
-            if wish == "pause":
+            if command == "pause":
                 if state == "paused":
                     return False
                 self.store.enter(job_id, "paused", **PAUSED)
@@ -297,7 +297,7 @@ class Queue:
             video, frames = salvage(folder)  # an earlier program may have worked on it
             end = Cancelled(job=job_id, time=last.time if last else 0.0, video=video, frames=frames)
             state, facts = change_by(end, folder.path) or ("cancelled", {})
-            self.store.enter(job_id, state, reason="A person cancelled it.", **facts)
+            self.store.enter(job_id, state, reason="A user cancelled it.", **facts)
         with contextlib.suppress(OSError):  # followers of the job find its end in the index
             append_event(folder.events, end)
         return True
@@ -316,11 +316,11 @@ class Queue:
                 job = self.store.enter(job_id, StateLog(folder).read()["state"])
             self.store.own(job_id)
             if not job.is_resumable:
-                withdraw_wish(folder, "pause")
+                withdraw_command(folder, "pause")
                 return job
             place = self.store.last_place() if job.state in OVER else job.place
             job = self.store.enter(
-                job_id, "queued", reason="A person resumed it.", place=place, ended=None, message="",
+                job_id, "queued", reason="A user resumed it.", place=place, ended=None, message="",
                 remedy="", deaths=0, death="",
             )  # fmt: skip
             with contextlib.suppress(OSError):  # the log may be unreadable, and only the state matters
@@ -377,7 +377,7 @@ class Queue:
     def go_on(self) -> None:
         """End the effect of `hold`, and resume the jobs that it paused."""
         for job_id in paused_jobs(self.store.held):
-            with contextlib.suppress(InputError):  # a person has removed it
+            with contextlib.suppress(InputError):  # a user has removed it
                 if self.store.job(job_id).state in ("paused", *BEGUN):
                     self.resume(job_id)
         make_way(self.store.held)

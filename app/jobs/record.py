@@ -31,7 +31,7 @@ def record(job: Job, address: Address = str) -> dict[str, Any]:
 
 
 def full_record(service: JobService, job_id: str, address: Address = str) -> dict[str, Any]:
-    """Return everything about a job: its record, its place in the queue, its states, and the wishes for it.
+    """Return everything about a job: its record, its place in the queue, its states, and the commands for it.
 
     Raises:
         NoSuchJob: If there is no job with that id.
@@ -39,6 +39,6 @@ def full_record(service: JobService, job_id: str, address: Address = str) -> dic
     states = service.history.transitions(job_id)
     return record(service.job(job_id), address) | {
         "jobs_before": service.queue_position(job_id),
-        "wishes": sorted(service.wishes(job_id)),
+        "wishes": sorted(service.commands(job_id)),
         "states": [{"state": one.state, "time": one.time, "reason": one.reason} for one in states],
     }

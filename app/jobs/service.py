@@ -11,15 +11,15 @@ from app.jobs.downloads.manager import Downloads
 from app.jobs.history import History
 from app.jobs.job import BEGUN, Job, NoSuchJob
 from app.jobs.making.engine_client import Engine, EngineProcess
-from app.jobs.making.patience import Patience, card_in_use
+from app.jobs.making.watchdog import WatchdogTimeouts, card_in_use
 from app.jobs.making.worker import Worker
 from app.jobs.queue import Queue
+from app.jobs.storage.commands import Command, commands_of
 from app.jobs.storage.index import final_event
 from app.jobs.storage.open_index import INDEX_FOLDER
 from app.jobs.storage.retention import Retention
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
-from app.jobs.storage.wishes import Wish, wishes_of
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Event
 from diffusers_helper.provenance.lineage import Lineage
@@ -40,7 +40,7 @@ class JobService:
     Args:
         outputs: The folder that holds one folder per job.
         engine: The engine that makes the videos; a child process by default.
-        patience: The limits of the engine's silence; by default those learned from this folder's jobs.
+        timeouts: The limits of the engine's silence; by default those learned from this folder's jobs.
 
     Attributes:
         queue: The jobs that are not over, and the methods that change jobs.
@@ -48,7 +48,9 @@ class JobService:
         downloads: The models that were ordered, which come beside the queue.
     """
 
-    def __init__(self, outputs: Path, engine: Engine | None = None, patience: Patience | None = None) -> None:
+    def __init__(
+        self, outputs: Path, engine: Engine | None = None, timeouts: WatchdogTimeouts | None = None
+    ) -> None:
         """Prepare the service, without touching the folder.
 
         Raises:
@@ -56,7 +58,7 @@ class JobService:
         """
         self._outputs, self._retention = outputs, Retention.from_environment(os.environ)
         self._engine: Engine = EngineProcess() if engine is None else engine
-        self._patience = patience
+        self._timeouts = timeouts
         self._changed = threading.Condition()
         self._changes = 0
         self._opening = threading.Lock()
@@ -73,7 +75,7 @@ class JobService:
 
         Args:
             warm: Whether to start the engine before the first job, so that its libraries are loaded while a
-                person is still filling in the form.
+                user is still filling in the form.
             adopt: Whether to make all jobs of the folder, instead of only those of this process, and to get
                 the models that were ordered there.
 
@@ -82,12 +84,12 @@ class JobService:
                 value.
         """
         self._stopped = False
-        patience = self._patience or Patience(
+        timeouts = self._timeouts or WatchdogTimeouts(
             self._store.outputs / INDEX_FOLDER / "patience.json", card_in_use(os.environ)
         )
         # Another thread may stop the service at any moment, and forget the worker.
         self._worker = worker = Worker(
-            self._store, self._engine, patience, self._notify, retention=self._retention, adopts=adopt
+            self._store, self._engine, timeouts, self._notify, retention=self._retention, adopts=adopt
         )
         try:
             worker.start(warm=warm)
@@ -117,7 +119,7 @@ class JobService:
         self._stopped = True
         self._notify()
 
-    def hurry(self) -> None:
+    def kill(self) -> None:
         """Kill the engine at once, which also ends a job that was asked to end."""
         self._engine.kill()
 
@@ -145,17 +147,17 @@ class JobService:
             self._worker.wake()
         self._notify()
 
-    def _ask(self, job_id: str, wish: Wish) -> bool:
-        return self._worker is not None and self._worker.ask(job_id, wish)
+    def _ask(self, job_id: str, command: Command) -> bool:
+        return self._worker is not None and self._worker.ask(job_id, command)
 
-    def wishes(self, job_id: str) -> set[Wish]:
-        """Return the unfulfilled wishes of persons for a job that this or another process is making."""
-        return wishes_of(self._store.folder(job_id))
+    def commands(self, job_id: str) -> set[Command]:
+        """Return the commands that users have left for a job that this or another process is making."""
+        return commands_of(self._store.folder(job_id))
 
     def is_ending(self, job_id: str) -> bool:
         """Return whether a running job has been asked to end and has not ended yet."""
         asked = self._worker is not None and self._worker.is_ending(job_id)
-        return asked or "cancel" in self.wishes(job_id)
+        return asked or "cancel" in self.commands(job_id)
 
     def job(self, job_id: str) -> Job:
         """Return a job by its id.
@@ -223,7 +225,7 @@ class JobService:
             seen, stopped = self._changes, self._stopped
             try:
                 job = self._store.job(job_id)
-            except NoSuchJob:  # a person has removed it
+            except NoSuchJob:  # a user has removed it
                 yield reader.sequence + 1, Cancelled(job=job_id, time=0.0, video=None, frames=0)
                 return
             over = job.is_over

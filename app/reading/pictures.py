@@ -39,7 +39,7 @@ def read_picture(path: Path, most_pixels: int) -> Decoded | None:
             return None
         used = load_picture(path)
     except PictureError as error:
-        # A person knows the file's name, but not the folder that it was uploaded to.
+        # A user knows the file's name, but not the folder that it was uploaded to.
         raise PictureError(error.message.replace(str(path), path.name), error.remedy) from error
     if (width > height) != (used.width > used.height):  # the file says that the camera was held upright
         width, height = height, width

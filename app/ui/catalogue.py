@@ -90,12 +90,12 @@ class Catalogue:
         may_download: bool = False,
         lineage: Lineage | None = None,
     ) -> Job:
-        """Queue one job with a person's settings; a `mode` of None stands for the model's own.
+        """Queue one job with a user's settings; a `mode` of None stands for the model's own.
 
         Args:
             service: The service that takes the job.
             settings: The settings.
-            may_download: Whether the person agrees to the download of a model that is not on this machine.
+            may_download: Whether the user agrees to the download of a model that is not on this machine.
             lineage: The origin of the first sections, as stored in a recipe.
 
         Raises:
@@ -122,7 +122,7 @@ class Catalogue:
         return service.queue.edit(job_id, request, allow_folder=allow_folder, picture=picture)
 
     def _order(self, service: JobService, job: Job) -> None:
-        """Order the model of a job, unless it is here; the person has agreed to its download."""
+        """Order the model of a job, unless it is here; the user has agreed to its download."""
         if absence_of(find_model(job.request.model, allow_folder=True)) is not None:
             service.downloads.get(job.request.model)
 

@@ -1,6 +1,6 @@
 // Functions that make the page's elements, or change them only if something is new.
 
-/** The query whether the person prefers less motion. */
+/** The query whether the user prefers less motion. */
 export const reducedMotion = window.matchMedia('(prefers-reduced-motion: reduce)');
 
 /** Return a new element with these properties and children. Texts stay texts and never become markup. */
@@ -33,13 +33,13 @@ export function fillList(list, pairs) {
   )));
 }
 
-/** Run the action of a button, which is disabled meanwhile. `tell` is called with the text of an error. */
-export async function actOnce(button, act, tell) {
+/** Run the action of a button, which is disabled meanwhile. `report` is called with the text of an error. */
+export async function actOnce(button, act, report) {
   button.disabled = true; // a second click would do it twice
   try {
     await act();
   } catch (error) {
-    tell(error.message);
+    report(error.message);
   } finally {
     button.disabled = false;
   }

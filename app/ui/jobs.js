@@ -22,15 +22,15 @@ export const queueNow = () => queue;
 export const sceneNow = () => scene;
 
 /** Call the listener after each update. */
-export function whenJobsAreTold(listener) {
+export function onJobsReported(listener) {
   listeners.push(listener);
 }
 
 /** Take an update from the server. */
-export function tellJobs(told) {
-  ids = told.open ?? [];
-  queue = told.queue ?? queue;
-  scene = told;
-  heard = told.beat;
+export function reportJobs(reported) {
+  ids = reported.open ?? [];
+  queue = reported.queue ?? queue;
+  scene = reported;
+  heard = reported.beat;
   for (const listener of listeners) listener();
 }

@@ -16,7 +16,7 @@ _MOST_LISTED = 500
 
 
 def with_lora_files(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a person's settings in which LoRAs have paths instead of names.
+    """Return a user's settings in which LoRAs have paths instead of names.
 
     Raises:
         InputError: If a name is not that of a file in the folder.

@@ -22,7 +22,8 @@ from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Demand
 from diffusers_helper.planning.estimates import Calibration
-from diffusers_helper.planning.job import (
+from diffusers_helper.planning.profiles import Profile
+from diffusers_helper.planning.video import (
     VideoPlan,
     demands_for,
     known_networks,
@@ -32,7 +33,6 @@ from diffusers_helper.planning.job import (
     profile_of,
     weights_speed,
 )
-from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, gb_text
 

@@ -1,9 +1,9 @@
 // The tabs in the header. The address names the tab that is shown, so a reload and Back keep the place.
-import { queueNow, whenJobsAreTold } from './jobs.js';
+import { queueNow, onJobsReported } from './jobs.js';
 import { setText } from './elements.js';
 
 const NAMES = ['create', 'queue', 'history', 'models'];
-const PATIENCE = 300; // animation frames to wait for the panels
+const MOST_FRAMES = 300; // animation frames to wait for the panels
 const KEYS = { ArrowLeft: -1, ArrowRight: 1 };
 const listeners = [];
 
@@ -22,12 +22,12 @@ export function goTo(name, rest = '') {
 
 /** Call the listener with the rest of the address, now and whenever the address changes, while the tab is shown. */
 export function whenShown(name, listener) {
-  const tell = () => {
+  const report = () => {
     const [shown, rest] = place();
     if (shown === name) listener(rest);
   };
-  listeners.push(tell);
-  tell();
+  listeners.push(report);
+  report();
 }
 
 function show() {
@@ -68,14 +68,14 @@ function namePanels(tries = 0) {
     panel?.setAttribute('role', 'tabpanel');
     panel?.setAttribute('aria-labelledby', `tab-${NAMES[index]}`);
   });
-  if (panels.includes(null) && tries < PATIENCE) requestAnimationFrame(() => namePanels(tries + 1));
+  if (panels.includes(null) && tries < MOST_FRAMES) requestAnimationFrame(() => namePanels(tries + 1));
 }
 
 /** Set up the tabs. */
 export default function startTabs({ element }) {
   element.querySelector('.lt-tabs').addEventListener('keydown', takeKey);
   window.addEventListener('hashchange', show);
-  whenJobsAreTold(showCount);
+  onJobsReported(showCount);
   namePanels();
   show();
 }

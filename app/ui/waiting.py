@@ -29,12 +29,12 @@ class Slot:
         since: The time at which it was taken, as `time.monotonic` counts.
     """
 
-    def __init__(self, hears: Callable[[], bool]) -> None:
-        self.is_lost, self.since, self._hears = asyncio.Event(), time.monotonic(), hears
+    def __init__(self, listens: Callable[[], bool]) -> None:
+        self.is_lost, self.since, self._listens = asyncio.Event(), time.monotonic(), listens
 
     def is_deserted(self) -> bool:
         """Return whether nobody listens, although there was time to begin."""
-        return time.monotonic() - self.since > _GRACE_SECONDS and not self._hears()
+        return time.monotonic() - self.since > _GRACE_SECONDS and not self._listens()
 
 
 class Limiter:
@@ -52,9 +52,9 @@ class Limiter:
         return len(self._places)
 
     @contextmanager
-    def place(self, hears: Callable[[], bool]) -> Generator[Slot, None, None]:
-        """Hold a place within the context. `hears` returns whether somebody listens."""
-        place = Slot(hears)
+    def place(self, listens: Callable[[], bool]) -> Generator[Slot, None, None]:
+        """Hold a place within the context. `listens` returns whether somebody listens."""
+        place = Slot(listens)
         self._places.append(place)
         staying = [one for one in self._places if not one.is_lost.is_set()]
         if len(staying) > self._size:
@@ -66,7 +66,7 @@ class Limiter:
             self._places.remove(place)
 
 
-def hears(page: gr.Blocks, request: gr.Request | None, *, behind: int) -> bool:
+def is_listening(page: gr.Blocks, request: gr.Request | None, *, behind: int) -> bool:
     """Return whether somebody fetches the page's messages in answer to a request.
 
     Gradio keeps the messages of each session until somebody fetches them.
@@ -118,6 +118,6 @@ class Endings:
     def _is_over(self, job_id: str) -> bool:
         try:
             job = self._service.job(job_id)
-        except NoSuchJob:  # a person removed it
+        except NoSuchJob:  # a user removed it
             return True
         return job.is_over or job.state == "interrupted"

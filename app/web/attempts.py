@@ -16,7 +16,7 @@ _BROWSERS_KNOWN = 1000
 class Attempts:
     """A limit on login attempts for each address: ten at once, and ten per minute.
 
-    Nobody can use up another person's attempts: there is no common limit, and a browser that was logged in
+    Nobody can use up another user's attempts: there is no common limit, and a browser that was logged in
     before has a separate limit, even if others guess from its address. Any thread may call the methods.
     """
 

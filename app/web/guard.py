@@ -157,8 +157,8 @@ class Guard:
             return
         except InputError as error:
             # The page's script reads one of the names, and gradio's the other.
-            said = {"error": str(error), "detail": str(error)}
-            await JSONResponse(said, 400)(scope, receive, send)
+            reported = {"error": str(error), "detail": str(error)}
+            await JSONResponse(reported, 400)(scope, receive, send)
             return
         received = _received(self._names.inward(body), receive)
         if _JOIN.fullmatch(path) is None:

@@ -149,8 +149,8 @@ def _served_log(folder: Path, outputs: Path) -> Response:
         return _NOT_THERE
     if size > _LOG_BYTES:
         text = text.partition("\n")[2]
-    told = "\n".join(without_names(without_paths(line, outputs)) for line in text.split("\n"))
-    return PlainTextResponse(told, headers={"cache-control": "no-store"})
+    reported = "\n".join(without_names(without_paths(line, outputs)) for line in text.split("\n"))
+    return PlainTextResponse(reported, headers={"cache-control": "no-store"})
 
 
 @dataclass(frozen=True)

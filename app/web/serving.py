@@ -122,14 +122,14 @@ def _let_rest(page: gr.Blocks) -> gr.Blocks:
 
 
 def _take_environment() -> None:
-    """Set the environment variables that gradio and its server read, unless a person has set them.
+    """Set the environment variables that gradio and its server read, unless a user has set them.
 
     Raises:
         InputError: If the folder for uploads cannot be made.
     """
     os.environ.setdefault("GRADIO_TEMP_DIR", str(cache_folder() / "page"))
     # Otherwise anyone who connects from this machine, like all visitors behind a proxy, could write another
-    # address into a header. For a trusted proxy, a person sets this variable as uvicorn's documentation says.
+    # address into a header. For a trusted proxy, a user sets this variable as uvicorn's documentation says.
     os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
     # Otherwise gradio rebuilds a table of all calls after each call, for a route that the guard closes.
     os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))

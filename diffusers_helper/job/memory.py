@@ -231,7 +231,7 @@ class JobMemory:
             f"The stage is tried again ({self._plans.retries} of at most {MAX_STEPS} times)."
         )
 
-    def heed(self, note: CrashRecord) -> None:
+    def apply(self, note: CrashRecord) -> None:
         """Use the smallest plan from the beginning, since a lack of memory has ended engines in this job.
 
         Raises:

@@ -19,9 +19,9 @@ from diffusers_helper.planning.advice import TileTimes
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.first import first_plan, learned_levels, limit_notes
-from diffusers_helper.planning.job import demands_for, profile_of
 from diffusers_helper.planning.profiles import Machine, Setting, detect, profile_in_force
 from diffusers_helper.planning.smaller_plans import LearnedLevels
+from diffusers_helper.planning.video import demands_for, profile_of
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.passes import DTYPES
 

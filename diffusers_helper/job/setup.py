@@ -232,7 +232,7 @@ def open_job(
 
     memory = JobMemory(plans, models, opened, cancel=cancel, on_stage=on_stage, warn=report.warned)
     if note := CrashRecord.read((earlier or opened).shortage):
-        memory.heed(note)
+        memory.apply(note)
     picture = fit_picture(given, height, width, request.crop)
     return OpenJob(
         request, models, cancel, given, picture, sections, opened, earlier,

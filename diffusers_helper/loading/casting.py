@@ -109,13 +109,13 @@ def find_scales(
     if not layers:
         return
     begin()
-    done, total, told = 0, sum(layer.weight.nbytes for layer in layers), time.monotonic()
+    done, total, reported = 0, sum(layer.weight.nbytes for layer in layers), time.monotonic()
     for layer in layers:
         cancel.check()
         _known_scales(layer)
         done += layer.weight.nbytes
-        if (now := time.monotonic()) - told >= _TELL_SECONDS:
-            told = now
+        if (now := time.monotonic()) - reported >= _TELL_SECONDS:
+            reported = now
             on_bytes(done, total)
 
 

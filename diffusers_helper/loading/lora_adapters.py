@@ -106,19 +106,19 @@ class Loras:
             for name, module in layers.items()
         }
         parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
-        said: list[str] = []
+        notes: list[str] = []
         for choice, lora in self.chosen:
             pairs = lora.fitting(sizes)
             for name, down, up in _read(lora, pairs, sizes):
                 parts.setdefault(name, []).append((down.to(dtype), (up * choice.weight).to(dtype)))
-            told = f"{count_keys(pairs)} of {lora.keys} keys applied"
-            said.append(f"LoRA {lora.name}, weight {choice.weight:g}: {told}.")
+            reported = f"{count_keys(pairs)} of {lora.keys} keys applied"
+            notes.append(f"LoRA {lora.name}, weight {choice.weight:g}: {reported}.")
         with torch.inference_mode(False):  # the `.data` of an inference tensor could not be replaced later
             for name, matrices in parts.items():
                 down = torch.cat([down for down, _ in matrices])
                 up = torch.cat([up for _, up in matrices], dim=1)
                 self._add(network, name, layers[name], LowRankBranch(down, up))
-        return said
+        return notes
 
     def _add(self, network: nn.Module, name: str, layer: nn.Module, branch: LowRankBranch) -> None:
         group, _, rest = name.partition(".")

@@ -46,13 +46,13 @@ def read_ahead(
             gb_text(total), gb_text(free),
         )  # fmt: skip
         return
-    begin = told = time.monotonic()
+    begin = reported = time.monotonic()
     done = 0
     for count in (count for file in files for count in _steps(file)):
         done += count
         cancel.check()
-        if (now := time.monotonic()) - told >= _TELL_SECONDS:
-            told = now
+        if (now := time.monotonic()) - reported >= _TELL_SECONDS:
+            reported = now
             on_bytes(done, total)
     seconds = time.monotonic() - begin
     _log.info(

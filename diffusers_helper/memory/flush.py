@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from diffusers_helper.memory.device import Device
-from diffusers_helper.memory.lines import tell
+from diffusers_helper.memory.lines import report
 from diffusers_helper.units import GB
 
 _log = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class _PoolLibrary:
         if status:
             _log.warning("[%s] %s mempool trim failed (%d)", stage, self._title, status)
             return 0, False
-        tell(_log, "[%s] %s mempool trimmed", stage, self._title)
+        report(_log, "[%s] %s mempool trimmed", stage, self._title)
         return max(0, before - self._reserved(pool)), True
 
     def _reserved(self, pool: ctypes.c_void_p) -> int:

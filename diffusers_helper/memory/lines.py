@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 
-def tell(log: logging.Logger, text: str, *values: object) -> None:
+def report(log: logging.Logger, text: str, *values: object) -> None:
     """Log a line as information.
 
     In a program without any logging handler, Python shows warnings only. The line then goes to standard error

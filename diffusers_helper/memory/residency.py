@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from diffusers_helper.memory.lines import tell
+from diffusers_helper.memory.lines import report
 from diffusers_helper.memory.streaming import Streamer, Trace
 from diffusers_helper.memory.weights import Weight, weights_of
 from diffusers_helper.units import GB
@@ -105,7 +105,7 @@ class Residency:
         for weight in (weight for block in members.values() for weight in block):
             weight.to_host()
         self._stream(placed, blocks, members)
-        tell(
+        report(
             _log, "Offloading %s from %s to preserve memory: %.2f GB",
             type(module).__name__, self.device, preserved_bytes / GB,
         )  # fmt: skip
@@ -127,12 +127,12 @@ class Residency:
     def _say_loaded(self, module: nn.Module, blocks: int, streamed: int, preserved_bytes: int) -> None:
         name = type(module).__name__
         if streamed:
-            tell(
+            report(
                 _log, "Moving %s to %s with preserved memory: %.2f GB (%d of %d blocks are streamed)",
                 name, self.device, preserved_bytes / GB, streamed, blocks,
             )  # fmt: skip
         else:
-            tell(_log, "Loaded %s to %s as complete.", name, self.device)
+            report(_log, "Loaded %s to %s as complete.", name, self.device)
 
     def unload_complete_models(self, *modules: nn.Module) -> list[nn.Module]:
         """Take these networks off the device, or all of them if none is given, and return those removed."""
@@ -146,7 +146,7 @@ class Residency:
             for weight in placed.weights:
                 weight.to_host()
             gone.append(placed.module)
-            tell(_log, "Unloaded %s as complete.", type(placed.module).__name__)
+            report(_log, "Unloaded %s as complete.", type(placed.module).__name__)
         return gone
 
 

@@ -10,7 +10,7 @@ import logging
 import torch
 
 from diffusers_helper.memory.device import CudaDevice, Device
-from diffusers_helper.memory.lines import tell
+from diffusers_helper.memory.lines import report
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB
 from diffusers_helper.units import GB, gb_text
 
@@ -86,11 +86,11 @@ def log_memory_status(device: Device | torch.device | None = None, prefix: str =
     """Log one line on free, allocated and reserved memory, with an optional prefix."""
     found = _find(device)
     if found is None:
-        tell(_log, "%sThere is no GPU whose memory could be shown.", prefix)
+        report(_log, "%sThere is no GPU whose memory could be shown.", prefix)
         return
     allocated, limit = found.allocated_bytes() / GB, _limit_gb(found)
     share = 100 * allocated / limit if limit else 100.0
-    tell(
+    report(
         _log, "%sFree: %s GB | Allocated: %s GB (%.1f%% of %sGB limit) | Reserved: %s GB",
         prefix, _gb(found.free_bytes() / GB), _gb(allocated), share, _gb(limit),
         _gb(found.reserved_bytes() / GB),

@@ -127,25 +127,25 @@ class Streamer:
         self._free.clear()
         self._ready.clear()
 
-    def _tell(self, what: Event, place: int) -> None:
+    def _report(self, what: Event, place: int) -> None:
         if self._trace:
             self._trace(what, self._indices[place])
 
     def _enter(self, place: int) -> None:
         """Wait until a block's weights are on the device; called before the block computes."""
-        self._tell("wait", place)
+        self._report("wait", place)
         slot = self._take(place)
         self._in_use = place, slot
         if self._stream is not None:
             torch.cuda.current_stream(self._device).wait_event(slot.copied)
         self._layouts[place].use(slot.storage)
-        self._tell("run", place)
+        self._report("run", place)
 
     def _leave(self, place: int) -> None:
         """Release a block's slot; called after the block has computed or failed."""
         if self._in_use is None or self._in_use[0] != place:
             return
-        self._tell("ran", place)
+        self._report("ran", place)
         slot, self._in_use = self._in_use[1], None
         self._layouts[place].to_host()
         if self._stream is not None:
@@ -204,12 +204,12 @@ class Streamer:
                 self._changed.notify_all()
 
     def _try_copy(self, place: int, slot: _Slot) -> Exception | None:
-        self._tell("copy", place)
+        self._report("copy", place)
         try:
             self._copy(self._layouts[place], slot)
         except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for the block
             return error
-        self._tell("copied", place)
+        self._report("copied", place)
         return None
 
     def _copy(self, layout: Layout, slot: _Slot) -> None:

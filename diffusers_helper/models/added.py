@@ -1,4 +1,4 @@
-"""The models that a person has added, in a small file that names their parts.
+"""The models that a user has added, in a small file that names their parts.
 
 Each one is another model with some parts in place of its own. The files of the parts stay where they are.
 """
@@ -52,7 +52,7 @@ def name_for(path: str, taken: Collection[str] = ()) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AddedPart:
-    """One part of a model that a person has added.
+    """One part of a model that a user has added.
 
     Attributes:
         path: The absolute path of a folder in diffusers' layout, or of a single file with weights.
@@ -65,7 +65,7 @@ class AddedPart:
 
 @dataclass(frozen=True, slots=True)
 class AddedModel:
-    """One model that a person has added.
+    """One model that a user has added.
 
     Attributes:
         name: The name in settings.

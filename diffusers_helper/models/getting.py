@@ -19,7 +19,7 @@ from diffusers_helper.weights.recognition import PARTS
 _PIECE_BYTES = 1024**2
 
 
-def get_model(info: ModelInfo, cancel: CancelToken, tell: Callable[[int, int], None]) -> None:
+def get_model(info: ModelInfo, cancel: CancelToken, report: Callable[[int, int], None]) -> None:
     """Download what is missing of a model.
 
     Args:
@@ -49,7 +49,7 @@ def get_model(info: ModelInfo, cancel: CancelToken, tell: Callable[[int, int], N
 
         def received(count: int, part: str = part) -> None:
             here[part] = count
-            tell(complete + sum(here.values()), total)
+            report(complete + sum(here.values()), total)
 
         get_part(info.parts[part], cancel, received, files)
         received(sizes[part])

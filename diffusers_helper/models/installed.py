@@ -23,7 +23,7 @@ from diffusers_helper.weights.tensors import NotWeights
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class InstalledPart:
     """One part of a model on this machine.
 
     Attributes:
@@ -45,17 +45,17 @@ class Holding:
     shared_with: tuple[str, ...]
 
 
-def holdings(info: ModelInfo) -> list[Holding]:
+def installed_parts(info: ModelInfo) -> list[InstalledPart]:
     """Return the parts of a model, without a request to the hub."""
-    return [_holding(info, part) for part in PARTS]
+    return [_installed_part(info, part) for part in PARTS]
 
 
-def _holding(info: ModelInfo, part: str) -> Holding:
+def _installed_part(info: ModelInfo, part: str) -> InstalledPart:
     source = info.parts[part]
     folder = part_folder(source)
     here, complete = bytes_in(folder), is_complete(folder)
     missing = 0 if complete or source.revision is None else max(0, published_bytes(part) - here)
-    return Holding(part, _origin(source), folder, here, missing, complete, _others(info, source))
+    return InstalledPart(part, _origin(source), folder, here, missing, complete, _others(info, source))
 
 
 def _origin(source: PartSource) -> str:
@@ -97,12 +97,12 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
     """
     from diffusers_helper.models.fetch import has_checksum  # the hub's library is needed only here
 
-    for holding in holdings(info):
-        folder = holding.folder
-        if not holding.is_complete:
-            yield Verdict(holding.part, 0, (_lack(info, holding),))
+    for installed in installed_parts(info):
+        folder = installed.folder
+        if not installed.is_complete:
+            yield Verdict(installed.part, 0, (_lack(info, installed),))
             continue
-        problems = list(inspect_checkpoint(folder, holding.part).problems)
+        problems = list(inspect_checkpoint(folder, installed.part).problems)
         origin, added = origin_at(folder), ADDED_MODELS.find(info.name)
         checked = len(origin.sums) if origin else 0
         if origin is not None:
@@ -115,27 +115,27 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
                 if not has_checksum(file, file.resolve().name):
                     problems.append(f"{file.name} has a wrong checksum; remove the model and get it again.")
                 on_bytes(file.stat().st_size)
-        yield Verdict(holding.part, checked, tuple(problems))
+        yield Verdict(installed.part, checked, tuple(problems))
 
 
-def _lack(info: ModelInfo, holding: Holding) -> str:
+def _lack(info: ModelInfo, installed: InstalledPart) -> str:
     """Return a sentence about a part that is not complete, with the remedy."""
-    if info.parts[holding.part].revision is None:
-        state = "is not complete in" if holding.here_bytes else "is not at"
-        return f"{holding.part} {state} {holding.folder}; {PUT_BACK}."
-    state = "is incomplete" if holding.here_bytes else "is not on this machine"
-    return f"{holding.part} {state}; download it with: python -m app models get {info.name}."
+    if info.parts[installed.part].revision is None:
+        state = "is not complete in" if installed.here_bytes else "is not at"
+        return f"{installed.part} {state} {installed.folder}; {PUT_BACK}."
+    state = "is incomplete" if installed.here_bytes else "is not on this machine"
+    return f"{installed.part} {state}; download it with: python -m app models get {info.name}."
 
 
 def check_own_files(info: ModelInfo) -> None:
-    """Check that the parts of a model that cannot be downloaded are where the person had them.
+    """Check that the parts of a model that cannot be downloaded are where the user had them.
 
     Raises:
         InputError: If one is not.
     """
-    for holding in holdings(info):
-        if not holding.is_complete and info.parts[holding.part].revision is None:
-            raise InputError(_lack(info, holding), setting="model")
+    for installed in installed_parts(info):
+        if not installed.is_complete and info.parts[installed.part].revision is None:
+            raise InputError(_lack(info, installed), setting="model")
 
 
 def _copy_problems(
@@ -193,14 +193,14 @@ def plan_removal(info: ModelInfo) -> Removal:
         )
     files: dict[str, tuple[Path, ...]] = {}
     kept: dict[str, tuple[str, ...]] = {}
-    for holding in holdings(info):
-        users = tuple(name for name in holding.shared_with if _has_own_parts(find_model(name)))
-        found = tuple(file for file in sorted(holding.folder.glob("*")) if not file.is_dir())
-        found = tuple(dict.fromkeys([*found, *partial_files(holding.folder)]))
+    for installed in installed_parts(info):
+        users = tuple(name for name in installed.shared_with if _has_own_parts(find_model(name)))
+        found = tuple(file for file in sorted(installed.folder.glob("*")) if not file.is_dir())
+        found = tuple(dict.fromkeys([*found, *partial_files(installed.folder)]))
         if users and found:
-            kept[holding.part] = users
+            kept[installed.part] = users
         elif found:
-            files[holding.part] = found
+            files[installed.part] = found
     return Removal(files, sum(_size(group) for group in files.values()), kept)
 
 
@@ -225,7 +225,7 @@ def _size(files: Iterable[Path]) -> int:
 
 def _has_own_parts(info: ModelInfo) -> bool:
     """Return whether this machine has files of a model that no other model uses."""
-    return any(one.here_bytes and not one.shared_with for one in holdings(info))
+    return any(one.here_bytes and not one.shared_with for one in installed_parts(info))
 
 
 def remove(info: ModelInfo) -> Removal:

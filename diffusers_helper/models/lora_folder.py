@@ -1,4 +1,4 @@
-"""The folder with a person's LoRAs, from which the page and the command line choose by name."""
+"""The folder with a user's LoRAs, from which the page and the command line choose by name."""
 
 from __future__ import annotations
 

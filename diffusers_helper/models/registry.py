@@ -172,7 +172,7 @@ def built_in_names() -> tuple[str, ...]:
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the names of the registered models: the default first, and those that a person added last.
+    """Return the names of the registered models: the default first, and those that a user added last.
 
     An added one whose base is gone is left out.
     """
@@ -184,7 +184,7 @@ def model_names() -> tuple[str, ...]:
 
 
 def _from_added(added: AddedModel) -> ModelInfo:
-    """Return a model that a person has added: another one, with some parts in place of its own."""
+    """Return a model that a user has added: another one, with some parts in place of its own."""
     try:
         base = find_model(added.base, allow_folder=True)
     except InputError as error:

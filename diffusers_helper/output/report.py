@@ -36,7 +36,7 @@ class Report:
         self._start = time.monotonic()
         self._frames_before = 0
 
-    def _tell(self, kind: Callable[..., Event], **facts: Any) -> None:
+    def _report(self, kind: Callable[..., Event], **facts: Any) -> None:
         self._on_event(kind(job=self._job, time=self._seconds, **facts))
 
     @property
@@ -45,32 +45,32 @@ class Report:
 
     def started(self, width: int, height: int) -> None:
         sections, frames = len(self._plan), self._plan.total_frames
-        self._tell(JobStarted, sections=sections, frames=frames, width=width, height=height)
+        self._report(JobStarted, sections=sections, frames=frames, width=width, height=height)
 
     def warned(self, message: str) -> None:
-        self._tell(Warned, message=message)
+        self._report(Warned, message=message)
 
     def stage(self, stage: Stage, section: Section | None = None) -> None:
-        self._tell(StageStarted, stage=stage, section=_number(section))
+        self._report(StageStarted, stage=stage, section=_number(section))
 
     def reading(self, done_bytes: int, total_bytes: int) -> None:
         """Report the progress of the reading of the model's files."""
-        self._tell(Reading, done_bytes=done_bytes, total_bytes=total_bytes)
+        self._report(Reading, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None) -> None:
         picture = str(preview) if preview else None
-        self._tell(StepDone, section=section.number, step=step, steps=steps, preview=picture)
+        self._report(StepDone, section=section.number, step=step, steps=steps, preview=picture)
 
     def piece(self, stage: Stage, section: Section | None, piece: int, pieces: int) -> None:
         """Report that the VAE has finished a piece, unless there is only one piece."""
         if pieces > 1:
-            self._tell(PieceDone, stage=stage, section=_number(section), piece=piece, pieces=pieces)
+            self._report(PieceDone, stage=stage, section=_number(section), piece=piece, pieces=pieces)
 
     def section(self, section: Section, thumbnail: Path) -> None:
         """Report that a section can be watched in the latest version of the video."""
         frames, before = self._video.frames, self._frames_before
         self._frames_before = frames
-        self._tell(
+        self._report(
             SectionFinished,
             section=section.number,
             sections=len(self._plan),
@@ -93,7 +93,7 @@ class Report:
     def _end(self, kind: Callable[..., Event], video: Path | None, **facts: Any) -> None:
         name = None if video is None else str(video)
         frames, peak = self._video.frames, _peak_host_bytes()
-        self._tell(kind, video=name, frames=frames, peak_host_bytes=peak, **facts)
+        self._report(kind, video=name, frames=frames, peak_host_bytes=peak, **facts)
 
 
 def _number(section: Section | None) -> int | None:

@@ -1,4 +1,4 @@
-"""The plans of one video on cards of several sizes, for a person who wonders which card is enough."""
+"""The plans of one video on cards of several sizes, for a user who wonders which card is enough."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, plan_job
 from diffusers_helper.planning.estimates import largest_bucket
 from diffusers_helper.planning.formats import STORED, networks_by_format
-from diffusers_helper.planning.job import demands_for, host_share
 from diffusers_helper.planning.preserved import preserved_choice
 from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.video import demands_for, host_share
 from diffusers_helper.planning.weight_type import choose_weights
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_text

@@ -7,7 +7,7 @@ from dataclasses import replace
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import GGUF_CAST_BYTES, NETWORKS, Network, Weights, networks
-from diffusers_helper.planning.job import network_folders
+from diffusers_helper.planning.video import network_folders
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES
 from diffusers_helper.weights.gguf_file import LOADABLE, bytes_per_value
 

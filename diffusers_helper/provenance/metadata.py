@@ -32,7 +32,7 @@ _SKIP = {b"meta": 4, b"data": 8}  # bytes before the content: version, flags, ty
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Embedded:
     """The text and the picture of a recipe, as read from a file; None for what the file lacks."""
 
     text: bytes | None = None
@@ -61,7 +61,7 @@ def with_recipe(png: bytes, text: str, picture: bytes | None) -> bytes:
     return png[:end] + _chunk(b"iTXt", written) + start + png[end:]
 
 
-def read_carried(file: BinaryIO) -> Carried | None:
+def read_embedded(file: BinaryIO) -> Embedded | None:
     """Return the text and picture of the recipe in an MP4 or PNG file, or None for a file of another kind.
 
     Only the headers of boxes and chunks and these two contents are read, within size limits.
@@ -78,7 +78,7 @@ def read_carried(file: BinaryIO) -> Carried | None:
     return _read_mp4(file, size) if head[4:8] == b"ftyp" else None
 
 
-def _read_mp4(file: BinaryIO, size: int) -> Carried:
+def _read_mp4(file: BinaryIO, size: int) -> Embedded:
     picture, room = None, MAX_PICTURE
     for kind, begin, end in _boxes(file, 0, size):
         if kind == b"uuid" and _content(file, begin, min(end, begin + 16), 16) == _PICTURE_BOX:
@@ -88,9 +88,9 @@ def _read_mp4(file: BinaryIO, size: int) -> Carried:
     for wanted in _COMMENT:
         found = next((box for box in _boxes(file, begin, end) if box[0] == wanted), None)
         if found is None:
-            return Carried(None, picture)
+            return Embedded(None, picture)
         begin, end = found[1] + _SKIP.get(wanted, 0), found[2]
-    return Carried(_content(file, begin, end, MAX_TEXT), picture)
+    return Embedded(_content(file, begin, end, MAX_TEXT), picture)
 
 
 def _boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
@@ -111,7 +111,7 @@ def _boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, i
     raise _damaged(f"it has more than {_MAX_BOXES} boxes")
 
 
-def _read_png(file: BinaryIO, size: int) -> Carried:
+def _read_png(file: BinaryIO, size: int) -> Embedded:
     text = picture = None
     text_room, picture_room = MAX_TEXT, MAX_PICTURE  # for all chunks together, since the last of each counts
     begin = len(_PNG)
@@ -135,7 +135,7 @@ def _read_png(file: BinaryIO, size: int) -> Carried:
         elif kind == b"IEND":
             break
         begin = end + 4
-    return Carried(text, picture)
+    return Embedded(text, picture)
 
 
 def _text_of(chunk: bytes, most: int) -> bytes:

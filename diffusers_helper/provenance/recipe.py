@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.provenance.lineage import Lineage, Span, joined
-from diffusers_helper.provenance.metadata import MAX_TEXT, Carried, read_carried, with_recipe
+from diffusers_helper.provenance.metadata import MAX_TEXT, Embedded, read_embedded, with_recipe
 from diffusers_helper.provenance.recorded import recorded
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.strangers.confined import confined
@@ -176,13 +176,13 @@ def read_recipe_file(path: Path) -> Recipe:
 
 
 def _read(file: BinaryIO, name: str) -> Recipe:
-    carried = read_carried(file)
-    if carried is None:
+    embedded = read_embedded(file)
+    if embedded is None:
         file.seek(0)
-        carried = Carried(text=file.read(MAX_TEXT + 1))
-    if carried.text is None:
+        embedded = Embedded(text=file.read(MAX_TEXT + 1))
+    if embedded.text is None:
         raise _no_recipe(name, "it was not made by Longtake, or another program has rewritten it")
-    return replace(_parsed(carried.text, name), picture=carried.picture)
+    return replace(_parsed(embedded.text, name), picture=embedded.picture)
 
 
 def _parsed(text: bytes, name: str) -> Recipe:

@@ -222,26 +222,26 @@ def _inspect_files(
         listed: The file of each tensor according to the index; None without an index.
         problems: The faults that are already known.
     """
-    told = list(problems)
+    reported = list(problems)
     read: dict[Path, Contents] = {}
     for file in files:
         try:
             read[file] = read_contents(file)
         except NotWeights as error:
-            told.append(f"{file.name} {error}")
+            reported.append(f"{file.name} {error}")
     tensors = {name: tensor for contents in read.values() for name, tensor in contents.tensors.items()}
-    told += [f"{file.name} {problem}" for file, contents in read.items() for problem in contents.problems]
+    reported += [f"{file.name} {problem}" for file, contents in read.items() for problem in contents.problems]
     if len(read) == len(files):
-        told += _list_problems(path, files, tensors, listed, is_whole=not problems)
+        reported += _list_problems(path, files, tensors, listed, is_whole=not problems)
     by_type: Counter[str] = Counter()
     for tensor in tensors.values():
         by_type[tensor.dtype] += tensor.num_bytes
     models, style, quantised = models_of(tensors), key_style_of(tensors), quantisation_of(tensors, by_type)
     is_whole = not is_shard(path)
-    if models == ["FramePack"] and style == "diffusers" and is_whole and not told:
-        told += [f"{path.name} {one}" for one in name_problems(tensors, has_more=bool(quantised))]
-    if place and tensors and not told:
-        told += _place_problems(path, place, models)
+    if models == ["FramePack"] and style == "diffusers" and is_whole and not reported:
+        reported += [f"{path.name} {one}" for one in name_problems(tensors, has_more=bool(quantised))]
+    if place and tensors and not reported:
+        reported += _place_problems(path, place, models)
     metadata = {name: text for contents in read.values() for name, text in contents.metadata.items()}
     return Inspection(
         str(path), next((contents.format for contents in read.values()), None),
@@ -252,7 +252,7 @@ def _inspect_files(
         bytes=by_type.total(),
         dtypes=_shares(by_type),
         quantised=quantised,
-        problems=tuple(told),
+        problems=tuple(reported),
         hints=_hints(path.name),
         file_bytes=sum(file.stat().st_size for file in files),
     )  # fmt: skip

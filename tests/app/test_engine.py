@@ -66,7 +66,7 @@ def job_for(folder: Path, model: str, script: str, name: str = "job") -> Job:
     return Job(id=name, state="running", request=request, folder=folder / name, created=0.0)
 
 
-def told(events: Iterator[Event | None]) -> list[Event]:
+def reported(events: Iterator[Event | None]) -> list[Event]:
     return [event for event in events if event is not None]
 
 
@@ -160,17 +160,17 @@ def test_the_engine_shares_group_and_environment_and_leaves_interrupts_to_its_pa
 def test_events_come_as_they_were_sent_whatever_libraries_print(
     tmp_path: Path, model: str, engine: EngineProcess, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    events = told(engine.run(job_for(tmp_path, model, "sections=1 steps=2 at=1 fault=noise")))
+    events = reported(engine.run(job_for(tmp_path, model, "sections=1 steps=2 at=1 fault=noise")))
     assert isinstance(events[0], JobStarted)
     assert events[0] == JobStarted(job="job", time=0, sections=1, frames=37, width=64, height=64)
     assert isinstance(events[-1], Finished)
-    written, told_aside = "", ""
+    written, reported_aside = "", ""
 
     def has_arrived() -> bool:  # a thread passes on what the engine writes
-        nonlocal written, told_aside
+        nonlocal written, reported_aside
         out, err = capfd.readouterr()
-        written, told_aside = written + out, told_aside + err
-        return "from a library" in told_aside and "and from C" in told_aside
+        written, reported_aside = written + out, reported_aside + err
+        return "from a library" in reported_aside and "and from C" in reported_aside
 
     wait_until(has_arrived)
     assert written == ""
@@ -178,10 +178,10 @@ def test_events_come_as_they_were_sent_whatever_libraries_print(
 
 def test_a_cancel_before_the_job_is_sent_counts(tmp_path: Path, model: str, engine: EngineProcess) -> None:
     engine.cancel("early")
-    assert isinstance(told(engine.run(job_for(tmp_path, model, "fault=wait", "early")))[-1], Cancelled)
+    assert isinstance(reported(engine.run(job_for(tmp_path, model, "fault=wait", "early")))[-1], Cancelled)
     engine.cancel("late")
-    assert isinstance(told(engine.run(job_for(tmp_path, model, "fault=wait", "late")))[-1], Cancelled)
-    assert isinstance(told(engine.run(job_for(tmp_path, model, "steps=1", "next")))[-1], Finished)
+    assert isinstance(reported(engine.run(job_for(tmp_path, model, "fault=wait", "late")))[-1], Cancelled)
+    assert isinstance(reported(engine.run(job_for(tmp_path, model, "steps=1", "next")))[-1], Finished)
 
 
 def test_a_cancel_while_the_libraries_load_ends_the_job(
@@ -191,9 +191,9 @@ def test_a_cancel_while_the_libraries_load_ends_the_job(
     monkeypatch.setenv("STAND_IN_IMPORT_GATE", str(gate))
     engine.cancel("job")
     end = Cancelled(job="job", time=0.0, video=None, frames=0)
-    assert told(engine.run(job_for(tmp_path, model, ""))) == [end]
+    assert reported(engine.run(job_for(tmp_path, model, ""))) == [end]
     gate.touch()
-    events = told(engine.run(job_for(tmp_path, model, "steps=1", "next")))
+    events = reported(engine.run(job_for(tmp_path, model, "steps=1", "next")))
     assert isinstance(events[-1], Finished)
 
 
@@ -230,7 +230,7 @@ def test_an_engine_that_cannot_load_its_libraries_says_so_to_every_job(
     engine = EngineProcess()
     try:
         for name in ("one", "two"):
-            (end,) = told(engine.run(job_for(tmp_path, model, "", name)))
+            (end,) = reported(engine.run(job_for(tmp_path, model, "", name)))
             assert isinstance(end, Failed)
             assert "package" in end.message
             assert "webui.sh" in end.remedy
@@ -245,7 +245,7 @@ def test_the_engine_is_ours_even_where_another_app_lies(
     (tmp_path / "elsewhere" / "app" / "engine.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path / "elsewhere")
     monkeypatch.setenv("PYTHONPATH", STAND_IN)
-    events = told(engine.run(job_for(tmp_path, model, "steps=1")))
+    events = reported(engine.run(job_for(tmp_path, model, "steps=1")))
     assert isinstance(events[1], Warned)
     assert engine_facts(events[1])["pid"] == engine.pid
     assert isinstance(events[-1], Finished)

@@ -16,7 +16,7 @@ from app.miopen import find_mode_findings
 from app.web import server
 from diffusers_helper.errors import InputError
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, find_mode_of
-from tests.support.jobs import PATIENCE
+from tests.support.jobs import TIMEOUT
 from tests.support.machines import GB, write_card, write_memory
 from tests.support.program import Program, until
 
@@ -48,7 +48,7 @@ def test_the_engine_starts_with_it(
         f"{FIND_MODE_VARIABLE}={expected}".encode()
     ]
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 130
+    assert process.wait(TIMEOUT) == 130
 
 
 def test_the_server_takes_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -63,9 +63,9 @@ def test_other_modes_are_refused(command: str, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as refusal:
         main([command, "--miopen-find-mode", "quick"])
     assert refusal.value.code == 2
-    said = capsys.readouterr().err
-    assert "--miopen-find-mode" in said
-    assert all(mode in said for mode in FIND_MODES)
+    reported = capsys.readouterr().err
+    assert "--miopen-find-mode" in reported
+    assert all(mode in reported for mode in FIND_MODES)
 
 
 def look(root: Path, environ: dict[str, str]) -> list[tuple[str, str, str]]:
@@ -117,8 +117,8 @@ def test_doctor_says_where_it_does_nothing(tmp_path: Path) -> None:
     [("FAST", "3", True), ("FAST", "4", False), ("5", "DB_UPDATE", False), ("NORMAL", "4", True)],
 )
 def test_enforcing_that_the_mode_makes_unsafe_is_named(mode: str, enforced: str, safe: bool) -> None:
-    said = find_mode_findings({FIND_MODE_VARIABLE: mode, "MIOPEN_FIND_ENFORCE": enforced})
-    assert any("not safe" in text for text, _ in said) != safe
+    reported = find_mode_findings({FIND_MODE_VARIABLE: mode, "MIOPEN_FIND_ENFORCE": enforced})
+    assert any("not safe" in text for text, _ in reported) != safe
 
 
 def test_names_and_numbers() -> None:

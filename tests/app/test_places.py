@@ -49,8 +49,8 @@ def test_a_place_that_is_none_is_named(name: str, capsys: pytest.CaptureFixture[
     out = str(tmp_path / "outputs")
     generate = ("generate", "--prompt", "a ball")
     for command in ((*generate, "--out", out), ("plan",)):
-        said = refused(capsys, cli.main, *command, "--image", name)
-        assert f"--image is {shown}" in said
+        reported = refused(capsys, cli.main, *command, "--image", name)
+        assert f"--image is {shown}" in reported
     for option in ("--outputs", "--out"):
         assert f"--outputs is {shown}" in refused(capsys, cli.main, "doctor", option, name)
         assert f"--outputs is {shown}" in refused(capsys, server.main, "--port", "0", option, name)
@@ -69,11 +69,11 @@ def test_a_proxy_that_needs_a_missing_package_is_named(
             ("generate", "--image", photo, "--prompt", "a ball", "--out", out, "--model", "framepack-i2v"),
         ),
     ):
-        said = refused(capsys, program, *arguments)
-        assert said.startswith(
+        reported = refused(capsys, program, *arguments)
+        assert reported.startswith(
             "ALL_PROXY is 'socks5://127.0.0.1:9'; expected an address that begins with http://"
         )
-        assert "Unset ALL_PROXY" in said
+        assert "Unset ALL_PROXY" in reported
     assert not Path(out).exists()
 
 
@@ -98,9 +98,9 @@ def test_a_user_without_a_home_is_told(capsys: pytest.CaptureFixture[str], tmp_p
         (cli.main, ("generate", "--image", photo, "--prompt", "a ball", "--out", out)),
         (server.main, ("--port", "0", "--outputs", out)),
     ):
-        said = refused(capsys, program, *arguments)
-        assert "HOME is not set" in said
-        assert "Set HOME or XDG_CACHE_HOME" in said
+        reported = refused(capsys, program, *arguments)
+        assert "HOME is not set" in reported
+        assert "Set HOME or XDG_CACHE_HOME" in reported
 
 
 @pytest.mark.slow

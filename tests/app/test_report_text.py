@@ -1,4 +1,4 @@
-"""Tests of the problem report, which helps to find a fault and reveals nothing about the person."""
+"""Tests of the problem report, which helps to find a fault and reveals nothing about the user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOB = "20260101-120000-abcd"
 
 @pytest.fixture
 def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the outputs folder of a person whose name appears wherever it can."""
+    """Return the outputs folder of a user whose name appears wherever it can."""
     home = tmp_path / "home" / USER
     home.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
@@ -64,7 +64,7 @@ def test_it_tells_versions_settings_events_and_the_fault(outputs: Path) -> None:
     assert "step=11 " not in text
 
 
-def test_no_name_of_person_or_machine_and_no_private_path_is_left(outputs: Path, tmp_path: Path) -> None:
+def test_no_name_of_user_or_machine_and_no_private_path_is_left(outputs: Path, tmp_path: Path) -> None:
     elsewhere = f"/data/{USER}'s disk/private stuff/model"
     detail = "\n".join(
         (

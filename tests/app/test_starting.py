@@ -18,7 +18,7 @@ from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
 from app.starting import UMASK_VARIABLE, prepare
 from diffusers_helper.errors import InputError
-from tests.support.jobs import PATIENCE, ROOT, processes_in_group
+from tests.support.jobs import ROOT, TIMEOUT, processes_in_group
 from tests.support.program import Program, answer, stream, until
 from tests.support.staged_engine import StagedEngine
 
@@ -45,7 +45,7 @@ def modes(folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("given", "mask"), [("", 0o077), ("022", 0o022), ("27", 0o027), ("0", 0), ("777", 0o777)]
 )
-def test_the_rights_are_the_owners_unless_a_person_sets_others(given: str, mask: int) -> None:
+def test_the_rights_are_the_owners_unless_a_user_sets_others(given: str, mask: int) -> None:
     prepare({UMASK_VARIABLE: given})
     assert os.umask(0o022) == mask
 
@@ -93,7 +93,7 @@ def test_ctrl_c_cancels_what_a_shell_started_in_the_background(fault: str, progr
     process = program.start("generate", "--json", script=script, background=True)
     job = until(process, "step_done")["job"]
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE)
+    _, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130, err
     assert not processes_in_group(process.pid)
     assert JobService(program.outputs).job(job).state == "cancelled"
@@ -104,7 +104,7 @@ def test_a_reader_that_has_gone_cancels_the_job(program: Program) -> None:
     process = program.start("generate", "--json", script="sections=3 steps=2")
     stream(process.stdout).readline()
     stream(process.stdout).close()
-    assert process.wait(PATIENCE) == 130
+    assert process.wait(TIMEOUT) == 130
     assert b"Traceback" not in stream(process.stderr).read()
     assert not processes_in_group(process.pid)
 
@@ -139,7 +139,7 @@ def waiting(main: str = "main", before: str = "pass", after: str = "pass") -> su
 
 def test_the_end_waits_for_no_thread() -> None:
     with waiting("main_that_ends") as process:
-        out, _ = process.communicate(timeout=PATIENCE)
+        out, _ = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, out) == (7, b"")
 
 
@@ -147,7 +147,7 @@ def test_the_first_ctrl_c_raises_and_ends_quietly() -> None:
     with waiting() as process:
         assert stream(process.stdout).readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+        assert process.communicate(timeout=TIMEOUT) == (b"", b"")
     assert process.returncode == 130
 
 
@@ -166,7 +166,7 @@ def test_a_second_ctrl_c_ends_a_program_that_swallows_the_first() -> None:
         for line in (b"ready\n", b"tidying\n"):
             assert stream(process.stdout).readline() == line
             process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+        assert process.communicate(timeout=TIMEOUT) == (b"", b"")
     assert process.returncode == 130
 
 
@@ -187,7 +187,7 @@ with signals.Signals(stuck.wait, lambda: print("reacting", flush=True), stuck.wa
         process.send_signal(signal.SIGTERM)
         assert stream(process.stdout).readline() == b"reacting\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 143
+        assert process.wait(TIMEOUT) == 143
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -203,7 +203,7 @@ def test_a_signal_ends_the_children_of_a_command_too(number: signal.Signals) -> 
     with process:
         assert stream(process.stdout).readline() == b"ready\n"
         process.send_signal(number)
-        assert process.wait(PATIENCE) == 128 + number
+        assert process.wait(TIMEOUT) == 128 + number
     assert not processes_in_group(process.pid)
 
 
@@ -226,13 +226,13 @@ def nothing() -> None:
 
 
 def test_a_signal_before_the_start_is_not_lost() -> None:
-    said: list[str] = []
-    with Signals(nothing, lambda: said.append("stop"), nothing) as signals:
+    reported: list[str] = []
+    with Signals(nothing, lambda: reported.append("stop"), nothing) as signals:
         signals.repeat()
-        assert said == []
+        assert reported == []
         signals.number = signal.SIGTERM
         signals.repeat()
-        assert said == ["stop"]
+        assert reported == ["stop"]
 
 
 def test_a_service_that_is_stopped_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ def test_a_service_that_is_stopped_while_it_starts(tmp_path: Path, monkeypatch: 
         stopper.join()
         start(worker, warm=warm)
         assert worker._thread is not None
-        worker._thread.join(PATIENCE)
+        worker._thread.join(TIMEOUT)
         assert not worker._thread.is_alive()
 
     monkeypatch.setattr(Worker, "start", stop_first)

@@ -49,8 +49,8 @@ def refusal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return f"{request.param} is {value!r}; expected {expected}"
 
 
-def check(said: str, refusal: str) -> None:
-    (line,) = said.splitlines()
+def check(reported: str, refusal: str) -> None:
+    (line,) = reported.splitlines()
     assert line.startswith(refusal)
     assert line.endswith("Correct it, or leave it out.")
 
@@ -88,7 +88,7 @@ def test_what_miopen_knows_is_taken(value: str) -> None:
 @pytest.mark.slow
 def test_an_engine_reports_it_in_its_jobs(tmp_path: Path) -> None:
     request = GenerationRequest(image="photo.png").to_json()
-    order = {"do": "run", "job": "a", "folder": str(tmp_path), "request": request, "deadly": []}
+    order = {"do": "run", "job": "a", "folder": str(tmp_path), "request": request, "blocklist": []}
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "LONGTAKE_CONV_RUNG": "bogus"}
     command = (sys.executable, "-m", "app.engine", "WARNING")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as engine:

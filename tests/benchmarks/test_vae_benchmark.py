@@ -27,9 +27,9 @@ def test_figures_and_chart_of_small_videos(tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == len(rows) + 5
     assert result["error_rate"] == 0
     # Nothing of the targets' size and network was decoded, so that no time is held against them.
-    told = {target["name"]: (target["target"], target["measured"]) for target in result["targets"]}
+    reported = {target["name"]: (target["target"], target["measured"]) for target in result["targets"]}
     peak = max(row["peak_bytes"] for row in rows.values())
-    assert told == {
+    assert reported == {
         "seconds for medium 17x320x320, WAN 2.2": (10, None),
         "seconds for two seconds 33x320x320, WAN 2.2": (5, None),
         "highest peak in bytes": (50 * 1024**3, peak), "share of failures": (0.01, 0),
@@ -75,8 +75,8 @@ def test_ctrl_c_leaves_a_file_with_what_was_measured(tmp_path: Path) -> None:
     assert running.returncode == 130
     assert "Interrupted. What was measured is kept." in errors
     result = json.loads((tmp_path / "vae_decode.json").read_text(encoding="utf-8"))
-    told = [line for line in [*lines, *rest.splitlines()] if line.startswith("hunyuan")]
-    assert len(told) == len(result["rows"]) < 28
+    reported = [line for line in [*lines, *rest.splitlines()] if line.startswith("hunyuan")]
+    assert len(reported) == len(result["rows"]) < 28
     assert not result["complete"]
     assert ElementTree.parse(tmp_path / "vae_decode.svg").getroot() is not None
 

@@ -165,35 +165,35 @@ def test_a_failed_call_holds_no_memory_when_the_next_begins(
 def test_a_first_call_is_announced_and_over_and_later_ones_are_not(
     driver: Driver, call: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    said: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
 
     def hooks() -> dict[str, Any]:
         return {
-            "on_first_call": lambda case, rung: said.append(("begin", rung)),
-            "after_first_call": lambda case, rung: said.append(("end", rung)),
+            "on_first_call": lambda case, rung: reported.append(("begin", rung)),
+            "after_first_call": lambda case, rung: reported.append(("end", rung)),
         }
 
     driver.fails = lambda x, weight: True
     learned = ladder(tmp_path, **hooks())
     for _ in range(2):
         learned.conv3d(*call)
-    assert said == [("begin", "miopen"), ("end", "miopen"), ("begin", "taps"), ("end", "taps")]
+    assert reported == [("begin", "miopen"), ("end", "miopen"), ("begin", "taps"), ("end", "taps")]
     ladder(tmp_path, **hooks()).conv3d(*call)  # the process before has shown that it works
-    assert len(said) == 4
+    assert len(reported) == 4
 
 
-def test_a_deadly_rung_is_never_asked_again(driver: Driver, call: tuple[Any, ...], tmp_path: Path) -> None:
+def test_a_blocked_rung_is_never_asked_again(driver: Driver, call: tuple[Any, ...], tmp_path: Path) -> None:
     case = case_of(call[0], Convolution(*call[1:]))
     learned = ladder(tmp_path)
     learned.conv3d(*call)
     assert len(driver.shapes) == 1
-    learned.mark_deadly(str(case), "miopen", "the engine was ended by SIGABRT")
+    learned.block(str(case), "miopen", "the engine was ended by SIGABRT")
     for again in (learned, ladder(tmp_path)):
         again.conv3d(*call)
     assert len(driver.shapes) == 1
     for wrong in ((str(case), "warp"), ("a case", "taps")):
         with pytest.raises(ValueError, match=r"warp|names no convolution"):
-            learned.mark_deadly(*wrong, "")
+            learned.block(*wrong, "")
 
 
 def case_of_size(side: int, **changes: Any) -> ConvCase:
@@ -207,16 +207,16 @@ def avoided(learned: ConvLadder, case: ConvCase) -> set[str]:
 
 def test_after_two_deaths_siblings_as_large_avoid_the_rung_and_after_three_all_do(tmp_path: Path) -> None:
     learned = ladder(tmp_path)
-    learned.mark_deadly(case_of_size(64), "miopen", "SIGABRT")
+    learned.block(case_of_size(64), "miopen", "SIGABRT")
     assert avoided(learned, case_of_size(128)) == set()
-    learned.mark_deadly(case_of_size(48), "miopen", "SIGABRT")
+    learned.block(case_of_size(48), "miopen", "SIGABRT")
     for again in (learned, ladder(tmp_path)):
         assert avoided(again, case_of_size(48, weight=(9, 3, 3, 3, 3))) == {"miopen"}
         assert avoided(again, case_of_size(47)) == set()
         for other in ({"dtype": "bfloat16"}, {"stride": (1, 2, 2)}, {"weight": (5, 3, 1, 1, 1)}):
             assert avoided(again, case_of_size(128, **other)) == set()
         assert avoided(again, case_of_size(128, torch="9.0")) == set()  # another driver may be better
-    learned.mark_deadly(case_of_size(96, stride=(2, 2, 2)), "taps", "SIGABRT")
+    learned.block(case_of_size(96, stride=(2, 2, 2)), "taps", "SIGABRT")
     assert avoided(learned, case_of_size(8, dtype="bfloat16", weight=(5, 3, 1, 1, 1))) == {"miopen", "taps"}
 
 
@@ -227,7 +227,7 @@ def test_a_rung_that_has_worked_for_a_case_is_not_suspected_there(
     learned = ladder(tmp_path)
     learned.conv3d(*call)
     for width in (5, 6, 7):
-        learned.mark_deadly(replace(case, shape=(1, 3, 4, 6, width)), "miopen", "SIGABRT")
+        learned.block(replace(case, shape=(1, 3, 4, 6, width)), "miopen", "SIGABRT")
     learned.conv3d(*call)
     assert len(driver.shapes) == 2
     ladder(tmp_path).conv3d(*call)
@@ -248,7 +248,7 @@ def test_a_lost_device_is_charged_to_the_first_call_and_raised(
         ladder(tmp_path).conv3d(*call)
     assert driver.failed == 1
     route = RouteStore(tmp_path).get(case_of(call[0], Convolution(*call[1:])))
-    assert route.deadly == {"miopen": driver.text}
+    assert route.blocklist == {"miopen": driver.text}
     ladder(tmp_path).conv3d(*call)
     assert driver.failed == 1
 
@@ -312,7 +312,7 @@ def test_a_process_that_dies_in_a_rung_works_the_next_time(tmp_path: Path) -> No
     assert first.returncode == -signal.SIGABRT
     case, rung = note.read_text().splitlines()
     assert rung == "miopen"
-    ladder(folder).mark_deadly(case, rung, "the engine was ended by SIGABRT")
+    ladder(folder).block(case, rung, "the engine was ended by SIGABRT")
     second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     expected = float(functional.conv3d(*some_call()).sum())
     assert float(second.stdout) == pytest.approx(expected, abs=1e-3)

@@ -63,12 +63,12 @@ def test_what_one_process_learns_another_knows(tmp_path: Path) -> None:
     assert not (tmp_path / "routes").exists()
     store.add_failure(CASE, "miopen", "miopenStatusUnknownError")
     store.choose(CASE, "taps", "miopen: miopenStatusUnknownError")
-    store.add_deadly(OTHER, "miopen", "the engine was ended by SIGABRT")
+    store.block(OTHER, "miopen", "the engine was ended by SIGABRT")
     again = RouteStore(tmp_path / "routes")
     assert again.get(CASE) == store.get(CASE)
     assert again.get(CASE).rung == "taps"
     assert again.get(CASE).failed == {"miopen": "miopenStatusUnknownError"}
-    assert again.get(OTHER).deadly == {"miopen": "the engine was ended by SIGABRT"}
+    assert again.get(OTHER).blocklist == {"miopen": "the engine was ended by SIGABRT"}
     assert again.get(CASE).when.endswith("+00:00")
     assert set(again.routes("gfx1100")) == {str(CASE), str(OTHER)}
 
@@ -93,12 +93,12 @@ def test_each_card_has_its_own_file(tmp_path: Path) -> None:
     assert RouteStore(tmp_path).get(CASE).rung == "taps"
 
 
-def test_a_deadly_rung_is_not_the_chosen_one_any_more(tmp_path: Path) -> None:
+def test_a_blocked_rung_is_not_the_chosen_one_any_more(tmp_path: Path) -> None:
     store = RouteStore(tmp_path)
     store.choose(CASE, "miopen", "works")
-    store.add_deadly(CASE, "miopen", "SIGSEGV")
+    store.block(CASE, "miopen", "SIGSEGV")
     route = RouteStore(tmp_path).get(CASE)
-    assert (route.rung, route.reason, route.deadly) == ("", "", {"miopen": "SIGSEGV"})
+    assert (route.rung, route.reason, route.blocklist) == ("", "", {"miopen": "SIGSEGV"})
 
 
 def test_what_was_tried_when_a_process_died_is_told_once(tmp_path: Path) -> None:
@@ -124,21 +124,21 @@ def test_what_was_tried_when_a_process_died_is_told_once(tmp_path: Path) -> None
 def test_measuring_replaces_failures_but_not_deaths(tmp_path: Path) -> None:
     store = RouteStore(tmp_path)
     store.add_failure(CASE, "miopen", "out of workspace")
-    store.add_deadly(CASE, "native", "SIGABRT")
+    store.block(CASE, "native", "SIGABRT")
     store.add_measured(
         CASE, {"miopen": 1.23456789, "taps": 2}, {"tiles": "wrong result"}, "miopen", "fastest"
     )
     route = RouteStore(tmp_path).get(CASE)
     assert route.measured == {"miopen": 1.2346, "taps": 2}
     assert route.failed == {"tiles": "wrong result"}
-    assert route.deadly == {"native": "SIGABRT"}
+    assert route.blocklist == {"native": "SIGABRT"}
 
 
-def test_the_newest_are_kept_and_the_deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_are_kept_and_the_blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_routes, "MAX_ROUTES", 3)
     store = RouteStore(tmp_path)
     cases = [replace(CASE, groups=groups) for groups in range(1, 7)]
-    store.add_deadly(cases[0], "miopen", "SIGABRT")
+    store.block(cases[0], "miopen", "SIGABRT")
     for case in cases[1:]:
         store.choose(case, "taps", "works")
     assert set(content(tmp_path)) == {str(cases[0]), str(cases[4]), str(cases[5])}

@@ -39,14 +39,14 @@ def models(tiny_model: Path) -> Models:
 def cancelled(models: Models, folder: Path, cancel: CancelToken, on_event: Any) -> list[Event]:
     events: list[Event] = []
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         events.append(event)
         on_event(event)
 
     scene = write_scene(folder.parent / "scene.png")
     request = tiny_request(scene, seconds=seconds_for(3))
     with pytest.raises(GenerationCancelled):
-        generate(request, models, folder=folder, cancel=cancel, on_event=tell)
+        generate(request, models, folder=folder, cancel=cancel, on_event=report)
     return events
 
 

@@ -88,7 +88,7 @@ RIGHT = Row(
 
 def test_the_check_notices_what_must_not_be() -> None:
     assert list(RIGHT.faults()) == []
-    for wrong, said in (
+    for wrong, reported in (
         (replace(RIGHT, cap=94), "took 95 bytes under a cap of 94"),
         (replace(RIGHT, same_video=False), "other bytes"),
         (replace(RIGHT, same_latents=False), "other bytes"),
@@ -97,4 +97,4 @@ def test_the_check_notices_what_must_not_be() -> None:
         (replace(RIGHT, stages=[Stage("text", 112, 100, 0)]), "text under a cap of 100: planned 1.120"),
         (replace(RIGHT, stages=[Stage("text", 89, 100, 0)]), "text under a cap of 100: planned 0.890"),
     ):
-        assert any(said in fault for fault in wrong.faults()), said
+        assert any(reported in fault for fault in wrong.faults()), reported

@@ -1,4 +1,4 @@
-"""Tests of what a person reads when a job cannot go on."""
+"""Tests of what a user reads when a job cannot go on."""
 
 from __future__ import annotations
 
@@ -173,8 +173,8 @@ def test_a_dead_engine_is_told_by_how_it_died(exit_code: int | None, words: str)
     assert ("memory" in event.remedy) == (exit_code == -signal.SIGKILL)
 
 
-def test_several_deaths_are_counted_and_their_lessons_kept() -> None:
-    event = engine_died_event(-signal.SIGABRT, "a", 2.0, None, 0, attempts=3, lessons="one\ntwo")
+def test_several_deaths_are_counted_and_their_conclusions_kept() -> None:
+    event = engine_died_event(-signal.SIGABRT, "a", 2.0, None, 0, attempts=3, conclusions="one\ntwo")
     assert event.message.endswith("was ended by SIGABRT. It was tried 3 times.")
     assert event.detail == "one\ntwo\nengine exit code -6"
 

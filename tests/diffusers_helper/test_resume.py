@@ -245,8 +245,8 @@ def test_other_versions_are_told(
 
     monkeypatch.setattr("importlib.metadata.version", version)
     _, events = make(order, models, tmp_path / "later", resume_from=whole.video.parent)
-    said = " ".join(event.message for event in events if isinstance(event, Warned))
-    assert f"torch {torch.__version__.split('+')[0]}" in said
+    reported = " ".join(event.message for event in events if isinstance(event, Warned))
+    assert f"torch {torch.__version__.split('+')[0]}" in reported
 
 
 @pytest.mark.parametrize("harm", [_flip, Path.unlink])

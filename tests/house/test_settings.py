@@ -144,7 +144,7 @@ def test_every_sampler_has_its_module(name: str) -> None:
     assert GenerationRequest(image="x", sampler=name).sampler == name
 
 
-def test_what_a_person_wrote_is_never_taken_for_a_setting() -> None:
+def test_what_a_user_wrote_is_never_taken_for_a_setting() -> None:
     with pytest.raises(InputError) as caught:
         GenerationRequest(image="x", mode="`steps`")
     assert page_error(caught.value)[0].startswith("Order is ''steps''; expected inverted or forward")

@@ -62,8 +62,8 @@ def test_a_capture_can_be_run_again(
     file = sample(tmp_path / "captures", monkeypatch)
     monkeypatch.delenv("ROCM_NINODES_DEBUG")
     assert main(["replay", str(file)]) == 2
-    said = capsys.readouterr().err
-    assert "The capture does not hold the model (ModelPatcher). Name its file with --model" in said
+    reported = capsys.readouterr().err
+    assert "The capture does not hold the model (ModelPatcher). Name its file with --model" in reported
     weights = tmp_path / "model.safetensors"
     save_file({"weight": torch.zeros(1)}, weights)
     assert main(["replay", str(file), "--model", str(weights)]) == 0

@@ -103,10 +103,10 @@ def test_a_failure_of_the_cards_libraries_reaches_the_page_with_its_guide(
     comfy.loads = fail
     with pytest.raises(LongtakeError, match=remedy) as caught:
         run("ROCMOptimizedUNetLoader", unet_name="a.safetensors")
-    said = str(caught.value)
-    assert text in said
+    reported = str(caught.value)
+    assert text in reported
     for word in ("doctor", "Longtake", "--miopen"):
-        assert word not in said
+        assert word not in reported
     assert set(COMFYUI_DRIVER) == set(LONGTAKE_DRIVER)
 
 

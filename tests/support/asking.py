@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.support.jobs import PATIENCE
+from tests.support.jobs import TIMEOUT
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def ask(
     if data is not None:
         body, given = json.dumps(data).encode(), [*given, ("Content-Type", "application/json")]
     origin = (source, 0) if source else None
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE, source_address=origin)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT, source_address=origin)
     try:
         has_host = any(name.lower() == "host" for name, _ in given)
         connection.putrequest(method, path, skip_host=has_host, skip_accept_encoding=True)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.jobs import PATIENCE
+from tests.support.jobs import TIMEOUT
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _FILES = ("webui.sh", "scripts/setup.sh", "requirements.txt", "constraints.txt", "pyproject.toml")
@@ -100,7 +100,7 @@ class FreshCheckout:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             start_new_session=True,  # a test kills the whole group
             check=False,
         )

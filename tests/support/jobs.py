@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = str(Path(__file__).with_name("faulty"))
 # The seconds for which a test waits for an event that is sure to come. On any machine, only a fault takes
 # that long; no test asserts a duration.
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 # A program that submits a job for each script that it gets, prints the ids and runs the jobs.
@@ -117,9 +117,9 @@ def processes_in_group(group: int) -> list[int]:
 
 def wait_until(condition: Callable[[], object]) -> None:
     """Wait, by polling, for a condition that no event announces, such as the end of another's child."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not condition():
-        assert time.monotonic() < end, f"the condition did not hold within {PATIENCE} s"
+        assert time.monotonic() < end, f"the condition did not hold within {TIMEOUT} s"
         time.sleep(0.01)
 
 

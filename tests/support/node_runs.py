@@ -46,9 +46,9 @@ def unlike(name: str, types: dict[str, dict[str, Any]]) -> list[str]:
         if list(ours)[: len(known)] != list(known):
             found.append(f"{place}: {list(ours)} instead of {list(known)}")
         for one, (kind, facts) in known.items():
-            told, *rest = ours.get(one, ["nothing"])
-            if not (isinstance(told, list | tuple) if kind in ("FILES", "LIST") else told == kind):
-                found.append(f"{one} is {told} instead of {kind}")
+            reported, *rest = ours.get(one, ["nothing"])
+            if not (isinstance(reported, list | tuple) if kind in ("FILES", "LIST") else reported == kind):
+                found.append(f"{one} is {reported} instead of {kind}")
             given = rest[0] if rest else {}
             found += [
                 f"{one}: {key} is {given.get(key)} instead of {value}"

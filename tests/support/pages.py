@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 from app.jobs.service import JobService
 from app.reading.process import reading_elsewhere
 from diffusers_helper.request import SETTINGS
-from tests.support.jobs import PATIENCE, ROOT
+from tests.support.jobs import ROOT, TIMEOUT
 from tests.support.staged_engine import STEPS, StagedEngine
 
 # The number of a job's events until its first section can be watched, and for each further section.
@@ -119,7 +119,7 @@ class PageProgram:
 
     def result(self) -> tuple[int, str, str]:
         """Return the exit code, standard output and standard error of a program that ends by itself."""
-        out, err = self.process.communicate(timeout=PATIENCE)
+        out, err = self.process.communicate(timeout=TIMEOUT)
         return self.process.returncode, out, err
 
     def end(self) -> None:
@@ -135,15 +135,15 @@ class PageProgram:
 def strict_window(browser: Any, stand: Stand, complaints: tuple[str, ...] = ("error",)) -> Iterator[Any]:
     """Open the page in a window of 1440 by 900; fail at the end if the console holds such complaints."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(PATIENCE * 1000)
+    context.set_default_timeout(TIMEOUT * 1000)
     page = context.new_page()
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in complaints else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
+    reported: list[str] = []
+    page.on("console", lambda message: reported.append(message.text) if message.type in complaints else None)
+    page.on("pageerror", lambda error: reported.append(str(error)))
     visit(page, stand)
     yield page
     context.close()
-    assert not said, said
+    assert not reported, reported
 
 
 def visit(page: Any, stand: Stand) -> None:

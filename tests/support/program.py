@@ -13,7 +13,7 @@ from typing import IO, Any
 import pytest
 
 from app.cli import main
-from tests.support.jobs import PATIENCE, ROOT, STAND_IN, write_blank_model, write_picture
+from tests.support.jobs import ROOT, STAND_IN, TIMEOUT, write_blank_model, write_picture
 
 JSON_FIELDS = {
     "job_started": {"sections", "frames", "width", "height"},
@@ -76,7 +76,7 @@ class Program:
     def run(self, *arguments: str, script: str | None = None) -> tuple[int, str, str]:
         """Run the program, and return its exit code, standard output and standard error."""
         process = self.start(*arguments, script=script)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=TIMEOUT)
         return process.returncode, out.decode(), err.decode()
 
     def end(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.jobs.job import Job
-from app.jobs.making.patience import Patience
+from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.service import JobService
 from diffusers_helper.events import Event
 from diffusers_helper.request import GenerationRequest
@@ -24,7 +24,7 @@ class Sharing:
 
     def open(self, *, start: bool = True, adopt: bool = True) -> JobService:
         engine = StagedEngine()
-        service = JobService(self.outputs, engine, Patience())
+        service = JobService(self.outputs, engine, WatchdogTimeouts())
         self._engines[id(service)] = engine
         self.services.append(service)
         if start:

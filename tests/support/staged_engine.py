@@ -97,7 +97,7 @@ class StagedEngine:
             self._cancelled.add(job_id)
             self._changed.notify_all()
 
-    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event]:
+    def run(self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event]:
         self._killed = False
         try:
             yield from self._run(job)

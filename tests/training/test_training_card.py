@@ -24,10 +24,10 @@ def test_the_page_offers_the_examples_and_has_their_pictures(tmp_path: Path) -> 
     assert facts["examples"] == [example.prompt for example in ON_PAGE]
     draw(tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
-    films = [str(Path(name).with_suffix(".webp")) for name in names]
-    assert sorted(names + films) == sorted(path.name for path in (ROOT / "assets/examples").iterdir())
-    for film in films:
-        with Image.open(ROOT / "assets/examples" / film) as moving:
+    cards = [str(Path(name).with_suffix(".webp")) for name in names]
+    assert sorted(names + cards) == sorted(path.name for path in (ROOT / "assets/examples").iterdir())
+    for card in cards:
+        with Image.open(ROOT / "assets/examples" / card) as moving:
             assert (moving.n_frames, moving.size) == (37, (128, 128))
     for name in names:
         made, kept = (

@@ -203,10 +203,10 @@ class TestClips:
         cases = [draw_case(rng, SMALL, 1) for _ in range(600)]
         motions = Counter(case.motion.name for case in cases)
         assert motions["spins"] > 3 * motions["pans left"] > 0
-        several = [case for case in cases if len(case.scene.things) > 1]
-        assert len(several) > 0.5 * len(cases)
+        batch = [case for case in cases if len(case.scene.things) > 1]
+        assert len(batch) > 0.5 * len(cases)
         moves = sum(case.motion.name in DIRECTIONS for case in cases)
-        plain = [case.motion.name for case in several if case.scene.background.kind in PLAIN]
+        plain = [case.motion.name for case in batch if case.scene.background.kind in PLAIN]
         assert sum(name in DIRECTIONS for name in plain) > 0.3 * moves
 
 

@@ -1,4 +1,4 @@
-"""The verb `models add`, which makes a model of a person's own files known by a name."""
+"""The verb `models add`, which makes a model of a user's own files known by a name."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def default_base(given: Mapping[str, Path]) -> str:
 
 
 def forget_model(name: str) -> bool:
-    """Take a model that a person has added off the list, and return whether there was one."""
+    """Take a model that a user has added off the list, and return whether there was one."""
     if ADDED_MODELS.find(name) is None:
         return False
     ADDED_MODELS.remove(name)

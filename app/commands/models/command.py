@@ -23,7 +23,14 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import NotHere, absence_of
-from diffusers_helper.models.installed import Holding, check_own_files, holdings, plan_removal, remove, verify
+from diffusers_helper.models.installed import (
+    InstalledPart,
+    check_own_files,
+    installed_parts,
+    plan_removal,
+    remove,
+    verify,
+)
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.units import count_text, gb_text
 
@@ -48,7 +55,7 @@ def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
         one.set_defaults(run=verb.run, verbose=False, named=named)
 
 
-def _tell(arguments: argparse.Namespace, *lines: str, **facts: Any) -> None:
+def _report(arguments: argparse.Namespace, *lines: str, **facts: Any) -> None:
     """Print facts as one line of JSON, if the arguments ask for it, and otherwise as lines of text."""
     say(*([json.dumps(facts)] if arguments.json else lines))
 
@@ -57,20 +64,20 @@ def _list(arguments: argparse.Namespace) -> int:
     names = [arguments.model] if arguments.model else model_names()
     for name in names:
         info = find_model(name, allow_folder=True)
-        parts = holdings(info)
+        parts = installed_parts(info)
         here, missing = sum(one.here_bytes for one in parts), sum(one.missing_bytes for one in parts)
         complete = all(one.is_complete for one in parts)
         state = "complete" if complete else "incomplete" if here else "not on this machine"
         size = f"{gb_text(here)} GB here" + ("" if complete else f", about {gb_text(missing)} GB missing")
         lines = [f"{name}: {info.title}, {state}, {size}", *(f"  {_part_line(one)}" for one in parts)]
-        _tell(
+        _report(
             arguments, *lines, model=name, title=info.title, state=state, here_bytes=here,
             missing_bytes=missing, parts=[_part_facts(one) for one in parts],
         )  # fmt: skip
     return 0
 
 
-def _part_line(one: Holding) -> str:
+def _part_line(one: InstalledPart) -> str:
     origin = f", from {one.source}" if one.source != str(one.folder) else ""
     shared = f", shared with {', '.join(one.shared_with)}" if one.shared_with else ""
     if not one.here_bytes:
@@ -82,7 +89,7 @@ def _part_line(one: Holding) -> str:
     return f"{one.part}: {size}{origin}{shared}"
 
 
-def _part_facts(one: Holding) -> dict[str, Any]:
+def _part_facts(one: InstalledPart) -> dict[str, Any]:
     return {
         "part": one.part, "source": one.source, "folder": str(one.folder), "here_bytes": one.here_bytes,
         "missing_bytes": one.missing_bytes, "complete": one.is_complete, "shared_with": one.shared_with,
@@ -95,14 +102,14 @@ def _get(arguments: argparse.Namespace) -> int:
     absence = absence_of(info)
     if absence is None:
         check_own_files(info)
-        _tell(arguments, f"{info.name}: complete", model=info.name, state="complete")
+        _report(arguments, f"{info.name}: complete", model=info.name, state="complete")
         return 0
     if not absence.has_room:
         raise NotHere(absence)
     if not arguments.json:
         say(f"{info.name}: {absence.sizes} in {absence.folder}")
     download(info, as_json=arguments.json)
-    _tell(arguments, f"{info.name}: complete", model=info.name, state="complete")
+    _report(arguments, f"{info.name}: complete", model=info.name, state="complete")
     return 0
 
 
@@ -115,7 +122,7 @@ def _verify(arguments: argparse.Namespace) -> int:
             else "headers and sizes correct"
         )
         lines = verdict.problems or [f"{verdict.part}: {how}"]
-        _tell(
+        _report(
             arguments, *lines, model=arguments.model, part=verdict.part, checksums=verdict.checked,
             problems=verdict.problems,
         )  # fmt: skip
@@ -128,7 +135,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     if added is not None and added.copy:
         return _remove_converted(arguments, Path(added.copy))
     if forget_model(arguments.model):
-        _tell(
+        _report(
             arguments, f"Removed {arguments.model} from the list; its files stay where they are.",
             model=arguments.model, removed_bytes=0, parts=[], kept={},
         )  # fmt: skip
@@ -147,7 +154,7 @@ def _remove(arguments: argparse.Namespace) -> int:
             f"{error.filename} cannot be removed ({error.strerror}).", "Check the hub folder's permissions."
         ) from error
     kept = [f"{part} stays because it is used by {', '.join(u)}." for part, u in removal.kept.items()]
-    _tell(
+    _report(
         arguments, f"Removed {what}.", *kept, model=info.name, removed_bytes=removal.num_bytes,
         parts=list(removal.files), kept=removal.kept,
     )  # fmt: skip
@@ -166,7 +173,7 @@ def _remove_converted(arguments: argparse.Namespace, folder: Path) -> int:
         raise LongtakeError(
             f"{error.filename} cannot be removed ({error.strerror}).", "Check the rights of its folder."
         ) from error
-    _tell(
+    _report(
         arguments, f"Removed {what}.", model=arguments.model, removed_bytes=size, parts=["transformer"],
         kept={},
     )  # fmt: skip
@@ -188,22 +195,22 @@ def _convert(arguments: argparse.Namespace) -> int:
     copy = convert(arguments)
     done = "converted" if copy.is_new else "already converted"
     text = f"{copy.name}: {done}, {gb_text(copy.num_bytes)} GB in {copy.folder}"
-    _tell(arguments, text, **facts_of(copy))
+    _report(arguments, text, **facts_of(copy))
     return 0
 
 
 def _add(arguments: argparse.Namespace) -> int:
     info, parts = take_model(arguments)
-    told = [f"  {part}: {found.words}" for part, found in parts.items()]
+    reported = [f"  {part}: {found.words}" for part, found in parts.items()]
     absence = absence_of(info)
     lacking = f"; {absence.sizes}: get them with models get {info.name}" if absence else ""
-    lines = [f"{info.name}: {info.title}, added{lacking}", *told]
+    lines = [f"{info.name}: {info.title}, added{lacking}", *reported]
     if not absence:
         lines.append(
             f"Make a video with: python -m app generate --model {info.name} --image PICTURE --prompt TEXT"
         )
     facts = {part: {"path": found.path, "inspection": asdict(found.facts)} for part, found in parts.items()}
-    _tell(arguments, *lines, model=info.name, title=info.title, state="added", parts=facts)
+    _report(arguments, *lines, model=info.name, title=info.title, state="added", parts=facts)
     return 0
 
 

@@ -59,7 +59,7 @@ class Progress:
         self._is_live = sys.stderr.isatty() and not as_json
         self._seconds = _JSON_SECONDS if as_json else _LIVE_SECONDS if self._is_live else _LINE_SECONDS
         self._speed: Speed | None = None
-        self._said_at = 0.0
+        self._reported_at = 0.0
         self._lock = threading.Lock()
 
     def show(self, done: int, total: int) -> None:
@@ -67,8 +67,8 @@ class Progress:
         with self._lock:
             now = time.monotonic()
             self._speed = self._speed or Speed(done, now)
-            if now - self._said_at >= self._seconds or done == total:
-                self._said_at = now
+            if now - self._reported_at >= self._seconds or done == total:
+                self._reported_at = now
                 self._show(done, total, self._speed.at(done, now))
 
     def _show(self, done: int, total: int, speed: float) -> None:

@@ -1,4 +1,4 @@
-"""The addition of a model of a person's own files, by the command that checks them."""
+"""The addition of a model of a user's own files, by the command that checks them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from app.jobs.downloads.process import ModelProcess
 from app.jobs.storage.locks import Lock
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.downloads import NotHere, absence_of, missing_parts
-from diffusers_helper.models.installed import holdings
+from diffusers_helper.models.installed import installed_parts
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names
 
 _log = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ class Downloads:
         activity: Activity = "getting" if order.state == "wanted" else order.state
         if activity == "getting" and getting is not None and getting[0].total:
             return _progress("getting", getting[0])
-        parts = holdings(find_model(name))
+        parts = installed_parts(find_model(name))
         here = sum(one.here_bytes for one in parts)
         total = order.total_bytes or here + sum(one.missing_bytes for one in parts)
         return DownloadProgress(activity, here, total, message=order.message, remedy=order.remedy)
@@ -276,7 +276,7 @@ class Downloads:
                 self._begin(name)
 
     def _wanted(self) -> list[str]:
-        known = model_names()  # a person may have removed one that was added
+        known = model_names()  # a user may have removed one that was added
         orders = self._orders.read().items()
         return [name for name, order in orders if order.state == "wanted" and name in known]
 

@@ -1,4 +1,4 @@
-"""The models that a person has ordered, kept in the outputs folder, so that they outlast every program."""
+"""The models that a user has ordered, kept in the outputs folder, so that they outlast every program."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class DownloadOrder:
-    """What a person wants of a model that is not completely here.
+    """What a user wants of a model that is not completely here.
 
     Attributes:
-        state: Whether it is to be downloaded, rests until a person lets it go on, or could not be downloaded.
+        state: Whether it is to be downloaded, rests until a user lets it go on, or could not be downloaded.
         message: Why it could not be downloaded.
-        remedy: What a person can do about that.
+        remedy: What a user can do about that.
         total_bytes: The size of the whole model, as the hub lists it; 0 while that is not known.
     """
 

@@ -95,13 +95,13 @@ class ModelProcess:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     self._take(json.loads(line))
 
-    def _take(self, said: dict[str, Any]) -> None:
-        if "message" in said:
-            self.message, self.remedy = said["message"], said["remedy"]
-        elif "problems" in said:
-            self.problems += said["problems"]
+    def _take(self, reported: dict[str, Any]) -> None:
+        if "message" in reported:
+            self.message, self.remedy = reported["message"], reported["remedy"]
+        elif "problems" in reported:
+            self.problems += reported["problems"]
         else:
             now = time.monotonic()
-            self.done, self.total = said["done_bytes"], said["total_bytes"]
+            self.done, self.total = reported["done_bytes"], reported["total_bytes"]
             self._speed = self._speed or Speed(self.done, now)
             self.bytes_per_second = self._speed.at(self.done, now)

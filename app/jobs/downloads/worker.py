@@ -18,7 +18,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.getting import get_model
-from diffusers_helper.models.installed import holdings, verify
+from diffusers_helper.models.installed import installed_parts, verify
 from diffusers_helper.models.registry import ModelInfo, find_model
 
 _TELL_SECONDS = 0.3
@@ -57,7 +57,7 @@ class _ProgressReport:
     def __init__(self) -> None:
         self._latest = 0, 0
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
+        self._thread = threading.Thread(target=self._report, daemon=True)
 
     def take(self, done: int, total: int) -> None:
         """Take the bytes that are here and those in all; any thread may call this."""
@@ -71,7 +71,7 @@ class _ProgressReport:
         self._over.set()
         self._thread.join()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         is_over = False
         while not is_over:
             is_over = self._over.wait(_TELL_SECONDS)
@@ -102,7 +102,7 @@ def _here(info: ModelInfo) -> int:
 
 
 def _verify(info: ModelInfo) -> None:
-    read, total = 0, sum(one.here_bytes for one in holdings(info))
+    read, total = 0, sum(one.here_bytes for one in installed_parts(info))
     with _ProgressReport() as progress:
 
         def count(number: int) -> None:

@@ -49,7 +49,7 @@ def death_event(job: Job, death: EngineDied, video: str | None, frames: int) -> 
     """Return the final event, with the video so far, of a job whose engines have died too often."""
     end = engine_died_event(
         death.exit_code, job.id, 0.0, video, frames,
-        attempts=death.attempts, lessons=death.lessons, errors=death.errors,
+        attempts=death.attempts, conclusions=death.conclusions, errors=death.errors,
     )  # fmt: skip
     if not death.shortage:
         return end

@@ -41,7 +41,7 @@ class EngineDied(Exception):
         exit_code: The value of `Popen.returncode`; None if there is none.
         trial: The convolution that the engine was computing in an untried way; None if there was none.
         attempts: The number of engines that have died while making the job.
-        lessons: What is known about each death, one line per death.
+        conclusions: What is known about each death, one line per death.
         errors: The end of what the engine wrote to standard error.
         shortage: The driver's error text if the engine died for lack of memory; "" otherwise.
     """
@@ -51,13 +51,13 @@ class EngineDied(Exception):
         exit_code: int | None = None,
         trial: Trial | None = None,
         attempts: int = 1,
-        lessons: str = "",
+        conclusions: str = "",
         *,
         errors: str = "",
         shortage: str = "",
     ) -> None:
         super().__init__(f"exit code {exit_code}")
-        self.exit_code, self.trial, self.attempts, self.lessons = exit_code, trial, attempts, lessons
+        self.exit_code, self.trial, self.attempts, self.conclusions = exit_code, trial, attempts, conclusions
         self.errors, self.shortage = errors, shortage
 
     @property
@@ -83,13 +83,15 @@ class Engine(Protocol):
         """Prepare in the background. Like `run`, call it only from the thread that runs the jobs."""
         ...
 
-    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
+    def run(
+        self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})
+    ) -> Iterator[Event | None]:
         """Make one video and yield its events, up to the final one; yield None while nothing happens.
 
         Work that an earlier run has left in the job's folder is not repeated.
 
         Args:
-            deadly: The trials that ended an engine and must not be repeated, each with its reason.
+            blocklist: The trials that ended an engine and must not be repeated, each with its reason.
 
         Raises:
             EngineDied: If the engine dies before the final event.
@@ -136,10 +138,12 @@ class EngineProcess:
         with self._lock:
             self._start()
 
-    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
+    def run(
+        self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})
+    ) -> Iterator[Event | None]:
         command = {
             "do": "run", "job": job.id, "folder": str(job.folder), "request": job.request.to_json(),
-            "deadly": [{**asdict(trial), "reason": reason} for trial, reason in deadly.items()],
+            "blocklist": [{**asdict(trial), "reason": reason} for trial, reason in blocklist.items()],
         }  # fmt: skip
         with self._lock:
             process = self._start()
@@ -215,20 +219,20 @@ class EngineProcess:
         trial: Trial | None = None
         while True:
             try:
-                said = events.get(timeout=_POLL_SECONDS)
+                reported = events.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 # A process that the engine started may keep the pipe open after the engine is gone.
-                said = None
+                reported = None
                 if process.poll() is None:
                     yield None
                     continue
-            if said is None:
+            if reported is None:
                 raise EngineDied(_exit_code(process), trial)
-            if not isinstance(said, Event):
-                trial = said or None
-            elif said.job == job_id:
-                yield said
-                if said.is_final:
+            if not isinstance(reported, Event):
+                trial = reported or None
+            elif reported.job == job_id:
+                yield reported
+                if reported.is_final:
                     return
 
 
@@ -236,14 +240,14 @@ def _pump(pipe: IO[bytes], events: queue.SimpleQueue[_Said]) -> None:
     """Put the engine's messages into the queue until the pipe closes, then put None."""
     for line in pipe:
         try:
-            events.put(_said(json.loads(line)))
+            events.put(_reported(json.loads(line)))
         except (ValueError, AttributeError, TypeError):
             _log.warning("not an event from the engine: %r", line[:200])
     pipe.close()
     events.put(None)
 
 
-def _said(data: dict[str, Any]) -> _Said:
+def _reported(data: dict[str, Any]) -> _Said:
     if "trial" not in data:
         return from_dict(data)
     return "" if data["trial"] is None else Trial(**data["trial"])

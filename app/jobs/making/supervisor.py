@@ -17,7 +17,7 @@ from pathlib import Path
 
 from app.jobs.job import Job
 from app.jobs.making.engine_client import Engine, EngineDied, Trial
-from app.jobs.making.patience import Patience, has_kernels
+from app.jobs.making.watchdog import WatchdogTimeouts, has_kernels
 from diffusers_helper.events import (
     STAGES,
     Event,
@@ -92,12 +92,12 @@ class Supervisor:
     """The supervisor of one engine.
 
     Args:
-        patience: The limits of the engine's silence.
+        timeouts: The limits of the engine's silence.
         compiles: Whether a first run may be silent because kernels are being compiled, as on ROCm.
     """
 
-    def __init__(self, engine: Engine, patience: Patience, *, compiles: bool = False) -> None:
-        self._engine, self._patience, self._compiles = engine, patience, compiles
+    def __init__(self, engine: Engine, timeouts: WatchdogTimeouts, *, compiles: bool = False) -> None:
+        self._engine, self._timeouts, self._compiles = engine, timeouts, compiles
 
     def make(
         self, job: Job, asked_to_end: Callable[[float], bool], before: Sequence[Event] = ()
@@ -106,20 +106,20 @@ class Supervisor:
 
         Args:
             asked_to_end: A function that waits for up to the given seconds and returns whether the job was
-                asked to end, by a person or by the end of the program.
+                asked to end, by a user or by the end of the program.
             before: The events of the job's earlier runs, if it continues.
 
         Raises:
             EngineDied: If engines died too often, or if the engine died after the job was asked to end.
         """
-        run = _Run(job, self._engine, self._patience, asked_to_end, self._compiles)
+        run = _Run(job, self._engine, self._timeouts, asked_to_end, self._compiles)
         run.recall(before)
         deaths: list[Death] = []
         while True:
             try:
                 for event in run.attempt():
                     if isinstance(event, Finished):  # after any other end there is no time to save
-                        self._patience.save()
+                        self._timeouts.save()
                     yield event
             except EngineDied as died:
                 # A signal to the whole process group reaches the engine just before this process's handler.
@@ -132,7 +132,7 @@ class Supervisor:
                 run.charge(deaths)
                 if _is_hopeless(deaths):
                     raise EngineDied(
-                        died.exit_code, attempts=len(deaths), lessons=_lessons(deaths),
+                        died.exit_code, attempts=len(deaths), conclusions=_conclusions(deaths),
                         errors=died.errors, shortage=death.shortage,
                     ) from died  # fmt: skip
                 run.save_memory(deaths)
@@ -148,17 +148,17 @@ class _Run:
         self,
         job: Job,
         engine: Engine,
-        patience: Patience,
+        timeouts: WatchdogTimeouts,
         asked_to_end: Callable[[float], bool],
         compiles: bool,
     ) -> None:
-        self._job, self._engine, self._patience = job, engine, patience
+        self._job, self._engine, self._timeouts = job, engine, timeouts
         self._asked_to_end, self._compiles = asked_to_end, compiles
         self._is_first = compiles and not has_kernels(Path(os.path.expanduser("~")))
         self._started: JobStarted | None = None
         self._shown: SectionFinished | None = None
-        self._said: set[str] = set()
-        self._deadly: dict[Trial, str] = {}
+        self._reported: set[str] = set()
+        self._blocklist: dict[Trial, str] = {}
         self._hung: str = ""
         self._last, self._asked = 0.0, 0.0
         self._kills_before = 0
@@ -179,7 +179,7 @@ class _Run:
         checkpoints = folder.checkpoints
         self._last = time.monotonic()
         try:
-            for event in self._engine.run(self._job, deadly=self._deadly):
+            for event in self._engine.run(self._job, blocklist=self._blocklist):
                 now = time.monotonic()
                 if event is None:
                     yield from self._wait(now - self._last, now)
@@ -199,27 +199,27 @@ class _Run:
 
     def _learn(self, seconds: float) -> None:
         if self.place.stage:
-            self._patience.learn(self._kind(), seconds)
+            self._timeouts.learn(self._kind(), seconds)
 
     def _wait(self, silence: float, now: float) -> Iterator[Event]:
         """React to `silence` seconds without a message, with an explanation or by killing the engine."""
         kind, loading = self._kind(), self.place.stage in ("", "load")
         if self._asked_to_end(0.0):
             self._asked = self._asked or now
-            usual = self._patience.limit(kind) if self._patience.knows(kind) else 0.0
+            usual = self._timeouts.limit(kind) if self._timeouts.knows(kind) else 0.0
             if now - self._asked > max(_CANCEL_SECONDS, usual):
                 self._engine.kill()
             return
-        is_new = self._is_first or not self._patience.knows(kind)
-        limit = self._patience.limit(kind, load=loading)
+        is_new = self._is_first or not self._timeouts.knows(kind)
+        limit = self._timeouts.limit(kind, load=loading)
         if self._is_first:
-            limit = max(limit, self._patience.first)
+            limit = max(limit, self._timeouts.first)
         if self._engine.restarts and silence > limit and not self._hung:
             self._hung = f"gave no sign of life for {duration(silence)}"
             self._engine.kill()
         first = self._compiles and not loading and is_new
-        if first and silence > _NOTICE_SECONDS and _COMPILING not in self._said:
-            self._said.add(_COMPILING)
+        if first and silence > _NOTICE_SECONDS and _COMPILING not in self._reported:
+            self._reported.add(_COMPILING)
             yield Warned(job=self._job.id, time=0.0, message=_COMPILING)
 
     def _move(self, event: Event) -> None:
@@ -234,8 +234,8 @@ class _Run:
             first, self._started = self._started is None, event
             return event if first else None
         if isinstance(event, Warned):
-            first = event.message not in self._said
-            self._said.add(event.message)
+            first = event.message not in self._reported
+            self._reported.add(event.message)
             return event if first else None
         if isinstance(event, SectionFinished):
             shown = self._shown
@@ -271,7 +271,7 @@ class _Run:
     def charge(self, deaths: list[Death]) -> None:
         """Exclude a convolution's way from the next attempts if it caused the last death."""
         if (trial := deaths[-1].trial) is not None and _is_charged(deaths, len(deaths) - 1):
-            self._deadly[trial] = f"the engine {deaths[-1].cause}"
+            self._blocklist[trial] = f"the engine {deaths[-1].cause}"
 
     def save_memory(self, deaths: list[Death]) -> None:
         """Make the next engine use the smallest plan after a second death in one stage for lack of memory."""
@@ -289,7 +289,7 @@ class _Run:
             f"The engine, the process that makes the video, {death.cause} {death.place.words}. "
             f"It was restarted and continues from{section}; no finished work is lost."
         )
-        if death.trial in self._deadly:
+        if death.trial in self._blocklist:
             message += (
                 " It was trying a convolution, which from now on is computed another way on this card; "
                 "pixels differ by rounding."
@@ -323,7 +323,7 @@ def _is_hopeless(deaths: list[Death]) -> bool:
     return same >= most
 
 
-def _lessons(deaths: list[Death]) -> str:
+def _conclusions(deaths: list[Death]) -> str:
     return "\n".join(f"Attempt {n}: it {d.cause} {d.place.words}." for n, d in enumerate(deaths, 1))
 
 

@@ -15,14 +15,14 @@ from typing import Any
 from app.jobs.job import Job
 from app.jobs.making.endings import death_event, passing_trouble
 from app.jobs.making.engine_client import Engine, EngineDied
-from app.jobs.making.patience import Patience
 from app.jobs.making.supervisor import Supervisor
+from app.jobs.making.watchdog import WatchdogTimeouts
+from app.jobs.storage.commands import Command, commands_of
 from app.jobs.storage.recovery import INTERRUPTED, PAUSED, salvage
 from app.jobs.storage.retention import Retention, tidy
 from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of
-from app.jobs.storage.wishes import Wish, wishes_of
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -54,19 +54,19 @@ class Worker:
         self,
         store: JobStore,
         engine: Engine,
-        patience: Patience,
+        timeouts: WatchdogTimeouts,
         on_change: Callable[[], None],
         *,
         retention: Retention,
         adopts: bool,
     ) -> None:
         self._store, self._engine, self._on_change, self._adopts = store, engine, on_change, adopts
-        self._supervisor = Supervisor(engine, patience, compiles=_KFD.exists())
+        self._supervisor = Supervisor(engine, timeouts, compiles=_KFD.exists())
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._running: str | None = None
-        self._wish: Wish | None = None  # the wish that was passed on to the running job
+        self._command: Command | None = None  # the one that was passed on to the running job
         self._retention, self._tidied = retention, -_TIDY_SECONDS
         self.is_follower = False
         self._thread: threading.Thread | None = None
@@ -88,14 +88,14 @@ class Worker:
         """Make the thread look for a new job at once."""
         self._wake.set()
 
-    def ask(self, job_id: str, wish: Wish) -> bool:
+    def ask(self, job_id: str, command: Command) -> bool:
         """Ask a job to end or to pause within a step, and return whether it is the running job."""
         with self._lock:
             if job_id != self._running:
                 return False
-            if self._wish in (wish, "cancel"):
+            if self._command in (command, "cancel"):
                 return True
-            self._wish = wish
+            self._command = command
         self._engine.cancel(job_id)
         return True
 
@@ -107,7 +107,7 @@ class Worker:
     def is_ending(self, job_id: str) -> bool:
         """Return whether the running job has been asked to end."""
         with self._lock:
-            return job_id == self._running and self._wish == "cancel"
+            return job_id == self._running and self._command == "cancel"
 
     def stop(self, timeout: float) -> None:
         """Interrupt the running job and end the engine's process.
@@ -120,7 +120,7 @@ class Worker:
         if self._thread is None:
             return
         with self._lock:
-            ends = self._running is not None and self._wish is not None
+            ends = self._running is not None and self._command is not None
         if ends:
             self._thread.join(max(0.0, timeout - _KILL_SECONDS))
         while self._thread.is_alive() and time.monotonic() < deadline:
@@ -193,7 +193,7 @@ class Worker:
     def _claim(self) -> Job | None:
         with self._lock:
             job = None if self._stopping.is_set() else self._store.claim(adopt=self._adopts)
-            self._running, self._wish = (None if job is None else job.id), None
+            self._running, self._command = (None if job is None else job.id), None
             return job
 
     def _run(self, job: Job) -> None:
@@ -206,7 +206,7 @@ class Worker:
         finally:
             self._store.let_go(job.id)
             with self._lock:
-                self._running = self._wish = None
+                self._running = self._command = None
             self._on_change()
 
     def _make(self, job: Job) -> None:
@@ -242,28 +242,28 @@ class Worker:
             else:
                 self._write(job, partial(self._store.record, _timed(job, event)))
                 self._on_change()
-                self._heed(job, event)
+                self._pass_on_commands(job, event)
         return None
 
-    def _heed(self, job: Job, event: Event | None = None) -> None:
-        """Pass the wishes that are left in the job's folder on to the engine.
+    def _pass_on_commands(self, job: Job, event: Event | None = None) -> None:
+        """Pass the commands that are left in the job's folder on to the engine.
 
         Args:
             event: The engine's newest event, after which a job may have to stop.
         """
-        wishes = wishes_of(JobFolder(job.folder))
+        commands = commands_of(JobFolder(job.folder))
         ends_here = isinstance(event, SectionFinished) and event.section < event.sections
-        if "cancel" in wishes or ("stop_after_section" in wishes and ends_here):
+        if "cancel" in commands or ("stop_after_section" in commands and ends_here):
             self.ask(job.id, "cancel")
-        elif "pause" in wishes:
+        elif "pause" in commands:
             self.ask(job.id, "pause")
 
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
         """Mark a job as waiting for so many seconds, and at least until its folder can be written."""
         self._hold(job, trouble)
         self._write(job, partial(self._store.enter, job.id, "waiting", **trouble), waits=True)
-        said = Warned(job=job.id, time=0.0, message=" ".join(trouble.values()))
-        self._write(job, partial(self._store.record, _timed(job, said)), waits=True)
+        reported = Warned(job=job.id, time=0.0, message=" ".join(trouble.values()))
+        self._write(job, partial(self._store.record, _timed(job, reported)), waits=True)
         self._on_change()
         if self._should_end(job, seconds):
             raise _AskedToEnd
@@ -317,7 +317,7 @@ class Worker:
         end = _timed(job, end)
         state, facts = change_by(end, job.folder) or ("failed", {})
         write = partial(self._store.record, end)
-        if pauses := isinstance(end, Cancelled) and self._wish == "pause":
+        if pauses := isinstance(end, Cancelled) and self._command == "pause":
             self._engine.close()  # frees the device's memory
             state, facts = "paused", facts | PAUSED | {"ended": None}
             write = partial(self._pause, job, facts)
@@ -329,14 +329,14 @@ class Worker:
             _log.info("Job %s is paused.", job.id)
 
     def _pause(self, job: Job, facts: dict[str, Any]) -> None:
-        is_withdrawn = "pause" not in wishes_of(JobFolder(job.folder))
+        is_withdrawn = "pause" not in commands_of(JobFolder(job.folder))
         self._store.enter(job.id, "paused", **facts)
         if is_withdrawn:
             self._store.enter(job.id, "queued", reason="The pause was withdrawn.", message="", remedy="")
 
     def _break_off(self, job: Job) -> None:
-        """End or pause a job if a person asked for it; mark it as interrupted if the program is ending."""
-        if self._wish is not None:
+        """End or pause a job if a user asked for it; mark it as interrupted if the program is ending."""
+        if self._command is not None:
             video, frames = self._salvage(job)
             self._finish(job, Cancelled(job=job.id, time=0.0, video=video, frames=frames))
             return
@@ -365,18 +365,18 @@ class Worker:
             Whether one of these happened.
         """
         deadline = time.monotonic() + wait
-        while self._wish is None:
-            self._heed(job)
+        while self._command is None:
+            self._pass_on_commands(job)
             left = deadline - time.monotonic()
             if self._stopping.wait(max(0.0, min(left, _BEAT_SECONDS))):
                 return True
             if left <= 0:
                 break
-        return self._wish is not None
+        return self._command is not None
 
 
 class _AskedToEnd(Exception):
-    """The signal that a waiting job should end, because a person or the ending program asked for it."""
+    """The signal that a waiting job should end, because a user or the ending program asked for it."""
 
 
 def _timed(job: Job, event: Event) -> Event:

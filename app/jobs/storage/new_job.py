@@ -46,7 +46,7 @@ def new_folder(
         fill(new)
         request = replace(request, image=str(folder.input))
         write_atomic(new.request, request.to_json().encode() + b"\n")
-        StateLog(new).start("A person submitted it.", created=time.time(), place=place)
+        StateLog(new).start("A user submitted it.", created=time.time(), place=place)
         sync_folder(new.path)
         on_failure.callback(shutil.rmtree, folder.path, ignore_errors=True)
         new.path.rename(folder.path)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import BEGUN
+from app.jobs.storage.commands import commands_of, forget_commands
 from app.jobs.storage.event_log import append_event, last_event
 from app.jobs.storage.index import put
 from app.jobs.storage.locks import is_locked
 from app.jobs.storage.state_log import StateLog, change_by
-from app.jobs.storage.wishes import forget_wishes, wishes_of
 from diffusers_helper.events import Cancelled, Event, PieceDone, StageStarted, StepDone, Warned
 from diffusers_helper.failures import interrupted_event
 from diffusers_helper.files import replacing, sync_folder
@@ -31,7 +31,7 @@ INTERRUPTED: dict[str, Any] = {
     "message": "Longtake was ended while it was making this video.",
     "remedy": "It continues when the page is started on this folder, or with: generate --resume",
 }
-PAUSED: dict[str, Any] = {"message": "A person paused it.", "remedy": "It continues when it is resumed."}
+PAUSED: dict[str, Any] = {"message": "A user paused it.", "remedy": "It continues when it is resumed."}
 # The number of deaths of the program at the same point of a job after which the job fails. The job is usually
 # not their cause, but one that crashes the whole machine would otherwise be started again and again.
 _MOST_DEATHS = 50
@@ -81,11 +81,11 @@ def _recover(folder: JobFolder, *, adopt: bool) -> None:
     if facts["state"] != "interrupted":
         return
     time_of_last = last.time if last is not None else 0.0
-    wishes = wishes_of(folder)
-    if "cancel" in wishes:
+    commands = commands_of(folder)
+    if "cancel" in commands:
         video, frames = salvage(folder)
         _end(folder, log, Cancelled(job=folder.job, time=time_of_last, video=video, frames=frames))
-    elif "pause" in wishes:
+    elif "pause" in commands:
         log.enter("paused", **PAUSED)
     elif facts["deaths"] >= _MOST_DEATHS:
         video, frames = salvage(folder)
@@ -96,7 +96,7 @@ def _recover(folder: JobFolder, *, adopt: bool) -> None:
         return
     else:
         return
-    forget_wishes(folder)
+    forget_commands(folder)
 
 
 def _end(folder: JobFolder, log: StateLog, end: Event) -> None:

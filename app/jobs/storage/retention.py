@@ -1,4 +1,4 @@
-"""The automatic removal of old jobs, which is off unless a person sets a limit."""
+"""The automatic removal of old jobs, which is off unless a user sets a limit."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def tidy(store: JobStore, retention: Retention) -> list[str]:
         jobs = store.jobs(f"WHERE NOT favourite AND state IN ({states}) ORDER BY created, id")
         for job in _beyond(store, jobs, retention):
             with store.transaction() as database, contextlib.suppress(InputError):
-                now = store.job(job.id)  # a person may have changed it in the meantime
+                now = store.job(job.id)  # a user may have changed it in the meantime
                 if now.is_over and not now.favourite:
                     trash.discard(database, store.folder(job.id), bin_)
                     removed.append(job.id)

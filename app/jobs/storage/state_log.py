@@ -170,7 +170,7 @@ class StateLog:
             return before
         if fault:
             self._make_way()
-        line = {"state": state, "time": round(time.time(), 3), **_said(reason), **facts}
+        line = {"state": state, "time": round(time.time(), 3), **_reported(reason), **facts}
         is_new = not self.path.exists() or not self.path.stat().st_size
         self._append({"whole": True, **before, **line} if is_new or is_odd or fault else line)
         if is_new:
@@ -196,7 +196,7 @@ class StateLog:
 
     def start(self, reason: str, **facts: Any) -> None:
         """Write the first line of a job's log."""
-        self._append({"state": "queued", "time": round(time.time(), 3), **_said(reason), **facts})
+        self._append({"state": "queued", "time": round(time.time(), 3), **_reported(reason), **facts})
 
     def _append(self, line: dict[str, Any]) -> None:
         with self.path.open("a+b") as file:
@@ -215,7 +215,7 @@ def _checked(line: Any) -> dict[str, Any]:
     return cast(dict[str, Any], line)
 
 
-def _said(reason: str) -> dict[str, str]:
+def _reported(reason: str) -> dict[str, str]:
     return {"reason": reason} if reason else {}
 
 

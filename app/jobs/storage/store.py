@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
+from app.jobs.storage.commands import forget_commands
 from app.jobs.storage.damage import make_way
 from app.jobs.storage.event_log import EventReader, append_event, sync_video
 from app.jobs.storage.index import COLUMNS, agree, bury, job_from_row, put, stamp_of
@@ -22,7 +23,6 @@ from app.jobs.storage.open_index import OpenIndex
 from app.jobs.storage.recovery import recover, sweep
 from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.trouble import TROUBLE, is_of_one_job, unwritable
-from app.jobs.storage.wishes import forget_wishes
 from diffusers_helper.events import Event, Warned
 from diffusers_helper.files import given_path, sync_folder
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -252,7 +252,7 @@ class JobStore:
                     lock.release()
                     self._locks[job_id] = Lock(log.path)
             if state not in (*BEGUN, "interrupted"):
-                forget_wishes(folder)
+                forget_commands(folder)
             return job_from_row(self.outputs, put(database, folder))
 
     def add_facts(self, job_id: str, **facts: Any) -> Job:

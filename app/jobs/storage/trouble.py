@@ -12,7 +12,7 @@ from diffusers_helper.foreign_errors import trouble_of
 from diffusers_helper.machine.storage import storage_words
 from diffusers_helper.units import gb_text
 
-# The errors that disappear by themselves, or when a person solves the problem outside the program.
+# The errors that disappear by themselves, or when a user solves the problem outside the program.
 TROUBLE = (OSError, sqlite3.Error)
 # What opening, reading or replacing one file meets if something else is in its place.
 _OF_A_FILE = (

@@ -16,7 +16,7 @@ from app.ui.calls.records import Records
 from app.ui.catalogue import Catalogue
 from app.ui.errors import refusal
 from app.ui.pictures import picture_path
-from app.ui.waiting import Endings, Limiter, hears
+from app.ui.waiting import Endings, Limiter, is_listening
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.request import SETTINGS
 
@@ -31,7 +31,7 @@ _ADD = "Put a new job into the queue, and return its record without waiting for 
 
 def add_endpoints(page: gr.Blocks, service: JobService, catalogue: Catalogue) -> None:
     """Add `/generate` and `/jobs_add` to the page that is being built."""
-    made = endpoints(service, catalogue, lambda request: hears(page, request, behind=_MESSAGES_BEHIND))
+    made = endpoints(service, catalogue, lambda request: is_listening(page, request, behind=_MESSAGES_BEHIND))
     for (name, function), description in zip(made.items(), (_GENERATE, _ADD), strict=True):
         gr.api(
             function,

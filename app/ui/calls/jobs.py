@@ -96,12 +96,12 @@ class JobCalls:
         made, has_reason = self._records.of(job), job.waits or job.state not in ("queued", "running")
         return made | {
             "percent": round(100 * share_done(job), 1),
-            "wishes": self._wishes(job),
+            "wishes": self._commands(job),
             "reason": f"{made['message']} {made['remedy']}".strip() if has_reason else "",
         }
 
-    def _wishes(self, job: Job) -> list[str]:
-        return sorted(self._service.wishes(job.id)) if job.state in BEGUN else []
+    def _commands(self, job: Job) -> list[str]:
+        return sorted(self._service.commands(job.id)) if job.state in BEGUN else []
 
     def jobs_show(self, job: str) -> dict[str, Any]:
         """Return everything about a job, with the states that it went through."""
@@ -203,7 +203,7 @@ class JobCalls:
         asked = [ask(job_id) for job_id in jobs]
         found = [self._service.job(job_id) for job_id in jobs]
         return [
-            self._records.of(job) | {"asked": one, "wishes": self._wishes(job)}
+            self._records.of(job) | {"asked": one, "wishes": self._commands(job)}
             for job, one in zip(found, asked, strict=True)
         ]
 

@@ -56,9 +56,9 @@ class _CallLimiter:
             raise refusal(error) from error
         except TROUBLE as error:
             reason = getattr(error, "strerror", None) or first_line(error)
-            said = f"A folder of the server cannot be used now ({reason})."
+            reported = f"A folder of the server cannot be used now ({reason})."
             remedy = "Check the free space and the rights of its folders, and call again."
-            raise refusal(LongtakeError(said, remedy)) from error
+            raise refusal(LongtakeError(reported, remedy)) from error
         finally:
             self._waiting -= 1
 

@@ -11,12 +11,12 @@ import gradio as gr
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.several.presets import presets_folder, start_settings
+from app.presets import presets_folder, start_settings
 from app.ui.catalogue import Catalogue
 from app.ui.form import markup as view
 from app.ui.form import settings as form
-from app.ui.form.carried import Carried
 from app.ui.form.examples import example_file, example_picture, samples_of
+from app.ui.form.extras import Extras
 from app.ui.form.restore import Restored, merged
 from app.ui.pictures import picture_path
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
@@ -50,7 +50,7 @@ class Actions:
 
         Args:
             settings: The form's values.
-            may_download: Whether the person has agreed to download a model that is not on this machine.
+            may_download: Whether the user has agreed to download a model that is not on this machine.
         """
         try:
             settings = settings | {
@@ -58,7 +58,7 @@ class Actions:
                 "seed": form.seed_of(settings),
             }
             count = form.VARIANTS.check(settings.get("variants", 1))
-            lineage = Carried.from_text(settings.get("carried")).lineage
+            lineage = Extras.from_text(settings.get("extras")).lineage
             request = self._request(settings)
             return self._submit(request, count, may_download=may_download, lineage=lineage)
         except NotHere as error:
@@ -140,9 +140,9 @@ class Actions:
                 browser keeps. Both are of unknown origin.
         """
         try:
-            said = parse_json(message.encode()) if isinstance(message, str) else {}
-            found = Restored.from_text(said["restored"])
-            kept = parse_json((said.get("kept") or "{}").encode())
+            reported = parse_json(message.encode()) if isinstance(message, str) else {}
+            found = Restored.from_text(reported["restored"])
+            kept = parse_json((reported.get("kept") or "{}").encode())
             usable, notices = merged(found, kept if isinstance(kept, dict) else {}, self.catalogue)
         except (ValueError, TypeError, KeyError, AttributeError):
             error = InputError("These settings cannot be read.", "Restore them again.")

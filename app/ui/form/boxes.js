@@ -10,7 +10,7 @@ export function offerExamples({ element, trigger }) {
   });
 }
 
-/** Keep the box about the demo model closed, once a person has closed it. */
+/** Keep the box about the demo model closed, once a user has closed it. */
 export function keepDemoClosed({ element }) {
   const show = () => element.classList.toggle('lt-closed', recall('demo-box') === 'closed');
   element.addEventListener('click', (event) => {
@@ -30,7 +30,7 @@ export function offerForgetting({ element, trigger }) {
   });
 }
 
-/** Keep the plan's table open or closed as the person left it, since each move of a slider replaces the plan. */
+/** Keep the plan's table open or closed as the user left it, since each move of a slider replaces the plan. */
 export function keepPlanOpen({ element }) {
   offerPreserved(element);
   let isOpen = false;

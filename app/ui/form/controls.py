@@ -71,11 +71,11 @@ class RequestForm:
         with gr.Accordion("Memory", open=False, elem_id="fold-memory"):
             self._add_memory(catalogue.planner)
         # This line says what the form carries along from an earlier video.
-        self.carried_line = gr.HTML(
+        self.extras_line = gr.HTML(
             apply_default_css=False, js_on_load=on_load("form/boxes.js", "offerForgetting")
         )
-        self.controls["carried"] = gr.Textbox(
-            PAGE_ONLY["carried"], visible="hidden", elem_id="set-carried", label="Earlier settings"
+        self.controls["extras"] = gr.Textbox(
+            PAGE_ONLY["extras"], visible="hidden", elem_id="set-extras", label="Earlier settings"
         )
         with gr.Row(elem_classes="lt-around"):
             self.reset = gr.Button("Reset to defaults", size="sm", elem_classes="lt-quiet")
@@ -243,7 +243,7 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         await describer.pictures.prepare_upload(settings["image"])
         described = await asyncio.to_thread(describer.describe, settings)
         return (
-            described.length, described.picture, described.model, described.memory, described.carried,
+            described.length, described.picture, described.model, described.memory, described.extras,
             described.facts,
         )  # fmt: skip
 
@@ -252,7 +252,7 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     gr.on(
         [page.load, *changes],
         describe, controls,
-        [form.length, form.picture_note, form.model_note, form.memory, form.carried_line, form.facts],
+        [form.length, form.picture_note, form.model_note, form.memory, form.extras_line, form.facts],
         trigger_mode="always_last", preprocess=False, **QUIET,
     )  # fmt: skip
     # This reacts to people only, since the settings of a restored model are restored with it.
@@ -302,7 +302,7 @@ def _connect_restoring(page: gr.Blocks, form: RequestForm, actions: Actions, kep
         [*filled, form.notice],
         js=call("form/fill.js", "givenSettings"), preprocess=False, **QUIET,
     ).then(**_CHANGED)  # fmt: skip
-    form.carried_line.click(None, None, form.controls["carried"], js="() => ''", **_SCRIPT)
+    form.extras_line.click(None, None, form.controls["extras"], js="() => ''", **_SCRIPT)
 
 
 def _connect_defaults(form: RequestForm, actions: Actions) -> None:

@@ -4,14 +4,14 @@ import { facts, moveCropOn } from './component.js';
 
 const KEYS = { ArrowLeft: -0.02, ArrowUp: -0.02, ArrowRight: 0.02, ArrowDown: 0.02, PageUp: -0.2, PageDown: 0.2, Home: -1, End: 1 };
 const LEAST_ROOM = 0.5; // percent of the picture; the crop cannot be moved by less
-const PATIENCE = 2000; // milliseconds until the server knows of a move
+const TIMEOUT = 2000; // milliseconds until the server knows of a move
 
 const hole = make('i', { role: 'slider', ariaLabel: 'Part of the picture that the video shows' });
 const frame = make('div', { className: 'lt-crop' }, hole);
 const sizes = new ResizeObserver(() => placeCrop());
 let described = null; // the address of the picture that the server's crop belongs to
 let picture = null; // the address of the picture in the field
-let moved = null; // where the person has put the crop, until the server says the same
+let moved = null; // where the user has put the crop, until the server says the same
 let movedAt = 0;
 
 const block = () => document.querySelector('#set-image');
@@ -72,7 +72,7 @@ function move(position) {
   placeCrop();
 }
 
-/** Return where the person has put the crop. */
+/** Return where the user has put the crop. */
 export const givenCrop = () => positionNow();
 
 function takeKey(event) {
@@ -106,9 +106,9 @@ function takePointer(down) {
 }
 
 /** Show the crop that the server has just sent. */
-export function tellCrop() {
+export function reportCrop() {
   described = document.querySelector('#set-image img')?.src ?? null;
-  if (moved === facts().cropAt || performance.now() - movedAt > PATIENCE) moved = null;
+  if (moved === facts().cropAt || performance.now() - movedAt > TIMEOUT) moved = null;
   placeCrop();
 }
 

@@ -10,9 +10,9 @@ from app.jobs.pace import PaceBook, Work, passes
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error
-from app.ui.form.carried import Carried
-from app.ui.form.markup import carried_line, model_note
-from app.ui.form.memory_view import Told, tell
+from app.ui.form.extras import Extras
+from app.ui.form.markup import extras_line, model_note
+from app.ui.form.memory_view import Told, report
 from app.ui.form.program import example_program
 from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, to_request
 from app.ui.loras import with_lora_files
@@ -33,7 +33,7 @@ class Description:
     """The description of a form. All attributes are markup except `facts`, which is for the script.
 
     Attributes:
-        carried: The line about what the form carries along from an earlier video.
+        extras: The line about what the form carries along from an earlier video.
         picture: The reason why the picture cannot be used; empty if it can, or if there is none.
         facts: `crop` in percent of the picture or None, `size` as text, a state for each fold, the words that
             the model knows if they are few, and the machine's defaults, which a browser need not keep.
@@ -43,7 +43,7 @@ class Description:
     picture: str
     model: str
     memory: str
-    carried: str
+    extras: str
     facts: dict[str, Any]
 
 
@@ -78,8 +78,8 @@ class Describer:
             "defaults": self._planner.defaults,
         }  # fmt: skip
         length = self._length(settings, info, pixels)
-        carried = carried_line(_carried_words(settings))
-        return Description(length, _refusal(found), self._model(info), memory.markup, carried, facts)
+        extras = extras_line(_extras_words(settings))
+        return Description(length, _refusal(found), self._model(info), memory.markup, extras, facts)
 
     def _model(self, info: ModelInfo) -> str:
         return model_note(info, absence_of(info), takes_days=self._planner.takes_days(info))
@@ -109,7 +109,7 @@ class Describer:
             request = GenerationRequest.from_dict(settings)
         except InputError as error:
             return Told("", _refusal(error) if error.setting in (*_MEMORY, "lora") else "")
-        return tell(self._planner, request, info, (crop.pixels[1], crop.pixels[0]) if crop else None)
+        return report(self._planner, request, info, (crop.pixels[1], crop.pixels[0]) if crop else None)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:
         try:
@@ -156,9 +156,9 @@ def _many(settings: dict[str, Any]) -> str:
     return "" if count == 1 else f"{count} videos with different seeds"
 
 
-def _carried_words(settings: dict[str, Any]) -> str:
+def _extras_words(settings: dict[str, Any]) -> str:
     try:
-        return Carried.from_text(settings.get("carried")).words
+        return Extras.from_text(settings.get("extras")).words
     except InputError as error:  # the start refuses it
         return error.message
 

@@ -1,7 +1,7 @@
 // The editing of a video that waits: the form shows its settings, and a button in place of Start saves them.
 import { call } from '../calls/call.js';
 import { make, setText } from '../elements.js';
-import { sceneNow, whenJobsAreTold } from '../jobs.js';
+import { sceneNow, onJobsReported } from '../jobs.js';
 import { goTo } from '../tabs.js';
 import { fillForm } from './fill.js';
 import { keptSettings } from './keep.js';
@@ -56,7 +56,7 @@ export function judge(names, _edited, ...values) {
 
 leave.addEventListener('click', () => (job ? end() : show('', '')));
 whenSaved(end);
-whenJobsAreTold(() => {
+onJobsReported(() => {
   if (!job || sceneNow().job !== job.id || sceneNow().state === 'queued') return;
   [job, before] = [null, null];
   show(BEGUN, 'Close');

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from app.several.presets import (
+from app.presets import (
     START,
     import_preset,
     load_preset,

@@ -40,8 +40,8 @@ def example_media(prompt: str) -> tuple[str, str]:
         small = opened.convert("RGB")
     data = io.BytesIO()
     small.save(data, "WEBP", quality=85)
-    still, film = _address(data.getvalue()), picture.with_suffix(".webp")
-    return still, _address(film.read_bytes()) if film.is_file() else still
+    still, card = _address(data.getvalue()), picture.with_suffix(".webp")
+    return still, _address(card.read_bytes()) if card.is_file() else still
 
 
 def _address(webp: bytes) -> str:

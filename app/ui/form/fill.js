@@ -20,7 +20,7 @@ export function restoreForm(restored) {
 /** Show the form with this model and its own steps, guidance and size; the other settings stay as they are. */
 export function chooseModel(model) {
   const settings = { model, steps: null, guidance: null, resolution: null };
-  restoreForm({ text: JSON.stringify({ name: '', settings, carried: '', is_whole: false, notices: [] }) });
+  restoreForm({ text: JSON.stringify({ name: '', settings, extras: '', is_whole: false, notices: [] }) });
 }
 
 /**
@@ -29,8 +29,8 @@ export function chooseModel(model) {
  * @param {?string} picture the address of the start picture, relative to the page; without it the form keeps its own
  */
 export async function fillForm(given, picture = null) {
-  const carried = given.carried ?? '';
-  restoreForm({ text: JSON.stringify({ name: '', settings: given, carried, is_whole: true, notices: [] }) });
+  const extras = given.extras ?? '';
+  restoreForm({ text: JSON.stringify({ name: '', settings: given, extras, is_whole: true, notices: [] }) });
   if (!picture) return;
   const answer = await fetch(new URL(picture, document.baseURI));
   if (!answer.ok) throw new Error('The start picture of this video no longer exists.');

@@ -10,12 +10,12 @@ function open(name) {
 }
 
 function watchFold(name) {
-  const tell = () => head(name).setAttribute('aria-expanded', String(isOpen(name)));
+  const report = () => head(name).setAttribute('aria-expanded', String(isOpen(name)));
   new MutationObserver(() => {
-    tell();
+    report();
     keep('folds', JSON.stringify(FOLDS.filter(isOpen)));
   }).observe(head(name), { attributeFilter: ['class'] });
-  tell();
+  report();
 }
 
 /** Return whether all folds are in the page. */
@@ -29,7 +29,7 @@ export function prepareFolds() {
 }
 
 /** Write a summary of each fold's settings beside its head. */
-export function tellFolds(states) {
+export function reportFolds(states) {
   for (const name of FOLDS) if (head(name)) head(name).dataset.state = states[name] || '';
 }
 

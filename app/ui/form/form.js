@@ -1,19 +1,19 @@
 // The form, which shows the server's description beside the settings, and handles keys and clicks.
 import { groupChoices } from './choices.js';
-import { queueNow, whenJobsAreTold } from '../jobs.js';
+import { queueNow, onJobsReported } from '../jobs.js';
 import { changed, connect, facts, offerModels } from './component.js';
-import { tellCrop, watchPicture } from './crop.js';
-import { foldsAreThere, prepareFolds, tellFolds } from './folds.js';
+import { reportCrop, watchPicture } from './crop.js';
+import { foldsAreThere, prepareFolds, reportFolds } from './folds.js';
 import { restorePicture } from './keep.js';
 import { prepareLength } from './length.js';
 import { refill, watchNumbers } from './numbers.js';
 import { acceptPictures } from './pictures.js';
-import { prepareProgram, tellProgram } from './program.js';
-import { preparePromptHelp, tellPrompt } from './prompt_help.js';
+import { prepareProgram, reportProgram } from './program.js';
+import { preparePromptHelp, reportPrompt } from './prompt_help.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
 
 const MOST_SEEDS = 2 ** 31;
-const PATIENCE = 300; // animation frames to wait for the other components
+const MOST_FRAMES = 300; // animation frames to wait for the other components
 const PARTS = ['#set-image', '#set-prompt textarea', '#set-mode', '#set-seconds input[type="range"]'];
 
 const find = (selector) => document.querySelector(selector);
@@ -24,17 +24,17 @@ const isEditing = () => Boolean(document.documentElement.dataset.editing);
 /** Return a new seed. */
 export const newSeed = () => Math.floor(Math.random() * MOST_SEEDS);
 
-function tell() {
+function report() {
   const said = facts();
-  tellFolds(said);
+  reportFolds(said);
   const label = find('#set-image label');
   if (label) label.dataset.hint = said.size || '';
   if (find('#start')) find('#start').dataset.missing = find('#set-image img') ? '' : 'choose a picture first';
   if (find('#start')) find('#start').dataset.many = said.many || '';
   if (said.model && find('#lt-model')) find('#lt-model').textContent = said.model;
-  tellPrompt();
-  tellProgram();
-  tellCrop();
+  reportPrompt();
+  reportProgram();
+  reportCrop();
 }
 
 // A double click counts as one press.
@@ -68,7 +68,7 @@ function showWholeField(event) {
 // A model can be added or removed at any time, also by another program.
 function watchModels() {
   let known = '';
-  whenJobsAreTold(() => {
+  onJobsReported(() => {
     const { models } = queueNow();
     if (models === known) return;
     known = models;
@@ -97,12 +97,12 @@ function prepare() {
   preparePrompts();
   preparePromptHelp();
   restorePicture();
-  tell();
+  report();
 }
 
 function prepareOnceThere(tries = 0) {
   if (PARTS.every(find) && foldsAreThere()) prepare();
-  else if (tries < PATIENCE) requestAnimationFrame(() => prepareOnceThere(tries + 1));
+  else if (tries < MOST_FRAMES) requestAnimationFrame(() => prepareOnceThere(tries + 1));
 }
 
 /** Set up the form. */
@@ -112,6 +112,6 @@ export default function startForm(component) {
   document.addEventListener('keydown', takeEnter, true);
   document.addEventListener('keyup', showWholeField);
   acceptPictures();
-  component.watch('value', tell);
+  component.watch('value', report);
   requestAnimationFrame(() => prepareOnceThere());
 }

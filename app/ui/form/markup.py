@@ -1,4 +1,4 @@
-"""The markup for notices and hints. All texts that come from a person or a file are escaped."""
+"""The markup for notices and hints. All texts that come from a user or a file are escaped."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def download_question(error: NotHere, *, takes_days: bool) -> str:
 
 def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) -> str:
     """Return a hint to read before a model is used here, as markup, or "" if there is nothing to say."""
-    said: list[str] = []
+    reported: list[str] = []
     if absence is not None:
         asks = (
             f'Download it under <a href="#models/{escape(info.name)}">Models</a>, or start the video: '
@@ -54,10 +54,10 @@ def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) ->
         )
         if not absence.has_room:
             asks = "That is not enough: free some space, or set HF_HOME to a folder on a larger disk."
-        said.append(f"<b>{escape(info.title)} is not on this machine</b>: {absence.sizes}. {asks}")
+        reported.append(f"<b>{escape(info.title)} is not on this machine</b>: {absence.sizes}. {asks}")
     if takes_days:
-        said.append(_TAKES_DAYS)
-    return f'<p class="lt-hint">{" ".join(said)}</p>' if said else ""
+        reported.append(_TAKES_DAYS)
+    return f'<p class="lt-hint">{" ".join(reported)}</p>' if reported else ""
 
 
 def passing_note(text: str, *, saved: bool = False) -> str:
@@ -80,21 +80,21 @@ def restored_note(name: str, notices: Sequence[str]) -> str:
     """
     if not notices:
         return passing_note(f"These are the settings of {name}.") if name else ""
-    said = "".join(f"<li>{escape(page_words(one))}</li>" for one in notices)
+    reported = "".join(f"<li>{escape(page_words(one))}</li>" for one in notices)
     found = f"These are the settings of {escape(name or 'this video')}"
     return (
         f'<div class="lt-box" role="status"><b>{found}</b>, except for this:'
-        f'<ul class="lt-notices">{said}</ul>'
+        f'<ul class="lt-notices">{reported}</ul>'
         '<p class="lt-answers"><button type="button" data-answer="no">Close</button></p></div>'
     )
 
 
-def carried_line(words: str) -> str:
+def extras_line(words: str) -> str:
     """Return the line about settings that the form carries along, or "" if there are none."""
     if not words:
         return ""
     return (
-        f'<p class="lt-hint lt-carried">{escape(words)} '
+        f'<p class="lt-hint lt-extras">{escape(words)} '
         '<button type="button" class="lt-forget">Forget this</button></p>'
     )
 
@@ -108,7 +108,7 @@ def job_note(text: str, job_id: str, before: int = 0) -> str:
 
 
 def demo_box(info: ModelInfo) -> str:
-    """Return a box about a model with a vocabulary, which a person may close, or "" for other models."""
+    """Return a box about a model with a vocabulary, which a user may close, or "" for other models."""
     if not info.vocabulary:
         return ""
     groups = "".join(

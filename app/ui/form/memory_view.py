@@ -12,7 +12,7 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Budget, DoesNotFit, StagePlan
-from diffusers_helper.planning.job import VideoPlan
+from diffusers_helper.planning.video import VideoPlan
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import gb_text
 
@@ -28,7 +28,7 @@ class Told:
     markup: str = ""
 
 
-def tell(
+def report(
     planner: Planner, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
 ) -> Told:
     """Return the account of a plan. `shape` is the video's height and width; None for an unknown picture."""
@@ -131,14 +131,14 @@ def _bar(budget: Budget, used: Used, stage: str) -> str:
     over = ""
     if total > cap:
         over = f'<div class="lt-mem-over" style="left:{share(cap)};width:{share(total - cap)}"></div>'
-    told = [(kind, name, gb_text(size)) for kind, name, size in used]
+    reported = [(kind, name, gb_text(size)) for kind, name, size in used]
     if free:
-        told.append(("free", "free", gb_text(free)))
+        reported.append(("free", "free", gb_text(free)))
     legend = "".join(
-        f'<li><i class="lt-mem-{kind}"></i>{name} <b>{size}</b></li>' for kind, name, size in told
+        f'<li><i class="lt-mem-{kind}"></i>{name} <b>{size}</b></li>' for kind, name, size in reported
     )
     name = STAGES[stage].network
-    words = ", ".join(f"{name} {size} GB" for _, name, size in told)
+    words = ", ".join(f"{name} {size} GB" for _, name, size in reported)
     words = f"{name}, the heaviest stage: {words}; cap {gb_text(cap)} GB"
     side = "lt-left" if cap > whole / 2 else "lt-right"
     return (

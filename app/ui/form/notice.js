@@ -1,6 +1,6 @@
 // The notice beside the buttons, which answers a press. It disappears when its setting changes, its job moves up or
 // ends, or its time is over.
-import { isHeardAfter, placeOf, whenJobsAreTold } from '../jobs.js';
+import { isHeardAfter, placeOf, onJobsReported } from '../jobs.js';
 import { expectStage } from '../live/live.js';
 import { openFoldOf } from './folds.js';
 
@@ -16,7 +16,7 @@ const box = () => notice?.element.querySelector('.lt-box');
 const asText = (value) => JSON.stringify(value?.path ?? value ?? '');
 const isAsJudged = (name) => settings[name] === judged[name];
 
-// The page is told of a job a moment after the answer about it. Jobs of other programs may be ahead of it.
+// The page is reported of a job a moment after the answer about it. Jobs of other programs may be ahead of it.
 function isInItsPlace(job, before, since) {
   if (place < 0 && !isHeardAfter(since)) return true;
   if (place < 0) place = placeOf(job);
@@ -100,5 +100,5 @@ export default function startNotice(component) {
     if (answer === 'yes') component.trigger('click');
     if (answer) clear();
   });
-  whenJobsAreTold(check);
+  onJobsReported(check);
 }

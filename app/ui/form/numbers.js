@@ -8,7 +8,7 @@ let leaving = 0;
 
 const isNumber = (target) => target.matches?.('.lt-request input[type="number"]');
 
-function tell(field, text) {
+function report(field, text) {
   field.closest('.block').append(word);
   word.textContent = text;
   clearTimeout(leaving);
@@ -20,7 +20,7 @@ export function refill(field) {
   if (!isNumber(field) || field.value || !before.get(field)) return;
   field.value = before.get(field);
   field.dispatchEvent(new Event('input', { bubbles: true }));
-  tell(field, `A number is needed here, so ${field.value} stays.`);
+  report(field, `A number is needed here, so ${field.value} stays.`);
 }
 
 function leave(field) {
@@ -28,7 +28,7 @@ function leave(field) {
   const given = field.value;
   // Gradio moves a number outside the range to the nearer end.
   requestAnimationFrame(() => {
-    if (given && Number(field.value) !== Number(given)) tell(field, `${given} is not possible, so it was changed to ${field.value}.`);
+    if (given && Number(field.value) !== Number(given)) report(field, `${given} is not possible, so it was changed to ${field.value}.`);
   });
 }
 

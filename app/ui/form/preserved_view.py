@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from app.ui.planner import MEMORY_SETTINGS, Planner
-from diffusers_helper.planning.job import VideoPlan
+from diffusers_helper.planning.video import VideoPlan
 from diffusers_helper.units import gb_text
 
 _PRESERVED = MEMORY_SETTINGS[1]

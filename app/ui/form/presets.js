@@ -58,13 +58,13 @@ class Presets {
 
   /** Open the dialog with the present list. */
   open() {
-    this.#tell('');
+    this.#report('');
     this.#dialog.showModal();
     this.#name.focus();
     this.#do(async () => this.#show(await call('preset_list')));
   }
 
-  #tell(words) {
+  #report(words) {
     setText(this.#said, words);
   }
 
@@ -72,7 +72,7 @@ class Presets {
     try {
       await act();
     } catch (error) {
-      this.#tell(error.message);
+      this.#report(error.message);
     }
   }
 
@@ -94,7 +94,7 @@ class Presets {
       }),
       ...(name === START ? [] : [act('Make default', async () => {
         this.#show(await call('preset_default', name));
-        this.#tell(`New pages and “Reset to defaults” now use “${title}”.`);
+        this.#report(`New pages and “Reset to defaults” now use “${title}”.`);
       })]),
       act('Export', async () => download(name, await call('preset_export', name))),
       act('Remove', async () => {
@@ -108,7 +108,7 @@ class Presets {
   #offerUndo(name, text) {
     const undo = textButton('Undo', `Bring ${titleOf(name)} back`, () => this.#do(async () => {
       await this.#take(name, new File([text], `${name}.json`, { type: 'application/json' }));
-      this.#tell('The preset is back.');
+      this.#report('The preset is back.');
     }));
     this.#said.replaceChildren(`“${titleOf(name)}” has been removed. `, undo);
     undo.focus();
@@ -119,7 +119,7 @@ class Presets {
     this.#do(async () => {
       this.#show(await call('preset_save', name, recall('form', '{}')));
       this.#name.value = '';
-      this.#tell(`“${titleOf(name)}” is saved.`);
+      this.#report(`“${titleOf(name)}” is saved.`);
     });
   }
 
@@ -130,7 +130,7 @@ class Presets {
     const name = file.name.replace(/\.[^.]*$/, '').slice(0, 50).trim();
     this.#do(async () => {
       await this.#take(name, file);
-      this.#tell(`“${name}” is saved.`);
+      this.#report(`“${name}” is saved.`);
     });
   }
 

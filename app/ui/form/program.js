@@ -5,7 +5,7 @@ import { facts } from './component.js';
 const page = () => new URL('.', document.baseURI).href;
 
 /** Update the example. */
-export function tellProgram() {
+export function reportProgram() {
   const code = document.querySelector('#lt-program pre code');
   if (code) code.textContent = (facts().program || '').replace('PAGE', () => page());
 }

@@ -5,7 +5,7 @@ import { facts } from './component.js';
 
 const WORD = /[\p{L}\p{N}]+/gu;
 const LITTLE_ROOM = 0.9; // the share of the limit from which the counter is shown
-const PAUSE = 900; // milliseconds without a key before a screen reader is told
+const PAUSE = 900; // milliseconds without a key before a screen reader is reported
 const MOST_SHOWN = 12;
 const TEXT_STYLES = ['font', 'letterSpacing', 'wordSpacing', 'textIndent', 'padding', 'borderWidth', 'lineHeight'];
 
@@ -41,7 +41,7 @@ function drawMarks(box, places) {
   mirror.scrollTop = box.scrollTop;
 }
 
-function tellUnknown(words) {
+function reportUnknown(words) {
   const more = words.length - MOST_SHOWN;
   const marks = words.slice(0, MOST_SHOWN).flatMap((word) => [', ', make('mark', { textContent: word.slice(0, 40) })]);
   const end = more > 0 ? ` and ${more} more.` : '.';
@@ -49,7 +49,7 @@ function tellUnknown(words) {
   unknownLine.replaceChildren('The demo model does not know, and ignores: ', ...marks.slice(1), end);
 }
 
-function tellRoom(length, most) {
+function reportRoom(length, most) {
   const count = `${length} of ${most} characters`;
   countLine.hidden = length < LITTLE_ROOM * most;
   countLine.dataset.full = length >= most;
@@ -63,7 +63,7 @@ function speak() {
 }
 
 /** Update the help. */
-export function tellPrompt() {
+export function reportPrompt() {
   const box = promptBox();
   if (!box || !help.isConnected) return;
   const caret = document.activeElement === box ? box.selectionEnd : -1;
@@ -71,9 +71,9 @@ export function tellPrompt() {
   drawMarks(box, places);
   const start = document.querySelector('#start');
   if (start) start.dataset.note = box.value.trim() ? '' : 'no prompt: the motion is left to chance';
-  tellUnknown([...new Set(places.map(([begin, end]) => box.value.slice(begin, end).toLowerCase()))]);
+  reportUnknown([...new Set(places.map(([begin, end]) => box.value.slice(begin, end).toLowerCase()))]);
   if (box.value.length < box.maxLength) leftOut = 0;
-  tellRoom(box.value.length, box.maxLength);
+  reportRoom(box.value.length, box.maxLength);
   clearTimeout(speaking);
   speaking = setTimeout(speak, PAUSE);
 }
@@ -97,7 +97,7 @@ function noteWhatIsLeftOut(event) {
   const given = event.data ?? event.dataTransfer?.getData('text/plain') ?? '';
   const room = box.maxLength - box.value.length + (box.selectionEnd - box.selectionStart);
   leftOut = given.length > 1 ? Math.max(0, given.length - room) : 0;
-  setTimeout(tellPrompt);
+  setTimeout(reportPrompt);
 }
 
 /** Put the help beneath the prompt and follow what is typed. */
@@ -108,6 +108,6 @@ export function preparePromptHelp() {
   new ResizeObserver(placeMirror).observe(box);
   box.addEventListener('scroll', placeMirror);
   box.addEventListener('beforeinput', noteWhatIsLeftOut);
-  for (const name of ['input', 'blur']) box.addEventListener(name, tellPrompt);
-  tellPrompt();
+  for (const name of ['input', 'blur']) box.addEventListener(name, reportPrompt);
+  reportPrompt();
 }

@@ -1,4 +1,4 @@
-// The recipe inside a file that a person hands in: an MP4 or a PNG of Longtake, or a JSON file with settings.
+// The recipe inside a file that a user hands in: an MP4 or a PNG of Longtake, or a JSON file with settings.
 import { call } from '../calls/call.js';
 import { upload } from './uploaded.js';
 

@@ -13,7 +13,7 @@ from gradio.utils import get_upload_folder
 
 from app.jobs.job import Job
 from app.ui.catalogue import Catalogue
-from app.ui.form.carried import Carried
+from app.ui.form.extras import Extras
 from app.ui.form.settings import PAGE_SETTINGS, defaults, restored
 from app.ui.loras import with_lora_names
 from diffusers_helper.errors import InputError, short_repr
@@ -34,7 +34,7 @@ class Restored:
     Attributes:
         name: The name of their origin, for messages.
         settings: The settings that the form has controls for; None stands for the default.
-        carried: The content of the form's hidden field.
+        extras: The content of the form's hidden field.
         is_whole: Whether missing settings get their defaults, instead of staying as they are.
         picture: The path of the start picture among the uploads; empty if there is none.
         notices: Sentences about settings that could not be restored.
@@ -42,7 +42,7 @@ class Restored:
 
     name: str
     settings: Mapping[str, Any]
-    carried: str = ""
+    extras: str = ""
     is_whole: bool = True
     picture: str = ""
     notices: tuple[str, ...] = ()
@@ -77,9 +77,9 @@ class Restored:
     @classmethod
     def of_preset(cls, preset: Recipe, name: str) -> Self:
         """Return the settings of a preset, which leave the rest of the form unchanged."""
-        carried = Carried.of(preset.settings, ()).to_text()
+        extras = Extras.of(preset.settings, ()).to_text()
         settings = with_lora_names(preset.settings)
-        return cls(name, settings, carried, is_whole=False, notices=preset.notices)
+        return cls(name, settings, extras, is_whole=False, notices=preset.notices)
 
     @classmethod
     def _of(
@@ -91,12 +91,12 @@ class Restored:
         picture: str,
         notices: tuple[str, ...] = (),
     ) -> Self:
-        carried = Carried.of(settings, spans).to_text()
+        extras = Extras.of(settings, spans).to_text()
         known = with_lora_names(settings)
         shown = {key: value for key, value in known.items() if key in PAGE_SETTINGS and key != "image"}
         if "model" in shown:
             shown["model"] = catalogue.name_of(shown["model"])
-        return cls(name, shown, carried, picture=picture, notices=notices)
+        return cls(name, shown, extras, picture=picture, notices=notices)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data that the script passes on to the form: the picture's path, and the rest as text.
@@ -117,7 +117,7 @@ class Restored:
         return cls(
             str(data["name"])[:_MOST_NAME],
             dict(data["settings"].items()),
-            str(data["carried"]),
+            str(data["extras"]),
             bool(data["is_whole"]),
             notices=tuple(str(one)[:_MOST_NOTICE] for one in data["notices"][:_MOST_NOTICES]),
         )
@@ -148,8 +148,8 @@ def merged(
     usual |= {"prompt": "", "negative": "", "crop": PAGE_SETTINGS["crop"].default}
     values = dict(usual) if found.is_whole else {**usual, **kept}
     values |= {name: usual.get(name) if value is None else value for name, value in given.items()}
-    carried = found.carried if found.is_whole or found.carried else kept.get("carried", "")
-    values |= {"model": model, "carried": carried}
+    extras = found.extras if found.is_whole or found.extras else kept.get("extras", "")
+    values |= {"model": model, "extras": extras}
     usable = restored(catalogue, json.dumps(values))
     notices += [
         f"{PAGE_SETTINGS[name].label} is {short_repr(value)}, which the form cannot hold. It stays unchanged."

@@ -6,9 +6,9 @@ import contextlib
 from dataclasses import replace
 from typing import Any
 
-from app.several.batch import random_seed
+from app.batch import random_seed
 from app.ui.catalogue import Catalogue
-from app.ui.form.carried import Carried
+from app.ui.form.extras import Extras
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
@@ -26,7 +26,7 @@ VARIANTS = SettingInfo(
     low=1, high=50, name="variants", kind=int, default=1,
 )  # fmt: skip
 # The form's values that are not settings of a video, with their defaults.
-PAGE_ONLY: dict[str, Any] = {"random_seed": False, "variants": VARIANTS.default, "carried": ""}
+PAGE_ONLY: dict[str, Any] = {"random_seed": False, "variants": VARIANTS.default, "extras": ""}
 
 
 def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
@@ -44,9 +44,9 @@ def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> d
         InputError: For a seed that a browser cannot hold exactly, or settings of an earlier video that
             cannot be read.
     """
-    carried = Carried.from_text(settings.get("carried"))
+    extras = Extras.from_text(settings.get("extras"))
     own = {name: value for name, value in settings.items() if name not in PAGE_ONLY}
-    settings = own | planner.own(own) | dict(carried.settings)
+    settings = own | planner.own(own) | dict(extras.settings)
     seed = settings.get("seed")
     if isinstance(seed, int | float) and seed > PAGE_SEED.high:
         raise InputError(
@@ -89,7 +89,7 @@ def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
     with contextlib.suppress(InputError):
         usable["variants"] = VARIANTS.check(kept.get("variants"))
     with contextlib.suppress(InputError, KeyError):
-        usable["carried"] = Carried.from_text(kept["carried"]).to_text()
+        usable["extras"] = Extras.from_text(kept["extras"]).to_text()
     if isinstance(kept.get("random_seed"), bool):
         usable["random_seed"] = kept["random_seed"]
     return usable

@@ -10,28 +10,28 @@ const BEING_MADE = ['running', 'waiting'];
 /** The buttons of the video that is shown. */
 export class Actions {
   #parts;
-  #tell;
+  #report;
   #video = null;
 
-  constructor(parts, tell, remove) {
+  constructor(parts, report, remove) {
     this.#parts = parts;
-    this.#tell = tell;
+    this.#report = report;
     this.#on(parts.use, async () => restoreForm(await call('history_settings', this.#video.job)));
     this.#on(parts.again, async () => {
       const seed = newSeed();
       const made = await call('jobs_duplicate', this.#video.job, { seed });
-      tell(`The same video with the seed ${seed} is in the queue.`, made.id);
+      report(`The same video with the seed ${seed} is in the queue.`, made.id);
     });
     this.#on(parts.goOn, async () => {
       await call('jobs_resume', [this.#video.job]);
-      tell('The video continues; finished work is not repeated.');
+      report('The video continues; finished work is not repeated.');
     });
     this.#on(parts.remove, remove);
     offerCopy(parts.copy, parts.address);
   }
 
   #on(button, act) {
-    button.addEventListener('click', () => actOnce(button, act, this.#tell));
+    button.addEventListener('click', () => actOnce(button, act, this.#report));
   }
 
   /** Show the buttons that apply to a video. */

@@ -11,7 +11,7 @@ const main = (textContent) => make('button', { type: 'submit', className: 'lt-ma
 export class Branch {
   #fold;
   #longerFold;
-  #tell;
+  #report;
   #video = null;
   #job = ''; // the video that the fields were filled for
   #strip = make('div', { className: 'lt-kept-strip', ariaHidden: 'true' });
@@ -25,10 +25,10 @@ export class Branch {
   #longer = make('input', { type: 'number', step: 0.1, required: true });
   #longerKept = make('p', { className: 'lt-hint' });
 
-  constructor(fold, longerFold, tell) {
+  constructor(fold, longerFold, report) {
     this.#fold = fold;
     this.#longerFold = longerFold;
-    this.#tell = tell;
+    this.#report = report;
     this.#build();
     this.#keep.addEventListener('input', () => this.#showKept());
   }
@@ -55,7 +55,7 @@ export class Branch {
   #submit(form, act) {
     form.addEventListener('submit', (event) => {
       event.preventDefault();
-      actOnce(form.querySelector('[type="submit"]'), act, this.#tell);
+      actOnce(form.querySelector('[type="submit"]'), act, this.#report);
     });
   }
 
@@ -108,12 +108,12 @@ export class Branch {
       ...this.#further.changes,
     };
     const made = await call('jobs_branch', job, Number(this.#keep.value), null, changes);
-    this.#tell(`The branch is in the queue. ${branch.kept[Number(this.#keep.value) - 1]}`, made.id);
+    this.#report(`The branch is in the queue. ${branch.kept[Number(this.#keep.value) - 1]}`, made.id);
   }
 
   async #extend() {
     const { branch, job } = this.#video;
     const made = await call('jobs_branch', job, null, Number(this.#longer.value), null);
-    this.#tell(`The longer video is in the queue. ${branch.keptByLonger}`, made.id);
+    this.#report(`The longer video is in the queue. ${branch.keptByLonger}`, made.id);
   }
 }

@@ -1,11 +1,11 @@
-// The History tab: the shelf with all videos, or one opened video, which has its own address.
+// The History tab: the gallery with all videos, or one opened video, which has its own address.
 import { call } from '../calls/call.js';
-import { queueNow, whenJobsAreTold } from '../jobs.js';
+import { queueNow, onJobsReported } from '../jobs.js';
 import { Undo } from '../queue/undo.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { partsAreThere } from './layout.js';
 import { Opened } from './opened.js';
-import { Shelf } from './shelf.js';
+import { Gallery } from './gallery.js';
 
 const LEAST_PAUSE = 1000; // milliseconds between two refreshes
 const MOST_WORDS = 60; // characters of a prompt beside Undo
@@ -13,10 +13,10 @@ const MOST_WORDS = 60; // characters of a prompt beside Undo
 /** The tab. */
 class History {
   #root;
-  #shelf;
+  #gallery;
   #opened = null; // made when the first video is opened
   #job = ''; // the video that is open
-  #scroll = 0; // where the shelf was left
+  #scroll = 0; // where the gallery was left
   #revision = null; // of the jobs that are shown
   #looked = 0;
   #removed = ''; // the video that was removed last
@@ -24,10 +24,10 @@ class History {
 
   constructor(root) {
     this.#root = root;
-    this.#shelf = new Shelf(root);
+    this.#gallery = new Gallery(root);
     this.#undo = new Undo(root.querySelector('.lt-undo'), (jobs) => this.#restore(jobs));
     whenShown('history', (job) => this.#turnTo(job));
-    whenJobsAreTold(() => this.#follow());
+    onJobsReported(() => this.#follow());
     root.addEventListener('keydown', (event) => this.#takeKey(event));
   }
 
@@ -38,9 +38,9 @@ class History {
   async #turnTo(job) {
     const before = this.#job;
     this.#job = job;
-    this.#find('.lt-shelf').hidden = Boolean(job);
+    this.#find('.lt-gallery').hidden = Boolean(job);
     this.#find('.lt-past-open').hidden = !job;
-    this.#root.dataset.state = job ? 'open' : 'shelf';
+    this.#root.dataset.state = job ? 'open' : 'gallery';
     this.#revision = queueNow().revision;
     if (job) {
       if (!before) this.#scroll = this.#scrolled;
@@ -50,11 +50,11 @@ class History {
     } else {
       this.#opened?.close();
       if (before) this.#comeBack(before);
-      await this.#shelf.refresh();
+      await this.#gallery.refresh();
     }
   }
 
-  // The tabs have scrolled to the top already, so the place is noted while the shelf is scrolled.
+  // The tabs have scrolled to the top already, so the place is noted while the gallery is scrolled.
   #scrolled = 0;
 
   noteScroll() {
@@ -71,7 +71,7 @@ class History {
   #comeBack(job) {
     window.scrollTo(0, this.#scroll);
     if (job === this.#removed) this.#find('.lt-undo-do').focus({ preventScroll: true });
-    else this.#shelf.film(job)?.focus();
+    else this.#gallery.card(job)?.focus();
   }
 
   // Changes that other pages and programs make are shown, too.
@@ -81,30 +81,30 @@ class History {
     this.#looked = performance.now();
     this.#revision = queueNow().revision;
     if (this.#job) this.#opened?.refresh();
-    else this.#shelf.refresh();
+    else this.#gallery.refresh();
   }
 
   async #remove({ job, words }) {
     try {
       await call('jobs_remove', [job]);
     } catch (error) {
-      (this.#job ? this.#opened : this.#shelf).tell(error.message);
+      (this.#job ? this.#opened : this.#gallery).report(error.message);
       return;
     }
     this.#removed = job;
     this.#undo.offer(job, words.slice(0, MOST_WORDS) || job);
     this.#find('.lt-undo-do').focus({ preventScroll: true });
     if (this.#job) goTo('history');
-    else this.#shelf.refresh();
+    else this.#gallery.refresh();
   }
 
   async #restore(jobs) {
     try {
       await call('jobs_restore', jobs);
-      await this.#shelf.refresh();
-      this.#shelf.film(jobs[0])?.focus();
+      await this.#gallery.refresh();
+      this.#gallery.card(jobs[0])?.focus();
     } catch (error) {
-      this.#shelf.tell(error.message);
+      this.#gallery.report(error.message);
     }
   }
 
@@ -112,8 +112,8 @@ class History {
     const isTyping = event.target.matches('input, textarea, select');
     if (event.key === 'Escape' && this.#job && !isTyping && !document.fullscreenElement) goTo('history');
     if (event.key !== 'Delete' || isTyping || this.#job) return;
-    const film = this.#shelf.film(event.target.closest('.lt-film')?.dataset.job);
-    if (film) this.#remove(film.data);
+    const card = this.#gallery.card(event.target.closest('.lt-video-card')?.dataset.job);
+    if (card) this.#remove(card.data);
   }
 }
 

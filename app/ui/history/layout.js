@@ -20,8 +20,8 @@ function fold(summary, className, ...content) {
   return make('details', { className }, make('summary', { textContent: summary }), ...content);
 }
 
-function films(title) {
-  return make('div', { className: 'lt-kin', hidden: true }, make('h3', { textContent: title }), make('ul', { className: 'lt-films lt-small' }));
+function cards(title) {
+  return make('div', { className: 'lt-kin', hidden: true }, make('h3', { textContent: title }), make('ul', { className: 'lt-videos lt-small' }));
 }
 
 /** Fill the root with the elements of a view, and return those that change. */
@@ -41,7 +41,7 @@ export function layOut(root) {
     branch: fold('Continue from here', 'lt-branch'), longer: fold('Make it longer', 'lt-branch'),
     settings: make('dl', {}), states: make('ol', { className: 'lt-states' }),
     files: make('ul', { className: 'lt-files' }), family: make('div', { className: 'lt-family', hidden: true }),
-    parent: films('Branched from'), children: films('Branches of this video'),
+    parent: cards('Branched from'), children: cards('Branches of this video'),
     log: fold('Log', 'lt-log', make('pre', { tabIndex: 0, ariaLabel: 'Log of this video' })),
   };
   parts.strip.replaceChildren();

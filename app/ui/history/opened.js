@@ -1,4 +1,4 @@
-// One video of the history: the film, its settings, its records, and the actions on it.
+// One video of the history: the card, its settings, its records, and the actions on it.
 import { call } from '../calls/call.js';
 import { fillList, hasChanged, make, setText } from '../elements.js';
 import { showFigures } from '../live/figures.js';
@@ -7,7 +7,7 @@ import { Player } from '../live/player.js';
 import { Strip } from '../live/strip.js';
 import { Actions } from './actions.js';
 import { Branch } from './branch.js';
-import { Film, showStar } from './film.js';
+import { Card, showStar } from './card.js';
 import { layOut } from './layout.js';
 import { exactly, stateWords, when } from './words.js';
 
@@ -45,9 +45,9 @@ export class Opened {
     this.#strip = new Strip(this.#parts.strip, (at) => this.#player.jump(at));
     this.#player = new Player(this.#parts.stage, (at) => this.#strip.mark(at));
     this.#log = new Log(this.#parts.log);
-    const tell = (words, job) => this.tell(words, job);
-    this.#actions = new Actions(this.#parts, tell, () => remove(this.#video.card));
-    this.#branch = new Branch(this.#parts.branch, this.#parts.longer, tell);
+    const report = (words, job) => this.report(words, job);
+    this.#actions = new Actions(this.#parts, report, () => remove(this.#video.card));
+    this.#branch = new Branch(this.#parts.branch, this.#parts.longer, report);
     this.#parts.star.addEventListener('click', () => this.#toggleFavourite());
     setInterval(() => { if (this.#job) this.#log.tick(); }, TICK);
   }
@@ -57,7 +57,7 @@ export class Opened {
     this.#job = job;
     this.#root.dataset.job = '';
     this.#parts.body.hidden = true;
-    this.tell('');
+    this.report('');
     this.#clear();
     await this.refresh();
     if (this.#job === job) this.#parts.back.focus({ preventScroll: true });
@@ -70,7 +70,7 @@ export class Opened {
       const video = await call('history_open', job);
       if (job === this.#job) this.#show(video);
     } catch (error) {
-      if (job === this.#job) this.tell(error.message);
+      if (job === this.#job) this.report(error.message);
     }
   }
 
@@ -81,7 +81,7 @@ export class Opened {
   }
 
   /** Show a text, with a link to a job if one is given. */
-  tell(words, job = '') {
+  report(words, job = '') {
     const link = make('a', { href: `#history/${encodeURIComponent(job)}`, textContent: 'Show it' });
     this.#parts.say.replaceChildren(words, ...(job ? [' ', link] : []));
     this.#parts.say.hidden = !words;
@@ -99,7 +99,7 @@ export class Opened {
       this.#video.card = { ...card, favourite: job.favourite };
       showStar(this.#parts.star, this.#video.card);
     } catch (error) {
-      this.tell(error.message);
+      this.report(error.message);
     }
   }
 
@@ -144,12 +144,12 @@ export class Opened {
     if (hasChanged(parts.files, files)) parts.files.replaceChildren(...files.map(fileRow));
     if (!hasChanged(parts.family, [parent, children])) return;
     parts.family.hidden = !parent && !children.length;
-    this.#showFilms(parts.parent, parent ? [parent] : []);
-    this.#showFilms(parts.children, children);
+    this.#showCards(parts.parent, parent ? [parent] : []);
+    this.#showCards(parts.children, children);
   }
 
-  #showFilms(group, cards) {
+  #showCards(group, cards) {
     group.hidden = !cards.length;
-    group.querySelector('ul').replaceChildren(...cards.map((data) => new Film(data, (words) => this.tell(words)).element));
+    group.querySelector('ul').replaceChildren(...cards.map((data) => new Card(data, (words) => this.report(words)).element));
   }
 }

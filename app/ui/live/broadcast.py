@@ -40,13 +40,13 @@ class _Watch:
     def __init__(self, service: JobService) -> None:
         self._service = service
         self.latest: Update | None = None
-        self.said, self.is_wanted = time.monotonic(), True
+        self.reported, self.is_wanted = time.monotonic(), True
         self.thread = threading.Thread(target=self._run, name="live-view", daemon=True)
         self.thread.start()
 
     @property
     def is_well(self) -> bool:
-        return self.thread.is_alive() and time.monotonic() - self.said < _HUNG_SECONDS
+        return self.thread.is_alive() and time.monotonic() - self.reported < _HUNG_SECONDS
 
     def _run(self) -> None:
         presenter = Presenter(self._service)
@@ -61,7 +61,7 @@ class _Watch:
                 "models": ADDED_MODELS.revision,
             }  # fmt: skip
             self.latest = Update(shown, seen.open_jobs)
-            self.said = time.monotonic()
+            self.reported = time.monotonic()
 
 
 class Broadcast:

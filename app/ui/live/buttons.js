@@ -12,7 +12,7 @@ export class JobButtons {
   #job = '';
   #asked = new Map(); // the requests for the job that no scene has confirmed yet
 
-  /** `resumed` is called when a person resumes a job. */
+  /** `resumed` is called when a user resumes a job. */
   constructor(box, resumed) {
     const find = (selector) => box.querySelector(selector);
     this.#parts = { resume: find('.lt-resume'), pause: find('.lt-pause'), stop: find('.lt-stop') };

@@ -4,7 +4,7 @@
 // the next one is made; an announcement beside it leads to that one.
 import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
-import { tellJobs } from '../jobs.js';
+import { reportJobs } from '../jobs.js';
 import { JobButtons } from './buttons.js';
 import { bringStage, Line } from './line.js';
 import { Log } from './log.js';
@@ -33,7 +33,7 @@ const comesAfter = (scene, other) => isOpen(scene) || scene.job > other.job;
 
 let live = null; // the view of this page
 
-/** Give the stage to the job that a person is about to start, unless another one is being made. */
+/** Give the stage to the job that a user is about to start, unless another one is being made. */
 export const expectStage = () => live?.expect();
 
 /** Bring the stage into view after a start, unless it was refused. */
@@ -45,7 +45,7 @@ export function showStage() {
 /** Show the job that is being made. */
 export const watchRunning = () => live.follow();
 
-/** Show a job of any age on the stage, until the person moves on. */
+/** Show a job of any age on the stage, until the user moves on. */
 export const openOnStage = async (job) => live.open(await call('jobs_scene', job));
 
 /** The view of the running job, or else of the last one. */
@@ -63,7 +63,7 @@ class Live {
   #shown = null; // the scene on the stage
   #stays = false; // whether that is one that has ended, while the server sends another
   #asked = ''; // the job whose last scene has been requested
-  #isExpecting = false; // whether a person has started a job that is not shown yet
+  #isExpecting = false; // whether a user has started a job that is not shown yet
   #watched = false; // whether this page was open when the job on the stage ended
 
   constructor(view, subscribe) {
@@ -91,7 +91,7 @@ class Live {
       this.#showOnStage(scene);
     }
     document.title = this.#title(scene);
-    tellJobs(scene);
+    reportJobs(scene);
     this.#view.dataset.beat = scene.beat; // shows that an update has arrived
   }
 
@@ -136,7 +136,7 @@ class Live {
     return this.#watched && !scene.failure ? `${ENDS[scene.state].sentence}.` : '';
   }
 
-  /** Show a job until the person moves on. */
+  /** Show a job until the user moves on. */
   open(scene) {
     this.#watched = true;
     this.#stays = scene.job !== this.#now?.job;

@@ -31,7 +31,7 @@ export const nextWords = (scene) => (scene.state === 'running' || scene.state ==
 export class Next {
   #box;
 
-  /** `follow` is called when the person wants to see what is announced. */
+  /** `follow` is called when the user wants to see what is announced. */
   constructor(box, follow) {
     this.#box = box;
     box.querySelector('button').addEventListener('click', follow);

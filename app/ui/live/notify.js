@@ -29,7 +29,7 @@ export function prepareNotify(button) {
   });
 }
 
-/** Notify the person, if that was asked for. */
+/** Notify the user, if that was asked for. */
 export function notify(title, prompt, job) {
   if (!canNotify() || !isOn()) return;
   const note = new Notification(title, { body: prompt.slice(0, MOST_PROMPT), tag: job });

@@ -8,7 +8,7 @@ from functools import cache
 from app.jobs.service import JobService
 from app.report_text import report_text
 from app.ui.live import scene
-from app.ui.live.job import LiveJob
+from app.ui.live.progress import LiveJob
 from app.ui.live.watch import Scene, size_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo, find_model

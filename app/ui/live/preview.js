@@ -1,4 +1,4 @@
-// The rough preview of the section that is being made. The person may enlarge it or hide it for good.
+// The rough preview of the section that is being made. The user may enlarge it or hide it for good.
 import { hasChanged, make, reducedMotion, setText } from '../elements.js';
 import { keep, recall } from '../storage.js';
 

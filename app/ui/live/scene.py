@@ -15,8 +15,8 @@ from urllib.parse import quote
 from app.jobs.job import Job
 from app.ui.errors import page_words
 from app.ui.live import words
-from app.ui.live.job import Cell, LiveJob
 from app.ui.live.memory_record import memory_of
+from app.ui.live.progress import Cell, LiveJob
 from app.ui.live.watch import Scene
 from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.families.packing import FPS
@@ -80,9 +80,9 @@ def show(
         "state": live.state,
         "beat": round(now, 1),
         "prompt": live.job.request.prompt,
-        "headline": words.headline(live, scene.jobs_first, scene.wishes, held=scene.held),
-        "wishes": sorted(scene.wishes),
-        "remark": words.remark(live, scene.wishes),
+        "headline": words.headline(live, scene.jobs_first, scene.commands, held=scene.held),
+        "wishes": sorted(scene.commands),
+        "remark": words.remark(live, scene.commands),
         "section": live.section,
         "sections": live.sections,
         "sectionsDone": live.sections_done,

@@ -14,7 +14,7 @@ from app.ui.form import markup as view
 from app.ui.form.controls import RequestForm
 from app.ui.live.broadcast import Broadcast
 from app.ui.scripts import on_load
-from app.ui.waiting import Limiter, Slot, hears
+from app.ui.waiting import Limiter, Slot, is_listening
 
 # A further page takes the place of the one opened first, which subscribes again after a while.
 MOST_PAGES = 100
@@ -26,7 +26,7 @@ def connect_updates(page: gr.Blocks, service: JobService, result: LiveResult, re
     broadcast, room = Broadcast(service), Limiter(MOST_PAGES, newcomer_goes=False)
 
     async def updates(asked: gr.Request) -> AsyncGenerator[tuple[Any, ...], None]:
-        with room.place(lambda: hears(page, asked, behind=_MESSAGES_BEHIND)) as place:
+        with room.place(lambda: is_listening(page, asked, behind=_MESSAGES_BEHIND)) as place:
             async with aclosing(subscribe(broadcast, place)) as changes:
                 async for change in changes:
                     yield change

@@ -69,8 +69,8 @@ export class Videos {
   constructor([top, under], onSwap, onChange) {
     [this.#top, this.#under, this.#onSwap] = [top, under, onSwap];
     for (const video of [top, under]) {
-      const tell = () => { if (video === this.#top && this.hasVideo) onChange(); };
-      for (const name of EVENTS) video.addEventListener(name, tell);
+      const report = () => { if (video === this.#top && this.hasVideo) onChange(); };
+      for (const name of EVENTS) video.addEventListener(name, report);
     }
     const tick = () => {
       if (this.hasVideo && !this.#top.paused) onChange();

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from app.jobs.job import Job, NoSuchJob
 from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
-from app.jobs.storage.wishes import Wish
-from app.ui.live.job import LiveJob
+from app.jobs.storage.commands import Command
+from app.ui.live.progress import LiveJob
 from diffusers_helper.conditions.picture import size_of as picture_size
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.buckets import nearest_bucket
@@ -30,7 +30,7 @@ class Scene:
         live: The job that is shown, if any.
         running: The job that is being made.
         waiting: The jobs that come after it, oldest first.
-        wishes: The unfulfilled wishes of persons for the shown job, if it is being made.
+        commands: The commands of users for the shown job, if it is being made.
         jobs_first: The number of jobs before the shown one.
         held: Whether the whole queue is paused.
     """
@@ -38,7 +38,7 @@ class Scene:
     live: LiveJob | None
     running: Job | None
     waiting: tuple[Job, ...]
-    wishes: frozenset[Wish] = frozenset()
+    commands: frozenset[Command] = frozenset()
     jobs_first: int = 0
     held: bool = False
 
@@ -62,7 +62,7 @@ def watch(service: JobService) -> Iterator[Scene]:
                 pace = None if job.is_over else paces.pace(job.request.model)
                 live = LiveJob(job, pace, *size_of(job))
                 yield from _watch_job(service, live)
-            except NoSuchJob:  # a person removed it
+            except NoSuchJob:  # a user removed it
                 live = None
             except LongtakeError:  # the service was stopped, and the server ends with it
                 return
@@ -78,9 +78,9 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
                 continue  # the change comes with the next event, or with the pause after it
         live.job = service.job(live.job.id)
         running, waiting = service.open_jobs()
-        wishes = _wishes(service, live.job.id) if live.state == "running" else frozenset[Wish]()
+        commands = _commands(service, live.job.id) if live.state == "running" else frozenset[Command]()
         first = service.queue_position(live.job.id) if live.state == "queued" else 0
-        yield Scene(live, running, waiting, wishes, first, live.state == "queued" and service.queue.is_held)
+        yield Scene(live, running, waiting, commands, first, live.state == "queued" and service.queue.is_held)
         shown = time.monotonic()
         if live.job.state in ("queued", "interrupted", "paused") and running is not None:
             return
@@ -88,10 +88,10 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
     yield Scene(live, *service.open_jobs())
 
 
-def _wishes(service: JobService, job_id: str) -> frozenset[Wish]:
-    wishes = frozenset(service.wishes(job_id))
-    ending: frozenset[Wish] = frozenset({"cancel"})
-    return wishes | ending if service.is_ending(job_id) else wishes
+def _commands(service: JobService, job_id: str) -> frozenset[Command]:
+    commands = frozenset(service.commands(job_id))
+    ending: frozenset[Command] = frozenset({"cancel"})
+    return commands | ending if service.is_ending(job_id) else commands
 
 
 def _newest(service: JobService, live: LiveJob | None) -> Job | None:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 
-from app.jobs.storage.wishes import Wish
-from app.ui.live.job import LiveJob
+from app.jobs.storage.commands import Command
+from app.ui.live.progress import LiveJob
 from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.families.packing import FPS
 from diffusers_helper.models.registry import ModelInfo
@@ -18,22 +18,24 @@ _OVER = {
     "finished": "Finished", "cancelled": "Ended", "failed": "Failed", "interrupted": "Interrupted",
     "waiting": "Waiting for the disk or the folder", "paused": "Paused",
 }  # fmt: skip
-_STOPS: dict[Wish, str] = {"cancel": "Ending", "pause": "Pausing"}
+_STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
-def headline(live: LiveJob, jobs_first: int, wishes: Collection[Wish] = (), *, held: bool = False) -> str:
+def headline(
+    live: LiveJob, jobs_first: int, commands: Collection[Command] = (), *, held: bool = False
+) -> str:
     """Return what happens now, or how the job ended.
 
     Args:
         live: The job.
         jobs_first: The number of jobs that come before a waiting one.
-        wishes: The wishes of persons for a job that is being made.
+        commands: The commands of users for a job that is being made.
         held: Whether the whole queue is paused.
     """
     if live.job.state in _OVER:
         return _OVER[live.job.state]
-    for wish, word in _STOPS.items():
-        if wish in wishes:
+    for command, word in _STOPS.items():
+        if command in commands:
             return f"{word}: {_at_hand(live)} is finished first"
     if live.job.state == "queued" and held:
         return "Waiting until the queue is resumed"
@@ -67,7 +69,7 @@ def doing(live: LiveJob) -> str:
 
 
 def _at_hand(live: LiveJob) -> str:
-    """Return a phrase for the work that is finished before a job ends or pauses at a person's request."""
+    """Return a phrase for the work that is finished before a job ends or pauses at a user's request."""
     at_hand: dict[Stage | None, str] = {
         "decode": "the part being decoded", "write": "the section being written",
         "sample": "the step being computed",
@@ -75,13 +77,13 @@ def _at_hand(live: LiveJob) -> str:
     return at_hand.get(live.stage, "the current work")
 
 
-def remark(live: LiveJob, wishes: Collection[Wish] = ()) -> str:
+def remark(live: LiveJob, commands: Collection[Command] = ()) -> str:
     """Return the short text beside the headline."""
     if live.job.waits:
         return f"{live.job.message} {live.job.remedy}".strip()
     if live.state == "queued":
         return "It starts by itself; you may close this tab."
-    if "stop_after_section" in wishes:
+    if "stop_after_section" in commands:
         return "It ends after the current section."
     if live.state in ("waiting", "paused", "interrupted"):
         return f"{live.job.message} {live.job.remedy}"

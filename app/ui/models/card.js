@@ -148,7 +148,7 @@ export class Card {
     this.#showProblem();
     this.#showChecked(model);
     this.#showActions(model);
-    if (before && before !== model.state) this.#models.tell(`${model.title}: ${STATES[model.state]}.`);
+    if (before && before !== model.state) this.#models.report(`${model.title}: ${STATES[model.state]}.`);
   }
 
   #showProgress({ state, title, progress }) {

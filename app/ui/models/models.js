@@ -1,7 +1,7 @@
 // The Models tab: a card for each model, kept up to date while something happens to one of them.
 import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
-import { queueNow, whenJobsAreTold } from '../jobs.js';
+import { queueNow, onJobsReported } from '../jobs.js';
 import { place, whenShown } from '../tabs.js';
 import { ACTIVE, Card } from './card.js';
 import { OwnFiles } from './own.js';
@@ -25,7 +25,7 @@ class Models {
     const find = (selector) => section.querySelector(selector);
     this.#parts = {
       section, list: find('.lt-model-cards'), say: find('.lt-models-say'),
-      problem: find('.lt-models-problem'), told: find('.lt-models-told'),
+      problem: find('.lt-models-problem'), reported: find('.lt-models-reported'),
     };
     this.#own = new OwnFiles(find('.lt-own'), (name) => {
       this.#wanted = name;
@@ -36,7 +36,7 @@ class Models {
       this.load();
       this.#own.load();
     });
-    whenJobsAreTold(() => {
+    onJobsReported(() => {
       if (this.#isShown && revisionNow() !== this.#revision) this.load();
     });
     document.addEventListener('visibilitychange', () => { if (this.#isShown) this.load(); });
@@ -45,7 +45,7 @@ class Models {
   get #isShown() { return place()[0] === 'models' && !document.hidden; }
 
   /** Say something to screen readers. */
-  tell(words) { setText(this.#parts.told, words); }
+  report(words) { setText(this.#parts.reported, words); }
 
   /** Ask the server for all models, and again soon if something happens to one of them. */
   async load() {

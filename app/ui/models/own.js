@@ -1,4 +1,4 @@
-// The person's own files below the models: what each of them is, and the form that makes a model of some of them.
+// The user's own files below the models: what each of them is, and the form that makes a model of some of them.
 import { call } from '../calls/call.js';
 import { hasChanged, make, setText } from '../elements.js';
 import { named } from './parts.js';
@@ -64,22 +64,22 @@ export class OwnFiles {
   #name = make('input', { type: 'text', maxLength: MOST_LETTERS, autocomplete: 'off', spellcheck: false });
   #base = make('select', {});
   #add = make('button', { type: 'submit', className: 'lt-first', textContent: 'Add model' });
-  #told = make('p', { className: 'lt-own-told' });
+  #reported = make('p', { className: 'lt-own-reported' });
   #form;
-  #isNamed = false; // whether the person has written a name
+  #isNamed = false; // whether the user has written a name
   #asked = 0; // the number of the last request, since only the last answer counts
 
   constructor(section, added) {
     this.#section = section;
     this.#added = added;
-    this.#told.setAttribute('role', 'status');
+    this.#reported.setAttribute('role', 'status');
     this.#list.setAttribute('aria-label', 'Your own files');
     const again = make('button', { type: 'button', textContent: 'Look again', ariaLabel: 'Look again for your own files' });
     again.addEventListener('click', () => this.load());
     this.#form = make(
       'form', { className: 'lt-own-form', hidden: true },
       make('label', {}, 'Name', this.#name), make('label', {}, 'All other parts from', this.#base),
-      make('div', { className: 'lt-model-actions' }, this.#add), this.#told,
+      make('div', { className: 'lt-model-actions' }, this.#add), this.#reported,
     );
     this.#form.addEventListener('submit', (event) => {
       event.preventDefault();
@@ -140,7 +140,7 @@ export class OwnFiles {
     if (former) former.box.checked = false;
     const chosen = this.#chosen;
     this.#form.hidden = !chosen.length;
-    setText(this.#told, former ? `${name} replaces ${former.file.name}, since a model has one file for each part.` : '');
+    setText(this.#reported, former ? `${name} replaces ${former.file.name}, since a model has one file for each part.` : '');
     if (this.#isNamed || !chosen.length) return;
     const first = chosen.find(({ file }) => file.part === 'transformer') ?? chosen[0];
     this.#name.value = first.file.model;
@@ -157,7 +157,7 @@ export class OwnFiles {
     const name = this.#name.value.trim();
     const parts = Object.fromEntries(this.#chosen.map(({ file }) => [file.part, file.name]));
     this.#isBusy = true;
-    setText(this.#told, 'The names and shapes of all tensors are being checked, which takes some seconds…');
+    setText(this.#reported, 'The names and shapes of all tensors are being checked, which takes some seconds…');
     try {
       await call('models_add', name, parts, this.#base.value);
       await this.#added(name); // the focus moves to the new card before the form goes
@@ -165,10 +165,10 @@ export class OwnFiles {
       this.#isNamed = false;
       this.#base.value = '';
       this.#form.hidden = true;
-      setText(this.#told, '');
+      setText(this.#reported, '');
       this.load(); // the next names to suggest
     } catch (error) {
-      setText(this.#told, error.message);
+      setText(this.#reported, error.message);
     } finally {
       this.#isBusy = false;
     }

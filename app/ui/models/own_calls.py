@@ -1,4 +1,4 @@
-"""The endpoints of a person's own files, apart from the others, since they may take seconds."""
+"""The endpoints of a user's own files, apart from the others, since they may take seconds."""
 
 from __future__ import annotations
 

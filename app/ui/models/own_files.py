@@ -1,4 +1,4 @@
-"""The weights in a person's own folder, which the page inspects and adds, and knows by name alone."""
+"""The weights in a user's own folder, which the page inspects and adds, and knows by name alone."""
 
 from __future__ import annotations
 

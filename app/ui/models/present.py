@@ -18,7 +18,7 @@ from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
-from diffusers_helper.models.installed import Holding, holdings, plan_removal
+from diffusers_helper.models.installed import InstalledPart, installed_parts, plan_removal
 from diffusers_helper.models.registry import ModelInfo, model_names
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards import CARDS_GB, CardPlan, plans_by_card, plans_by_format
@@ -59,7 +59,7 @@ class ModelPresenter:
             InputError: If the page does not offer it.
         """
         info = self._catalogue.info(name)
-        parts = holdings(info)
+        parts = installed_parts(info)
         here, missing = sum(one.here_bytes for one in parts), sum(one.missing_bytes for one in parts)
         is_hub, is_added = info.folder is None, ADDED_MODELS.find(name) is not None
         progress = self._service.downloads.progress(name)
@@ -103,15 +103,15 @@ class ModelPresenter:
             return [" ".join(page_error(error))]
         least = gb_text(plan.job.smallest_cap_bytes, up=True)
         where = "main memory" if planner.profile.machine.kind == "cpu" else "device memory"
-        said = [f"A video needs at least {least} GB of {where}; the cap of this machine is {cap} GB."]
-        said += limit_notes(plan.job, planner.profile)
+        reported = [f"A video needs at least {least} GB of {where}; the cap of this machine is {cap} GB."]
+        reported += limit_notes(plan.job, planner.profile)
         if plan.waiting_bytes:
             free = host_memory().available
-            said.append(
+            reported.append(
                 f"{gb_text(plan.waiting_bytes)} GB of its weights are streamed in each step and should fit "
                 f"into main memory, of which {gb_text(free)} GB are free."
             )
-        return said
+        return reported
 
     def _time(self, name: str, info: ModelInfo) -> str:
         pace = self._paces.pace(self._catalogue.key(name))
@@ -202,7 +202,7 @@ def _size_words(here: int, missing: int, *, complete: bool) -> str:
     return f"{size_text(here)} on this machine, about {gb_text(missing)} GB to download"
 
 
-def _part(one: Holding) -> dict[str, Any]:
+def _part(one: InstalledPart) -> dict[str, Any]:
     state = "complete" if one.is_complete else "incomplete" if one.here_bytes else "missing"
     size = size_text(one.here_bytes or one.missing_bytes)
     return {

@@ -2,7 +2,7 @@
 import { call } from '../calls/call.js';
 import { hasChanged, setText } from '../elements.js';
 import { editJob } from '../form/editing.js';
-import { queueNow, sceneNow, whenJobsAreTold } from '../jobs.js';
+import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { watchRunning } from '../live/live.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { about } from '../text.js';
@@ -30,7 +30,7 @@ class Queue {
     const find = (selector) => section.querySelector(selector);
     this.#parts = {
       section, list: find('.lt-rows'), say: find('.lt-queue-say'), hold: find('.lt-queue-hold'),
-      empty: find('.lt-queue-empty'), problem: find('.lt-queue-problem'), told: find('.lt-queue-told'),
+      empty: find('.lt-queue-empty'), problem: find('.lt-queue-problem'), reported: find('.lt-queue-reported'),
     };
     this.#mover = new Mover(this.#parts.list, this);
     this.#undo = new Undo(find('.lt-undo'), (jobs) => this.change(() => call('jobs_restore', jobs)));
@@ -40,7 +40,7 @@ class Queue {
     document.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeMenus(null); });
     window.addEventListener('scroll', () => requestAnimationFrame(() => this.#scrolled()), { passive: true });
     window.addEventListener('resize', () => requestAnimationFrame(() => this.#scrolled()));
-    whenJobsAreTold(() => this.#hear());
+    onJobsReported(() => this.#hear());
     whenShown('queue', () => this.load());
   }
 
@@ -56,7 +56,7 @@ class Queue {
 
   rowHeight() { return parseFloat(getComputedStyle(this.#parts.list).getPropertyValue('--row')); }
 
-  tell(words) { setText(this.#parts.told, words); }
+  report(words) { setText(this.#parts.reported, words); }
 
   /** Ask the server for the rows near the window. */
   async load() {
@@ -93,7 +93,7 @@ class Queue {
     const isFirst = after === undefined ? this.first === 0 : isMade(after);
     this.#data = { ...this.#data, jobs: [...others.slice(0, to), job, ...others.slice(to)] };
     this.draw();
-    this.tell(`${title(job)} is now number ${this.first + to + 1} of ${this.#data.total}.`);
+    this.report(`${title(job)} is now number ${this.first + to + 1} of ${this.#data.total}.`);
     return this.change(() => call('jobs_reorder', job.id, before?.id ?? '', before ? '' : after?.id ?? '', isFirst));
   }
 
@@ -101,7 +101,7 @@ class Queue {
   step(job, by) {
     const from = this.jobs.findIndex((one) => one.id === job.id);
     const to = from + by;
-    if (from < 0 || !this.jobs[to] || !isMovable(this.jobs[to])) this.tell(`${title(job)} cannot be moved further.`);
+    if (from < 0 || !this.jobs[to] || !isMovable(this.jobs[to])) this.report(`${title(job)} cannot be moved further.`);
     else this.move(job, to);
   }
 
@@ -125,7 +125,7 @@ class Queue {
       this.#data = { ...this.#data, jobs: [...made, job, ...others.slice(made.length)] };
       this.draw();
     }
-    this.tell(`${title(job)} is now the ${end === 'first' ? 'next one' : 'last one'}.`);
+    this.report(`${title(job)} is now the ${end === 'first' ? 'next one' : 'last one'}.`);
     return this.change(() => call('jobs_reorder', job.id, '', '', end === 'first'));
   }
 
@@ -267,7 +267,7 @@ class Queue {
       stop: () => this.#end(job, 'stop_after_section'),
       cancel: () => this.#end(job, 'cancel'),
       duplicate: () => this.change(() => call('jobs_duplicate', job.id, {}))
-        .then(() => this.tell(`A copy of ${title(job)} is at the end of the queue.`)),
+        .then(() => this.report(`A copy of ${title(job)} is at the end of the queue.`)),
       remove: () => {
         this.#assumeAway(job);
         this.change(async () => {

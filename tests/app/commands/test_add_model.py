@@ -1,4 +1,4 @@
-"""Tests of `models add` with files of a person's own, and of what the other commands make of such a model."""
+"""Tests of `models add` with files of a user's own, and of what the other commands make of such a model."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_a_model_is_added_used_and_forgotten(
 ) -> None:
     before = file.read_bytes()
     assert main(["models", "add", "mine", "--base", "demo", "--transformer", str(file), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["parts"]["transformer"]["path"] == str(file)
-    assert told["parts"]["transformer"]["inspection"]["key_style"] == "original"
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["parts"]["transformer"]["path"] == str(file)
+    assert reported["parts"]["transformer"]["inspection"]["key_style"] == "original"
     assert json.loads(data.read_text(encoding="utf-8"))["models"][0]["base"] == "demo"
     assert model_names()[-1] == "mine"
     info = find_model("mine")
@@ -104,7 +104,7 @@ def _config(part: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         (PAGE.encode(), "mine.safetensors is a web page"),
         (POINTER.encode(), "mine.safetensors is a Git LFS pointer"),
@@ -112,10 +112,10 @@ def _config(part: str) -> dict[str, Any]:
     ],
 )
 def test_files_that_are_no_weights(
-    content: bytes, told: str, file: Path, data: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, reported: str, file: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_bytes(content)
-    assert refused(file, capsys).startswith(f"The transformer cannot be used: {told}")
+    assert refused(file, capsys).startswith(f"The transformer cannot be used: {reported}")
     assert not data.exists()
 
 
@@ -232,11 +232,12 @@ def test_the_weights_of_another_width_or_depth(
 ) -> None:
     base = ["models", "add", "mine", "--base", "framepack-i2v", "--transformer", str(file)]
     assert main(base) == 2
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     assert (
-        "mine.safetensors contains single_blocks.0.linear1.bias with 1232 rows, where the model has" in told
+        "mine.safetensors contains single_blocks.0.linear1.bias with 1232 rows, where the model has"
+        in reported
     )
-    assert "choose a file for this model. Nothing was added." in told
+    assert "choose a file for this model. Nothing was added." in reported
     write_safetensors(file, {name: tensor.reshape(-1)[0] for name, tensor in original_names(weights).items()})
     assert "as a single number; use another file." in refused(file, capsys)
     deeper = {
@@ -256,7 +257,7 @@ def test_the_weights_of_another_width_or_depth(
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "told"),
+    ("part", "change", "reported"),
     [
         ("transformer", {"text_embed_dim": 128}, "text_encoder gives 64 values per token; expected 128."),
         ("vae", {"latent_channels": 8}, "vae gives latents of 8 channels; expected 16."),
@@ -266,7 +267,7 @@ def test_the_weights_of_another_width_or_depth(
 def test_a_folder_whose_sizes_do_not_match_the_other_parts(
     part: str,
     change: dict[str, int],
-    told: str,
+    reported: str,
     data: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -277,5 +278,7 @@ def test_a_folder_whose_sizes_do_not_match_the_other_parts(
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     tensors = {name: torch.zeros(one.shape) for name, one in empty_network(part, config).state_dict().items()}
     write_safetensors(folder / "model.safetensors", tensors)
-    assert f"The parts of model mine do not match: {told}" in refused(folder, capsys, part.replace("_", "-"))
+    assert f"The parts of model mine do not match: {reported}" in refused(
+        folder, capsys, part.replace("_", "-")
+    )
     assert not data.exists()

@@ -17,7 +17,7 @@ from app.cli import main
 from app.jobs.service import JobService
 from diffusers_helper import __version__
 from diffusers_helper.request import SETTINGS
-from tests.support.jobs import PATIENCE, processes_in_group, wait_until
+from tests.support.jobs import TIMEOUT, processes_in_group, wait_until
 from tests.support.program import Program, answer, check_contract, stream, until
 
 
@@ -49,7 +49,7 @@ def test_json_lines_come_one_by_one_as_things_happen(program: Program) -> None:
     assert until(process, "step_done", 2)["step"] == 2
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 130
+    assert process.wait(TIMEOUT) == 130
 
 
 @pytest.mark.parametrize("place", [[], ["--in-process"]])
@@ -183,10 +183,10 @@ def test_a_failed_job_ends_with_its_event_and_a_sentence(program: Program, fault
     assert video.read_bytes() == b"video of 37 frames"
     report = program.outputs / video.relative_to(program.outputs).parts[0] / "report.txt"
     assert err.splitlines()[-1].endswith(str(report))
-    told = report.read_text(encoding="utf-8")
-    assert event["message"] in told
-    assert "Last " in told
-    assert str(program.outputs) not in told
+    reported = report.read_text(encoding="utf-8")
+    assert event["message"] in reported
+    assert "Last " in reported
+    assert str(program.outputs) not in reported
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_ctrl_c_cancels_and_leaves_nothing_behind(
     process = program.start("generate", "--json", script=f"sections=2 steps=2 at=3 fault={fault}")
     job = until(process, "step_done", 3)["job"]
     (os.killpg if whole_group else os.kill)(process.pid, number)
-    out, _ = process.communicate(timeout=PATIENCE)
+    out, _ = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
     assert not processes_in_group(process.pid)
     end = json.loads(out.splitlines()[-1])
@@ -228,7 +228,7 @@ def test_a_shutdown_interrupts_and_the_job_can_go_on(
     process = program.start("generate", "--json", script=script)
     job = until(process, "step_done", 3)["job"]
     (os.killpg if whole_group else os.kill)(process.pid, number)
-    _, err = process.communicate(timeout=PATIENCE)
+    _, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 128 + number
     assert not processes_in_group(process.pid)
     assert f"generate --resume {job} --outputs {program.outputs}" in err.decode()
@@ -250,7 +250,7 @@ def test_a_job_that_failed_or_was_cancelled_goes_on(program: Program, fault: str
     job = until(process, "section_finished")["job"]
     if fault == "wait":
         process.send_signal(signal.SIGINT)
-    process.wait(PATIENCE)
+    process.wait(TIMEOUT)
     assert JobService(program.outputs).job(job).state == {"error": "failed", "wait": "cancelled"}[fault]
     resume = ("generate", "--resume", job, "--out", str(program.outputs))
     code, out, err = program.run(*resume)
@@ -286,12 +286,12 @@ def test_a_second_command_follows_the_first_and_then_makes_its_own_job(program: 
     third = program.start("generate", "--json", "--resume", job, "--out", str(program.outputs))
     wait_until(lambda: b"follows" in stream(third.stderr).readline())
     third.send_signal(signal.SIGINT)
-    out, _ = third.communicate(timeout=PATIENCE)
+    out, _ = third.communicate(timeout=TIMEOUT)
     assert third.returncode == 130
     assert json.loads(out.splitlines()[-1])["event"] == "cancelled"
-    assert first.wait(PATIENCE) == 130
+    assert first.wait(TIMEOUT) == 130
     assert any("This one makes the job now" in line for line in lines)
-    assert second.wait(PATIENCE) == 0
+    assert second.wait(TIMEOUT) == 0
     assert Path(stream(second.stdout).read().decode().strip()).read_bytes() == b"video of 73 frames"
 
 
@@ -303,7 +303,7 @@ def test_a_signal_cancels_in_process_too(program: Program, fault: str) -> None:
     while b"Section 1" not in err.readline():
         pass
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=PATIENCE)
+    out, _ = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
     assert Path(out.decode().splitlines()[-1]).read_bytes() == b"video of 37 frames"
 
@@ -324,7 +324,7 @@ def test_a_second_interrupt_quits_at_once(program: Program) -> None:
     # Two pending signals count as one, so wait for the thread that the first one starts.
     wait_until(lambda: len(list(tasks.iterdir())) > before)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=PATIENCE)
+    out, _ = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
     assert json.loads(out.splitlines()[-1])["event"] == "cancelled"
     wait_until(lambda: not processes_in_group(process.pid))
@@ -338,7 +338,7 @@ def test_a_reader_that_leaves_ends_the_program_quietly(program: Program) -> None
     stream(process.stdout).close()
     job = next(path for path in program.outputs.iterdir() if path.name[0] != ".")
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 130
+    assert process.wait(TIMEOUT) == 130
     assert b"Traceback" not in stream(process.stderr).read()
     assert json.loads((job / "events.jsonl").read_text().splitlines()[-1])["event"] == "cancelled"
 
@@ -351,7 +351,7 @@ def test_an_output_without_room_ends_the_program_with_a_sentence(
 ) -> None:
     with open("/dev/full", "wb") as full:
         process = program.start("generate", *shape, script=f"sections=1 steps=2 {fault}", stdout=full)
-        _, err = process.communicate(timeout=PATIENCE)
+        _, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 1
     assert err.decode().endswith(
         "Standard output cannot be written (No space left on device); expected a terminal, a pipe or a file. "
@@ -364,7 +364,7 @@ def test_an_output_without_room_ends_the_program_with_a_sentence(
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_a_closed_standard_stream_is_an_empty_one(program: Program, closed: int) -> None:
     process = program.start("generate", script="sections=1 steps=1", closed=closed)
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, err
     (job,) = (path for path in program.outputs.iterdir() if path.name[0] != ".")
     assert (job / "video.mp4").read_bytes() == b"video of 37 frames"
@@ -384,7 +384,7 @@ def test_a_terminal_gets_a_bar_with_the_time_left(program: Program) -> None:
     ):
         while part := terminal.read(4096):
             shown += part
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(TIMEOUT) == 0
     assert b"8/8" in shown
     assert b"denoising" in shown
 

@@ -77,8 +77,8 @@ def test_versions_are_checked(
 ) -> None:
     (comfyui / "comfyui_version.py").write_text(f'__version__ = "{version}"\n')
     assert main(["install-comfyui-nodes", str(comfyui)]) == code
-    told = capsys.readouterr()
-    assert words in told.out + told.err
+    reported = capsys.readouterr()
+    assert words in reported.out + reported.err
     assert (comfyui / "custom_nodes" / SHIM).exists() == (code == 0)
 
 
@@ -88,10 +88,10 @@ def test_packages_are_checked_with_comfyuis_python(comfyui: Path, capsys: pytest
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # without installed packages
     python.chmod(0o755)
     assert main(["install-comfyui-nodes", str(comfyui)]) == 2
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     for name, bounds in NEEDED.items():
-        assert f"it lacks {name}" in told
-        assert f"{name}{bounds}" in told
+        assert f"it lacks {name}" in reported
+        assert f"{name}{bounds}" in reported
     assert main(["install-comfyui-nodes", str(comfyui), "--python", sys.executable]) == 0
     assert "was not found" not in capsys.readouterr().out
     assert main(["install-comfyui-nodes", str(comfyui), "--python", str(comfyui / "no")]) == 2
@@ -109,10 +109,10 @@ def test_versions_of_packages_are_checked(
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{site}" exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     assert main(["install-comfyui-nodes", str(comfyui), "--python", str(python)]) == 2
-    told = capsys.readouterr().err
-    assert "it has diffusers 0.43.0, where >=0.42.1,<0.43 is expected; it has transformers 4.57.1" in told
-    assert "accelerate" not in told
-    assert "-m pip install 'diffusers>=0.42.1,<0.43' 'transformers>=5.0,<6'" in told
+    reported = capsys.readouterr().err
+    assert "it has diffusers 0.43.0, where >=0.42.1,<0.43 is expected; it has transformers 4.57.1" in reported
+    assert "accelerate" not in reported
+    assert "-m pip install 'diffusers>=0.42.1,<0.43' 'transformers>=5.0,<6'" in reported
     assert not (comfyui / "custom_nodes" / SHIM).exists()
 
 

@@ -115,9 +115,9 @@ def test_a_file_of_ones_own_gives_the_pixels_of_the_setting(
 def test_a_copy_is_a_model_with_its_origin_and_is_written_once(
     convert: Convert, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = convert("demo", "int8")
+    reported = convert("demo", "int8")
     folder = data / "models" / "demo-int8"
-    assert told == {
+    assert reported == {
         "model": "demo-int8", "state": "converted", "folder": str(folder),
         "bytes": (folder / WEIGHTS).stat().st_size,
     }  # fmt: skip
@@ -141,7 +141,7 @@ def test_a_copy_is_a_model_with_its_origin_and_is_written_once(
         assert ((found * scale - exact).abs() <= 0.501 * scale).all()
         assert torch.equal(copy.get_tensor("proj_out.weight"), whole.get_tensor("proj_out.weight"))
     before = (folder / WEIGHTS).stat()
-    assert convert("demo", "int8") == told | {"state": "already converted"}
+    assert convert("demo", "int8") == reported | {"state": "already converted"}
     assert (folder / WEIGHTS).stat() == before
     assert model_names()[-1] == "demo-int8"
     assert main(["models", "list", "demo-int8"]) == 0
@@ -162,21 +162,21 @@ def test_a_changed_byte_of_a_copy_is_found(
 
     def verified() -> tuple[int, dict[str, Any]]:
         code = main(["models", "verify", "demo-int8", "--json"])
-        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        return code, next(one for one in told if one["part"] == "transformer")
+        reported = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return code, next(one for one in reported if one["part"] == "transformer")
 
-    code, told = verified()
-    assert (code, told["checksums"], told["problems"]) == (0, 2, [])
+    code, reported = verified()
+    assert (code, reported["checksums"], reported["problems"]) == (0, 2, [])
     whole, size = weights.read_bytes(), weights.stat().st_size
     metadata = whole.index(b'"version') + 20
     for place in (metadata, size - 1, size // 2):
         changed = bytearray(whole)
         changed[place] ^= 1
         weights.write_bytes(changed)
-        code, told = verified()
+        code, reported = verified()
         assert code == 1, place
-        assert told["problems"], place
-    assert told["problems"] == [
+        assert reported["problems"], place
+    assert reported["problems"] == [
         f"{WEIGHTS} has a wrong checksum; remove the copy and convert the model again."
     ]
     weights.write_bytes(whole)
@@ -267,11 +267,11 @@ def test_a_full_disk(
 def test_an_interruption_leaves_nothing(
     convert: Convert, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
     def press(self: Progress, done: int, total: int) -> None:
         assert (data / "models" / ".demo-int8.part" / WEIGHTS).stat().st_size == total
-        told.append((done, total))
+        reported.append((done, total))
         if done > total / 2:
             raise KeyboardInterrupt
 
@@ -282,7 +282,7 @@ def test_an_interruption_leaves_nothing(
     assert exit_code.value.code == 130
     assert "Nothing of the copy was kept" in capsys.readouterr().err
     assert not list((data / "models").iterdir())
-    assert len(told) > 2
+    assert len(reported) > 2
     assert not model_names()[3:]
     killed = data / "models" / ".demo-int8.part"
     killed.mkdir()

@@ -19,7 +19,7 @@ from app.miopen import clear_miopen_cache
 from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.planning.estimates import Calibration
-from diffusers_helper.planning.job import FORGET
+from diffusers_helper.planning.video import FORGET
 from tests.support.machines import GB, write, write_card, write_memory
 
 CPU = {
@@ -246,10 +246,10 @@ def test_doctor_and_plan_say_one_peak(
     Calibration({"decode": 1.5, "sample": 1.25}).write(local.calibration or root, "gfx1100")
     report = look(root, ROCM, model="framepack-i2v", local=local)
     assert main(["plan", "--model", "framepack-i2v"]) == 0
-    told = re.findall(r"Predicted peak ([0-9.]+) GB", capsys.readouterr().out)
+    reported = re.findall(r"Predicted peak ([0-9.]+) GB", capsys.readouterr().out)
     said = [finding.text for finding in report.findings if finding.topic == "job"]
-    assert f"peaks at {told[0]} of " in said[0]
+    assert f"peaks at {reported[0]} of " in said[0]
     assert any(text.startswith("The default cap of 4.5 GB is too small") for text in said)
     local.calibration.unlink()  # type: ignore[union-attr]
     assert main(["plan", "--model", "framepack-i2v"]) == 0
-    assert f"Predicted peak {told[0]} GB" not in capsys.readouterr().out
+    assert f"Predicted peak {reported[0]} GB" not in capsys.readouterr().out

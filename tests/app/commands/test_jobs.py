@@ -74,10 +74,10 @@ def test_a_job_is_shown_with_the_states_that_it_went_through(sharing: Sharing, c
     sharing.open(start=False).cancel(job.id)
     (shown,) = command.records("show", job.id)
     assert [state["state"] for state in shown["states"]] == ["queued", "cancelled"]
-    assert shown["states"][1]["reason"] == "A person cancelled it."
+    assert shown["states"][1]["reason"] == "A user cancelled it."
     assert command("show", job.id) == 0
     text = command.text
-    for words in (f"{job.id}: cancelled", "Prompt: a ball", "A person submitted it."):
+    for words in (f"{job.id}: cancelled", "Prompt: a ball", "A user submitted it."):
         assert words in text
 
 

@@ -68,10 +68,10 @@ def test_what_cannot_be_used_is_refused_at_once(
         {name: matrix[:64, :64].contiguous() for name, matrix in PAIR.items()}, place / "tiny.safetensors"
     )
     code = main(["generate", "--image", "picture.png", "--prompt", "a", "--lora", given])
-    said = capsys.readouterr()
-    assert (code, said.out) == (2, "")
-    assert said.err.startswith(words)
-    assert said.err.count("\n") == 1
+    reported = capsys.readouterr()
+    assert (code, reported.out) == (2, "")
+    assert reported.err.startswith(words)
+    assert reported.err.count("\n") == 1
     assert not (place / "outputs").exists()
 
 

@@ -47,10 +47,10 @@ def test_the_formats_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert " ".join(default.split()[-3:]) == "1.8 + 4.9"
     assert fewest.split()[-3:] == ["6.7", "+", "0"]
     assert main(["models", "plan", "framepack-i2v", "--formats", "--json"]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert told[0]["formats"][0] == "as stored"
-    assert [card["card_gb"] for card in told[0]["cards"]] == [8, 12, 16, 20, 24]
-    assert told[0]["cards"][-1]["default"]["disk_bytes"] > 22 * 1024**3
+    reported = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert reported[0]["formats"][0] == "as stored"
+    assert [card["card_gb"] for card in reported[0]["cards"]] == [8, 12, 16, 20, 24]
+    assert reported[0]["cards"][-1]["default"]["disk_bytes"] > 22 * 1024**3
 
 
 @pytest.mark.parametrize(

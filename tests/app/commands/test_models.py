@@ -69,12 +69,12 @@ def test_a_model_is_listed_got_verified_and_removed(
     }  # fmt: skip
     monkeypatch.setattr(downloading, "_JSON_SECONDS", 0.0)
     assert main(["models", "get", INFO.name, "--json"]) == 0
-    *told, last = lines(capsys)
+    *reported, last = lines(capsys)
     assert last == {"model": INFO.name, "state": "complete"}
-    assert {one["state"] for one in told} == {"downloading"}
-    assert all(0 <= one["done_bytes"] <= one["total_bytes"] for one in told)
+    assert {one["state"] for one in reported} == {"downloading"}
+    assert all(0 <= one["done_bytes"] <= one["total_bytes"] for one in reported)
     total = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file() and path.is_symlink())
-    assert told[-1]["done_bytes"] == told[-1]["total_bytes"] == total
+    assert reported[-1]["done_bytes"] == reported[-1]["total_bytes"] == total
     assert absence_of(INFO) is None
 
     assert main(["models", "list", "framepack-f1", "--json"]) == 0

@@ -78,10 +78,10 @@ def test_every_surface_refuses_the_same_in_the_same_words(
     outputs, recipe, batch = tmp_path / "outputs", tmp_path / "request.json", tmp_path / "batch.jsonl"
     job = JobService(outputs).submit(GenerationRequest(image=picture))
     jobs = len(list(outputs.iterdir()))
-    wish = {"image": picture, "prompt": ""}
-    recipe.write_text(GenerationRequest(**wish).to_json(), encoding="utf-8")
+    settings = {"image": picture, "prompt": ""}
+    recipe.write_text(GenerationRequest(**settings).to_json(), encoding="utf-8")
     (tmp_path / "input.png").write_bytes(Path(picture).read_bytes())
-    batch.write_text(json.dumps(wish) + "\n" + json.dumps(wish | CAP) + "\n", encoding="utf-8")
+    batch.write_text(json.dumps(settings) + "\n" + json.dumps(settings | CAP) + "\n", encoding="utf-8")
     given, cap = ["--image", picture, "--prompt", ""], ["--vram-cap-gb", "0.01"]
     sentence = refused(["plan", "--image", picture, *cap], capsys)
     assert sentence.startswith(REFUSAL)
@@ -94,11 +94,11 @@ def test_every_surface_refuses_the_same_in_the_same_words(
         where = ["--out", str(outputs)]
         assert refused([*command, *where], capsys) == sentence, command
     for extra in ([], ["--dry-run"]):
-        told = refused(["generate", "--batch", str(batch), *extra, "--out", str(outputs)], capsys)
-        assert told.startswith(f"batch.jsonl, line 2: {sentence}")
+        reported = refused(["generate", "--batch", str(batch), *extra, "--out", str(outputs)], capsys)
+        assert reported.startswith(f"batch.jsonl, line 2: {sentence}")
     assert len(list(outputs.iterdir())) == jobs
     with pytest.raises(DoesNotFit) as caught:
-        Planner().check(GenerationRequest(**wish, **CAP), find_model("demo"))
+        Planner().check(GenerationRequest(**settings, **CAP), find_model("demo"))
     assert command_words(str(caught.value.message)) in sentence
 
 

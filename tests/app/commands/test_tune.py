@@ -153,15 +153,15 @@ def test_how_long_it_takes_is_told_before_it_starts(
     """Estimate from one shape on a new card, and from earlier measurements on a known one."""
     monkeypatch.setattr(conv_probe, "expected_seconds", lambda case, rates: 50.0)
     assert run(tiny_model) == 0
-    said = capsys.readouterr().err.splitlines()
-    first = next(n for n, line in enumerate(said) if line.startswith("shape"))
-    assert said[first - 2 : first] == [
+    reported = capsys.readouterr().err.splitlines()
+    first = next(n for n, line in enumerate(reported) if line.startswith("shape"))
+    assert reported[first - 2 : first] == [
         "Measuring a few shapes first, to estimate the time for all", "5 shapes to measure: about 4 min",
     ]  # fmt: skip
     assert run(tiny_model, "--again") == 0
-    said = capsys.readouterr().err
-    assert "A few shapes first" not in said
-    assert "6 shapes to measure: about 5 min" in said
+    reported = capsys.readouterr().err
+    assert "A few shapes first" not in reported
+    assert "6 shapes to measure: about 5 min" in reported
 
 
 def test_the_estimate_follows_what_was_measured(case: ConvCase) -> None:
@@ -292,10 +292,10 @@ def test_ways_that_ended_processes_are_tried_in_a_process_of_their_own(
 ) -> None:
     """Let a way that is suspected everywhere still end the process at one shape, and work at the others."""
     for width in (20, 24, 28):
-        RouteStore(routes_folder()).add_deadly(
+        RouteStore(routes_folder()).block(
             replace(six_cases[0], shape=(1, 3, 3, 8, width)), "miopen", "SIGABRT"
         )
-    RouteStore(routes_folder()).add_deadly(six_cases[5], "miopen", "SIGABRT")
+    RouteStore(routes_folder()).block(six_cases[5], "miopen", "SIGABRT")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(BAD_DRIVER), str(ROOT))))
     monkeypatch.setenv("BAD_DRIVER_FAULT", "shape")
     monkeypatch.setenv("BAD_DRIVER_SHAPE", "1x3x5x6x8")

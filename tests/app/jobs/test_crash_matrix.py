@@ -119,9 +119,9 @@ def _check_all(folder: Folder, whole: Folder, out_of_turn: set[str]) -> None:
 def _kill_again_and_again(folder: Folder, mode: str) -> set[str]:
     """Kill and start programs at random moments; return the jobs that did not wait for their turn."""
     chance = random.Random(11)
-    person, paused = JobService(folder.outputs), set[str]()
-    person.queue.move(folder.jobs()[JOBS - 2].job, before=folder.jobs()[JOBS - 3].job)
-    running, _ = person.open_jobs()
+    user, paused = JobService(folder.outputs), set[str]()
+    user.queue.move(folder.jobs()[JOBS - 2].job, before=folder.jobs()[JOBS - 3].job)
+    running, _ = user.open_jobs()
     begun = set[str]() if running is None else {running.id}  # a move does not interrupt a job that has begun
     counts: dict[str, int] = {}
     began = time.monotonic()
@@ -130,10 +130,10 @@ def _kill_again_and_again(folder: Folder, mode: str) -> set[str]:
             time.sleep(chance.uniform(0, 3))
         else:
             folder.wait_for_signs(chance.randrange(1, 15), 30)
-        running, _ = person.open_jobs()
+        running, _ = user.open_jobs()
         if running is not None and chance.random() < 0.3:
             paused.add(running.id)
-            person.queue.pause(running.id)
+            user.queue.pause(running.id)
         names = chance.choice(KILLS)
         counts["+".join(names)] = counts.get("+".join(names), 0) + 1
         if names == ("engine",):
@@ -145,14 +145,14 @@ def _kill_again_and_again(folder: Folder, mode: str) -> set[str]:
             if not folder.runs(name):
                 folder.start_server(name=name)
         for job_id in paused:
-            person.resume(job_id)
+            user.resume(job_id)
         command = folder.jobs()[-1]
         if not folder.runs("command") and not folder.is_over(command) and chance.random() < 0.5:
             folder.resume_command(command.job)
         finished = sum(map(folder.is_over, folder.jobs()))
         sys.stderr.write(f"{time.monotonic() - began:.0f} s, {mode}: killed {counts}, finished {finished}\n")
     for job_id in paused:
-        person.resume(job_id)
+        user.resume(job_id)
     return paused | begun
 
 

@@ -101,7 +101,7 @@ def over(sharing: Sharing, service: JobService, days: float, *, favourite: bool 
     return service.job(job.id)
 
 
-def test_nothing_is_removed_unless_a_person_sets_a_limit(sharing: Sharing, service: JobService) -> None:
+def test_nothing_is_removed_unless_a_user_sets_a_limit(sharing: Sharing, service: JobService) -> None:
     assert Retention.from_environment({}) == Retention(math.inf, math.inf)
     job = over(sharing, service, 10000)
     assert tidy(service._store, Retention()) == []

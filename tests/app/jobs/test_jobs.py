@@ -146,7 +146,7 @@ def test_the_engine_keeps_the_model_between_jobs_and_drops_it_after_an_error(ope
         ("input", "bad_input", "picture is odd; expected an even one."),
     ],
 )
-def test_an_error_ends_its_job_in_words_for_a_person(
+def test_an_error_ends_its_job_in_words_for_a_user(
     open_studio: Studio, fault: str, code: str, words: str
 ) -> None:
     job = open_studio.submit(f"sections=2 steps=2 at=3 fault={fault}")

@@ -31,7 +31,7 @@ rates = st.floats(0.001, 1000)
 paces = st.builds(Pace, rates, rates, rates, rates)
 
 
-def told(work: Work, true: Pace) -> list[Event]:
+def reported(work: Work, true: Pace) -> list[Event]:
     """Return the events of a job that ran at exactly this pace."""
     now, sections = true.start_up, len(work.plan)
     events: list[Event] = [
@@ -62,7 +62,7 @@ def test_a_machine_of_even_pace_is_foretold_exactly(
     seconds: float, steps: int, true: Pace, asked: Work
 ) -> None:
     small = Work(plan_sections(seconds, mode=asked.plan.mode), steps, 512 * 512)
-    seen = pace_of(told(small, true), request_of(small))
+    seen = pace_of(reported(small, true), request_of(small))
     assert seen is not None
     wanted = true.start_up + len(asked.plan) * (true.lead + asked.steps * true.step * asked.step)
     wanted += true.tail * sum(asked.tails)
@@ -97,7 +97,7 @@ def test_without_history_there_is_no_pace() -> None:
 
 def test_a_log_without_an_end_or_a_step_says_nothing() -> None:
     work = Work(plan_sections(2.4), 2, 1000)
-    whole, request = told(work, Pace(1, 1, 1, 1)), request_of(work)
+    whole, request = reported(work, Pace(1, 1, 1, 1)), request_of(work)
     assert pace_of(whole[:-1], request) is None
     assert pace_of([event for event in whole if not isinstance(event, StepDone)], request) is None
     assert pace_of([], request) is None
@@ -105,7 +105,7 @@ def test_a_log_without_an_end_or_a_step_says_nothing() -> None:
 
 def test_the_time_between_two_runs_of_one_job_does_not_count() -> None:
     work, true = Work(plan_sections(3.6), 2, 1000), Pace(5, 1, 1, 1)
-    whole = told(work, true)
+    whole = reported(work, true)
     # The first run stops after its first section; the next begins a day later and says that it has begun.
     first = next(at for at, event in enumerate(whole) if isinstance(event, SectionFinished)) + 1
     again = [whole[0], *whole[first:]]

@@ -27,8 +27,8 @@ def disk(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(sharing.outputs.parent, sharing.outputs.parent.parent / "record", monkeypatch)
 
 
-def told(job: Job) -> dict[str, object]:
-    """Return what a person was told about a job, wherever its folder lies."""
+def reported(job: Job) -> dict[str, object]:
+    """Return what a user was told about a job, wherever its folder lies."""
     video = job.video.read_bytes() if job.video else None
     return {
         "id": job.id, "state": job.state, "place": job.place, "prompt": job.request.prompt,
@@ -37,7 +37,7 @@ def told(job: Job) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_what_a_person_did_survives_a_power_cut(sharing: Sharing, disk: Disk, tmp_path: Path) -> None:
+def test_what_a_user_did_survives_a_power_cut(sharing: Sharing, disk: Disk, tmp_path: Path) -> None:
     service = sharing.open(start=False)
     cuts = 0
 
@@ -45,7 +45,7 @@ def test_what_a_person_did_survives_a_power_cut(sharing: Sharing, disk: Disk, tm
         nonlocal cuts
         cuts += 1
         after = JobService(disk.cut(tmp_path / f"cut-{cuts}") / "outputs")
-        assert [told(job) for job in after.jobs()] == [told(job) for job in service.jobs()]
+        assert [reported(job) for job in after.jobs()] == [reported(job) for job in service.jobs()]
         assert after.queue.is_held == service.queue.is_held
 
     a = sharing.add(service, "a")
@@ -86,7 +86,7 @@ def test_a_video_that_was_told_survives_a_power_cut_and_the_job_goes_on(
     later.outputs = outputs
     try:
         again = later.open()
-        assert told(again.job(whole.id)) == told(service.job(whole.id))
+        assert reported(again.job(whole.id)) == reported(service.job(whole.id))
         found = again.job(job.id)
         assert (found.state, found.frames) in (("queued", frames), ("running", frames))
         assert found.video is not None

@@ -1,4 +1,4 @@
-"""Tests of what a person does with the queue: order, edit, duplicate, remove and bring back, at any size."""
+"""Tests of what a user does with the queue: order, edit, duplicate, remove and bring back, at any size."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from diffusers_helper.events import (
     StepDone,
 )
 from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import PATIENCE, is_running, processes_in_group, wait_until, write_picture
+from tests.support.jobs import TIMEOUT, is_running, processes_in_group, wait_until, write_picture
 from tests.support.program import Program, check_contract, until
 
 SETTINGS = ["--seconds", "1", "--steps", "2", "--prompt", "a red ball moves left"]
@@ -71,7 +71,7 @@ def test_a_signal_while_networks_compute_leaves_a_whole_video(program: Program) 
     )  # fmt: skip
     until(process, "section_finished", 2)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
     assert b"Traceback" not in err
     # On a busy machine, the killed engine may need longer to give its memory back than the program waits.

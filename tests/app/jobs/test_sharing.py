@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.storage.wishes import leave_wish, wishes_of
+from app.jobs.storage.commands import commands_of, leave_command
 from diffusers_helper.events import Cancelled, Finished, SectionFinished, StepDone, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import STAND_IN, Studio, kill, run_program, sections_of, states_of, wait_until
@@ -47,9 +47,9 @@ def test_when_the_maker_ends_another_goes_on_with_its_job(sharing: Sharing) -> N
     until(server, first, SectionFinished)
     maker.stop()
     sharing.go(server)
-    told = events(server, first)
-    assert isinstance(told[-1], Finished)
-    assert sections_of(told) == [1, 2, 3]
+    reported = events(server, first)
+    assert isinstance(reported[-1], Finished)
+    assert sections_of(reported) == [1, 2, 3]
     assert isinstance(events(server, second)[-1], Finished)
     assert not server.is_follower
 
@@ -85,10 +85,10 @@ def test_a_job_is_cancelled_from_any_program(sharing: Sharing) -> None:
     end = events(other, running)[-1]
     assert isinstance(end, Cancelled)
     assert end.frames > 0
-    assert not wishes_of(JobFolder(running.folder))
+    assert not commands_of(JobFolder(running.folder))
 
 
-def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_person_says_so(sharing: Sharing) -> None:
+def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_user_says_so(sharing: Sharing) -> None:
     maker, other = sharing.open(), sharing.open(start=False)
     first, second = sharing.add(maker, seconds=3.6), sharing.add(maker)
     closed: list[bool] = []
@@ -99,22 +99,22 @@ def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_person_says_so(sh
     assert other.queue.pause(first.id)
     sharing.go(maker, 1)
     paused = until_state(maker, first, "paused")
-    assert paused.message == "A person paused it."
+    assert paused.message == "A user paused it."
     assert closed
-    assert not wishes_of(JobFolder(first.folder))
+    assert not commands_of(JobFolder(first.folder))
     sharing.go(maker)
     assert isinstance(events(maker, second)[-1], Finished)
     assert maker.job(first.id).state == "paused"
     assert other.resume(first.id).place == first.place
-    told = events(maker, first)
-    assert isinstance(told[-1], Finished)
-    assert sections_of(told) == [1, 2, 3]
+    reported = events(maker, first)
+    assert isinstance(reported[-1], Finished)
+    assert sections_of(reported) == [1, 2, 3]
     assert states_of(first.folder)[:4] == ["queued", "running", "running", "paused"]
     states = maker.history.transitions(first.id)
     assert [one.state for one in states] == ["queued", "running", "paused", "queued", "running", "finished"]
     assert all(one.time for one in states)
     assert [one.reason for one in states][:4] == [
-        "A person submitted it.", "It is its turn.", "A person paused it.", "A person resumed it.",
+        "A user submitted it.", "It is its turn.", "A user paused it.", "A user resumed it.",
     ]  # fmt: skip
 
 
@@ -143,15 +143,15 @@ def test_a_job_stops_after_the_section_at_hand(sharing: Sharing) -> None:
     until(maker, job, StepDone)
     assert other.queue.stop_after_section(job.id)
     sharing.go(maker)
-    told = events(maker, job)
-    assert isinstance(told[-1], Cancelled)
-    assert sections_of(told) == [1]
-    assert maker.job(job.id).frames == told[-1].frames > 0
+    reported = events(maker, job)
+    assert isinstance(reported[-1], Cancelled)
+    assert sections_of(reported) == [1]
+    assert maker.job(job.id).frames == reported[-1].frames > 0
 
 
-@pytest.mark.parametrize(("wish", "state"), [("cancel", "cancelled"), ("pause", "paused")])
-def test_a_wish_outlasts_the_death_of_the_maker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wish: str, state: str
+@pytest.mark.parametrize(("command", "state"), [("cancel", "cancelled"), ("pause", "paused")])
+def test_a_command_outlasts_the_death_of_the_maker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, state: str
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", STAND_IN)
     studio = Studio(tmp_path)
@@ -159,7 +159,7 @@ def test_a_wish_outlasts_the_death_of_the_maker(
     job = studio.service.job(job_id)
     studio.until(job, SectionFinished)
     kill(process)
-    leave_wish(JobFolder(job.folder), "cancel" if wish == "cancel" else "pause")
+    leave_command(JobFolder(job.folder), "cancel" if command == "cancel" else "pause")
     studio.service.start()
     try:
         assert studio.service.job(job_id).state == state
@@ -205,12 +205,12 @@ def test_an_index_that_is_removed_gives_no_second_maker_to_a_running_job(sharing
     sharing.go(other)
     assert other.job(job.id).state == "running"
     sharing.go(maker)
-    told = events(maker, job)
-    assert isinstance(told[-1], Finished)
-    assert sections_of(told) == [1, 2, 3]
+    reported = events(maker, job)
+    assert isinstance(reported[-1], Finished)
+    assert sections_of(reported) == [1, 2, 3]
     wait_until(lambda: maker.is_follower or other.is_follower)
     assert isinstance(events(maker, sharing.add(maker))[-1], Finished)
     assert [json.loads(line)["event"] for line in JobFolder(job.folder).events.open()].count(
         "job_started"
     ) == 1
-    assert not any(isinstance(event, Warned) for event in told)
+    assert not any(isinstance(event, Warned) for event in reported)

@@ -28,8 +28,8 @@ def process() -> Iterator[ReadingProcess]:
     made.close()
 
 
-def is_one_sentence(said: str) -> bool:
-    return 0 < len(said) <= _LONGEST and said.endswith(".") and "is not readable" not in said
+def is_one_sentence(reported: str) -> bool:
+    return 0 < len(reported) <= _LONGEST and reported.endswith(".") and "is not readable" not in reported
 
 
 def answer(process: ReadingProcess, reader: Callable[[Path], Any], file: Path) -> Any:

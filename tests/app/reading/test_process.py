@@ -133,7 +133,7 @@ def test_every_reader_of_the_worker_is_known_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "reported"),
     [
         (Limits(memory=2**30, seconds=0, wall_seconds=600.0), "takes more than 0 s to read"),
         (Limits(memory=2**30, seconds=60, wall_seconds=0.01), "took too long"),
@@ -142,13 +142,13 @@ def test_every_reader_of_the_worker_is_known_by_its_name() -> None:
     ids=["seconds", "wall", "memory"],
 )
 def test_what_exceeds_a_limit_is_not_readable_and_the_next_file_is(
-    limits: Limits, told: str, tmp_path: Path
+    limits: Limits, reported: str, tmp_path: Path
 ) -> None:
     many = b"".join(text(b"%0400d" % n) + struct.pack("<IB", 0, 1) for n in range(90_000))
     (tmp_path / "many.gguf").write_bytes(gguf(text(b"a") + LIST + EMPTY * 1_400_000 + many, 90_001))
     process = ReadingProcess(limits)
     try:
-        with pytest.raises(Unreadable, match=rf"many\.gguf is not readable: it .*{told}") as refused:
+        with pytest.raises(Unreadable, match=rf"many\.gguf is not readable: it .*{reported}") as refused:
             process.read(inspect_weights, tmp_path / "many.gguf")
         assert refused.value.remedy
         process.limits = Limits(limits.memory, 60, 600.0)

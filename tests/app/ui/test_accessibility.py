@@ -10,7 +10,7 @@ import pytest
 
 from app.jobs.downloads.manager import Downloads
 from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import PATIENCE
+from tests.support.jobs import TIMEOUT
 from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, start, status, visit
 from tests.support.staged_engine import FAILING_PROMPT
 
@@ -45,7 +45,7 @@ def violations(page: Any) -> list[str]:
 def themed(request: pytest.FixtureRequest, browser: Any, stand: Stand) -> Iterator[Any]:
     """Return a light or dark tab whose width stays the same over the test."""
     page = browser.new_page(color_scheme=request.param, reduced_motion="reduce")
-    page.set_default_timeout(PATIENCE * 1000)
+    page.set_default_timeout(TIMEOUT * 1000)
     visit(page, stand)
     page.wait_for_function(SCRIPTS_RUN)
     yield page

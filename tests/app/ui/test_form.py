@@ -137,11 +137,11 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     describer = Describer(service, Catalogue())
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
     values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": photo}
-    told = describer.describe(values)
-    assert "5 s → comes out as <b>4.83 s</b>, 145 frames in 4 sections." in told.length
-    assert "The first video will show how long it takes." in told.length
-    assert told.facts["size"] == "144 × 112 of 320 × 240"
-    assert told.facts["look"] == "seed 31337 · 8 steps · guidance 10"
+    reported = describer.describe(values)
+    assert "5 s → comes out as <b>4.83 s</b>, 145 frames in 4 sections." in reported.length
+    assert "The first video will show how long it takes." in reported.length
+    assert reported.facts["size"] == "144 × 112 of 320 × 240"
+    assert reported.facts["look"] == "seed 31337 · 8 steps · guidance 10"
     assert "640 × 480" not in describer.describe(values | {"resolution": 640}).facts["size"]
     assert describer.describe(values | {"image": {"path": "/etc/passwd"}}).facts["crop"] is None
     assert "not a picture" in describer.describe(values | {"image": {"path": str(_text(tmp_path))}}).picture

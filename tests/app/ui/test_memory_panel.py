@@ -17,7 +17,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.form import settings as form
 from app.ui.form.actions import Actions
 from app.ui.form.describe import Describer
-from app.ui.form.memory_view import tell
+from app.ui.form.memory_view import report
 from app.ui.live.memory_record import memory_of
 from app.ui.planner import Planner
 from diffusers_helper.machine.kernels import keep_kernel
@@ -26,9 +26,9 @@ from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.first import learned_levels
-from diffusers_helper.planning.job import FORGET
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.smaller_plans import Level
+from diffusers_helper.planning.video import FORGET
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.pages import write_photo
@@ -39,11 +39,11 @@ COMPUTER = Planner(profile_for(Machine("cpu", "", "CPU", 32 * GB), {}))
 SHAPE = (640, 640)
 
 
-def told(planner: Planner, model: str = "framepack-i2v", **settings: Any) -> tuple[str, str]:
+def reported(planner: Planner, model: str = "framepack-i2v", **settings: Any) -> tuple[str, str]:
     """Return state and text of the panel."""
     info = find_model(model)
     request = GenerationRequest(image="x", model=model, mode=info.modes[0], **settings)
-    panel = tell(planner, request, info, SHAPE if model != "demo" else (128, 128))
+    panel = report(planner, request, info, SHAPE if model != "demo" else (128, 128))
     text = re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", panel.markup))
     return panel.state, text.replace("&#x27;", "'")
 
@@ -65,7 +65,7 @@ def test_the_defaults_are_those_of_the_machine() -> None:
 
 
 def test_a_plan_that_fits_says_what_it_costs() -> None:
-    state, text = told(RADEON)
+    state, text = reported(RADEON)
     assert 4 < peak_in(state) < 8
     peak = state.removeprefix("fits, peak ").removesuffix(" GB")
     assert (
@@ -84,13 +84,13 @@ def test_a_plan_that_fits_says_what_it_costs() -> None:
     ):
         assert stage in text
     # With real guidance, a step runs the transformer twice.
-    assert "44.6 GB per step" in told(RADEON, cfg=2.0)[1]
+    assert "44.6 GB per step" in reported(RADEON, cfg=2.0)[1]
 
 
 def test_less_preserved_means_less_streamed_and_more_taken() -> None:
     streamed, peaks = list[float](), list[float]()
     for preserved in (18.0, 14.5, 10.0, 0.0):
-        state, text = told(RADEON, preserved_gb=preserved)
+        state, text = reported(RADEON, preserved_gb=preserved)
         streamed.append(float(re.findall(r"streamed, ([\d.]+) GB per step", text)[0]))
         peaks.append(peak_in(state))
     assert streamed == sorted(streamed, reverse=True)
@@ -100,41 +100,41 @@ def test_less_preserved_means_less_streamed_and_more_taken() -> None:
 
 
 def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
-    assert "8 of 10 GB are preserved, as docs/amd-memory.md sets it" in told(RADEON, vram_cap_gb=10)[1]
+    assert "8 of 10 GB are preserved, as docs/amd-memory.md sets it" in reported(RADEON, vram_cap_gb=10)[1]
     small = Planner(profile_for(named_machine("gfx1100:8"), {}))
     assert (small.defaults["vram_cap_gb"], small.defaults["preserved_gb"]) == (4.5, 2.5)
-    state, text = told(small)
+    state, text = reported(small)
     assert state == "fits, peak 5.1 GB"
     assert "The default cap of 4.5 GB is too small for this video, which gets 5.1 GB." in text
 
 
 def test_without_a_gpu_it_says_what_the_cap_means() -> None:
-    state, text = told(COMPUTER, "demo")
+    state, text = reported(COMPUTER, "demo")
     assert state == "fits, peak 0.095 GB"
     assert "Everything fits at once and stays on the device." in text
     assert "This machine has no GPU. The plan is for main memory" in text
 
 
 def test_what_does_not_fit_is_said_with_the_cap_that_would() -> None:
-    state, text = told(RADEON, vram_cap_gb=4)
+    state, text = reported(RADEON, vram_cap_gb=4)
     assert state == "does not fit"
     least = re.findall(r"The smallest cap that works is ([\d.]+) GB", text)[0]
     assert f"Set VRAM Cap to {least} GB or more or set Resolution to 416 or less." in text
-    assert told(RADEON, vram_cap_gb=float(least))[0].startswith("fits, peak ")
-    state, text = told(RADEON, preserved_gb=19.9)
+    assert reported(RADEON, vram_cap_gb=float(least))[0].startswith("fits, peak ")
+    state, text = reported(RADEON, preserved_gb=19.9)
     assert state.startswith("fits, peak ")
     assert "Of the 19.9 GB to preserve, 19 GB are preserved under the cap of 20 GB" in text
     small = Planner(profile_for(named_machine("gfx1100:4"), {}))
-    state, text = told(small)
+    state, text = reported(small)
     assert state == "does not fit"
     assert "and this device has 4 GB. Choose another model." in text
 
 
 def test_of_a_card_whose_size_is_unknown_nothing_is_planned() -> None:
     planner = Planner(profile_for(Machine("cuda", "", "NVIDIA GPU", 0), {}))
-    assert told(planner)[0] == "planned at the start"
+    assert reported(planner)[0] == "planned at the start"
     planner.check(GenerationRequest(image="x", model="framepack-i2v"), find_model("framepack-i2v"))
-    assert told(planner, vram_cap_gb=12)[0].startswith("fits, peak ")
+    assert reported(planner, vram_cap_gb=12)[0].startswith("fits, peak ")
 
 
 def test_the_description_follows_the_memory_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,24 +196,24 @@ def test_planning_again_reads_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_shortage_that_jobs_learned_from_is_in_the_plan_and_can_be_forgotten(tmp_path: Path) -> None:
     planner = Planner(RADEON.profile, local=Local(folder=tmp_path))
-    before = told(planner, preserved_gb=0)
+    before = reported(planner, preserved_gb=0)
     info = find_model("framepack-i2v")
     request = GenerationRequest(image="x", model=info.name)
     learned_levels(planner.local.learned, request, info, planner.profile, *SHAPE).write(Level(weights=1))
-    state, text = told(planner, preserved_gb=0)
+    state, text = reported(planner, preserved_gb=0)
     assert peak_in(state) < peak_in(before[0])
     assert "Memory ran out on this card before, so the plan is smaller than it could be:" in text
     assert f"`{FORGET}` discards this." in text
     planner.local.learned.forget()
-    assert told(planner, preserved_gb=0) == before
+    assert reported(planner, preserved_gb=0) == before
 
 
 def test_what_doctor_found_while_the_page_is_up_changes_the_plan(tmp_path: Path) -> None:
     planner = Planner(RADEON.profile, local=Local(folder=tmp_path))
-    assert told(planner)[0].startswith("fits")
+    assert reported(planner)[0].startswith("fits")
     kernel = "_scaled_dot_product_attention_math"
     keep_kernel(planner.local.kernels, "gfx1100", metadata.version("torch"), kernel)
-    assert told(planner)[0] == "does not fit"
+    assert reported(planner)[0] == "does not fit"
 
 
 def test_where_main_memory_is_short_the_page_says_what_a_step_costs(
@@ -222,7 +222,7 @@ def test_where_main_memory_is_short_the_page_says_what_a_step_costs(
     memory = HostMemory(32 * GB, 8 * GB, 0, 0)
     monkeypatch.setattr("app.ui.planner.host_memory", lambda: memory)
     monkeypatch.setattr(
-        "diffusers_helper.planning.job.weights_file", lambda info: tmp_path / "weights.safetensors"
+        "diffusers_helper.planning.video.weights_file", lambda info: tmp_path / "weights.safetensors"
     )
     threads: list[str] = []
 
@@ -232,12 +232,12 @@ def test_where_main_memory_is_short_the_page_says_what_a_step_costs(
 
     monkeypatch.setattr("diffusers_helper.machine.disk.disk_speed", speed)
     planner = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
-    assert "22.3 GB of streamed weights do not fit into 8 GB of free main memory" in told(planner)[1]
+    assert "22.3 GB of streamed weights do not fit into 8 GB of free main memory" in reported(planner)[1]
     planner.disks.wait()
-    assert "this adds about 11 s per step" in told(planner)[1]
-    assert "this adds about 22 s per step" in told(planner, cfg=2.0)[1]
+    assert "this adds about 11 s per step" in reported(planner)[1]
+    assert "this adds about 22 s per step" in reported(planner, cfg=2.0)[1]
     again = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
-    assert "this adds about 11 s per step" in told(again)[1]
+    assert "this adds about 11 s per step" in reported(again)[1]
     assert threads == ["disk"]
 
 

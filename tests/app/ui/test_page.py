@@ -15,7 +15,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import gb_text
 from tests.support.clips import read
-from tests.support.jobs import PATIENCE
+from tests.support.jobs import TIMEOUT
 from tests.support.pages import (
     FIRST,
     FURTHER,
@@ -119,7 +119,7 @@ def test_bad_input_is_refused_with_the_sentence_of_the_command_line(
     assert stand.service.jobs() == []
 
 
-def test_what_a_person_writes_never_becomes_markup(page: Any, stand: Stand, photo: Path) -> None:
+def test_what_a_user_writes_never_becomes_markup(page: Any, stand: Stand, photo: Path) -> None:
     hostile = '<img src=x onerror="window.hit=1">${window.hit=2}{{hit}}</p><script>window.hit=3</script>'
     start(page, photo, prompt=hostile)
     stand.engine.go(FIRST)
@@ -169,7 +169,7 @@ def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
 @pytest.mark.parametrize("width", [390, 1024, 1440, 3840])
 def test_nothing_is_wider_than_the_window(browser: Any, stand: Stand, width: int, theme: str) -> None:
     page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=theme)
-    page.set_default_timeout(PATIENCE * 1000)
+    page.set_default_timeout(TIMEOUT * 1000)
     visit(page, stand)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_role("button", name="Start Generation").wait_for()
@@ -184,7 +184,7 @@ def test_the_whole_product_from_a_click_to_a_video(
 ) -> None:
     program = PageProgram(tmp_path, "--model", str(tiny_model))
     page = browser.new_page()
-    page.set_default_timeout(PATIENCE * 1000)
+    page.set_default_timeout(TIMEOUT * 1000)
     try:
         page.goto(program.wait_until_up())
         start(page, photo, seconds=1, steps=2)

@@ -123,7 +123,7 @@ def test_on_a_phone_each_of_three_videos_comes_into_view(window: Any, stand: Sta
     assert line.bounding_box()["height"] < 24
     assert line.bounding_box()["y"] < page.locator("#start").bounding_box()["y"]
     stand.engine.go(3 + FURTHER + 1)
-    for _ in range(2):  # each video is shown as soon as a person asks for it and it has a section
+    for _ in range(2):  # each video is shown as soon as a user asks for it and it has a section
         page.get_by_role("button", name="Watch it").click()
         status(page, state="running", frames="0")
         stand.engine.go(FIRST)

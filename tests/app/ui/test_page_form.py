@@ -1,4 +1,4 @@
-"""Tests of the left side of the page in Chromium, which helps a person to ask for a video."""
+"""Tests of the left side of the page in Chromium, which helps a user to ask for a video."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_picture_that_cannot_be_used_says_so_before_the_start(
     assert refusal.count() == 0
 
 
-def test_a_bad_value_gives_one_sentence_and_takes_the_person_there(
+def test_a_bad_value_gives_one_sentence_and_takes_the_user_there(
     page: Any, stand: Stand, photo: Path
 ) -> None:
     start(page, photo, seed=2**53)
@@ -157,7 +157,7 @@ def test_unknown_words_are_marked_where_they_stand_as_one_types(page: Any) -> No
     prompt_box(page).press_sequentially("a red walrus, gre")
     marked = page.locator(".lt-mirror span")
     marked.first.wait_for()
-    # The person may still be typing "green".
+    # The user may still be typing "green".
     assert marked.all_text_contents() == ["walrus"]
     assert page.evaluate(MARKS) == pytest.approx(page.evaluate(WORDS, "walrus"), abs=2)
     page.get_by_role("status").get_by_text("The demo model does not know, and ignores: walrus.").wait_for()

@@ -18,7 +18,7 @@ from app.ui.live.watch import Scene, watch
 from diffusers_helper.families.packing import MODES, Mode, plan_sections
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import gb_text
-from tests.support.jobs import PATIENCE, wait_until
+from tests.support.jobs import TIMEOUT, wait_until
 from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, status, visit
 from tests.support.staged_engine import (
     FAILING_LATE_PROMPT,
@@ -358,9 +358,9 @@ def test_a_connection_that_hangs_is_reported_and_replaced(
 
 @pytest.fixture
 def calm_page(browser: Any, stand: Stand) -> Iterator[Any]:
-    """Open the page for a person who asked for less motion and allows notifications."""
+    """Open the page for a user who asked for less motion and allows notifications."""
     context = browser.new_context(reduced_motion="reduce", permissions=["notifications"])
-    context.set_default_timeout(PATIENCE * 1000)
+    context.set_default_timeout(TIMEOUT * 1000)
     context.add_init_script(
         "window.notes = []; window.Notification = class { constructor(title, options) "
         "{ window.notes.push([title, options.body]); } static permission = 'granted'; };"

@@ -1,4 +1,4 @@
-"""Tests in Chromium of LoRAs: a person chooses them from the folder, and the page never learns a path."""
+"""Tests in Chromium of LoRAs: a user chooses them from the folder, and the page never learns a path."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_person_chooses_loras_from_the_folder(page: Any, stand: Stand, folder: Path, photo: Path) -> None:
+def test_a_user_chooses_loras_from_the_folder(page: Any, stand: Stand, folder: Path, photo: Path) -> None:
     open_folds(page)
     balloon = page.get_by_role("checkbox", name="balloon")
     balloon.check()

@@ -77,7 +77,7 @@ def number(page: Any, name: str) -> float:
     return float(page.locator(f"#set-{name} input[type=number]").input_value())
 
 
-def said(page: Any, text: str) -> str:
+def reported(page: Any, text: str) -> str:
     found = page.locator(".lt-plan-say").filter(has_text=text)
     found.wait_for()
     return found.inner_text()
@@ -86,7 +86,7 @@ def said(page: Any, text: str) -> str:
 def test_the_plan_moves_with_the_sliders_and_with_the_form(page: Any) -> None:
     open_memory(page)
     assert (number(page, "vram_cap_gb"), number(page, "preserved_gb")) == (20, 18)
-    before = said(page, "58 of 60 blocks of the transformer are streamed, 22.3 GB per step.")
+    before = reported(page, "58 of 60 blocks of the transformer are streamed, 22.3 GB per step.")
     assert re.match(r"Fits: peak \d\.\d of 20 GB\.", before)
     cap, weights, used = page.evaluate(BAR)
     assert cap == pytest.approx(20 / 24, abs=0.02)
@@ -95,12 +95,12 @@ def test_the_plan_moves_with_the_sliders_and_with_the_form(page: Any) -> None:
     put(page, "preserved_gb", 0)
     page.wait_for_function(f"({BAR})()[1] > 0.5")
     assert page.evaluate(BAR)[2] <= cap
-    less = said(page, "blocks of the transformer are streamed")
+    less = reported(page, "blocks of the transformer are streamed")
     assert float(re.findall(r"peak ([\d.]+)", less)[0]) > 15
     # The table stays open after the plan was replaced.
     assert page.locator(".lt-plan-stages tbody tr").nth(4).is_visible()
     put(page, "vram_cap_gb", 12.5)
-    said(page, "of 12.5 GB.")
+    reported(page, "of 12.5 GB.")
     assert page.evaluate(BAR)[0] == pytest.approx(12.5 / 24, abs=0.02)
 
 
@@ -112,29 +112,29 @@ def test_the_preserved_memory_with_the_fewest_copies_is_a_press_away(page: Any) 
     value = float(re.findall(r"[\d.]+", button.inner_text())[0])
     assert 0 < value < 10
     button.press("Enter")
-    more = said(page, "of 60 blocks of the transformer are streamed")
+    more = reported(page, "of 60 blocks of the transformer are streamed")
     page.wait_for_function(f"({BAR})()[1] > 0.5")
     assert number(page, "preserved_gb") == value
     assert page.evaluate("document.activeElement.type") == "number"
     assert more
-    said(page, "At least 16 GB of preserved memory are advised for this card")
+    reported(page, "At least 16 GB of preserved memory are advised for this card")
     line.get_by_role("button", name="Automatic: preserve 18 GB").click()
-    said(page, "58 of 60 blocks of the transformer are streamed")
+    reported(page, "58 of 60 blocks of the transformer are streamed")
     assert number(page, "preserved_gb") == 18
 
 
 def test_the_settings_survive_a_reload_and_can_be_reset(page: Any) -> None:
     open_memory(page)
     put(page, "vram_cap_gb", 9.5)
-    said(page, "of 9.5 GB.")
+    reported(page, "of 9.5 GB.")
     page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"vram_cap_gb\":9.5')")
     # Settings of this machine are not kept, so that the page of another machine shows its own.
     assert not page.evaluate("localStorage.getItem('longtake.form').includes('preserved_gb')")
     page.reload()
-    said(page, "of 9.5 GB.")
+    reported(page, "of 9.5 GB.")
     assert number(page, "vram_cap_gb") == 9.5
     page.get_by_role("button", name="Reset to defaults").click()
-    said(page, "of 20 GB.")
+    reported(page, "of 20 GB.")
     assert (number(page, "vram_cap_gb"), number(page, "preserved_gb")) == (20, 18)
 
 
@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_refused_at_the_start(page: Any, stand: Stand, phot
     head(page, "does not fit")
     start(page, photo, prompt="a ball")
     sentence = notice(page, "Does not fit").inner_text()
-    said(page, sentence)
+    reported(page, sentence)
     assert stand.service.jobs() == []
     page.wait_for_function("document.activeElement.closest('#set-vram_cap_gb') !== null")
     least = float(re.findall(r"Set VRAM Cap to ([\d.]+) GB", sentence)[0])
@@ -194,13 +194,13 @@ def test_every_setting_of_the_vae_can_be_made_and_is_planned_with(
 ) -> None:
     open_memory(page)
     assert number(page, "vae_tile") == 256
-    said(page, "The VAE works in tiles of 256 pixels: about 45 dB against one piece")
+    reported(page, "The VAE works in tiles of 256 pixels: about 45 dB against one piece")
     page.locator("#set-vae_precision").get_by_label("16 bit, wide range").check()
     own = {"vae_tile": 128, "vae_chunk": 2, "vae_threshold": 0.75, "vae_cleanup": 4}
     for name, value in own.items():
         put(page, name, value)
-    said(page, "The VAE works in tiles of 128 pixels: about 36 dB against one piece")
-    said(page, "The VAE chunk is 2: about 31 dB against one pass")
+    reported(page, "The VAE works in tiles of 128 pixels: about 36 dB against one piece")
+    reported(page, "The VAE chunk is 2: about 31 dB against one pass")
     start(page, photo, prompt="a ball")
     status(page, state="running")
     (job,) = stand.service.jobs()

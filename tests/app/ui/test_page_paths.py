@@ -97,10 +97,10 @@ def test_no_path_leaves_the_server_in_a_whole_job(page: Any, stand: Stand, photo
     assert any(b"uploads/" in piece for _, piece in guard.pieces)
     for folder in (stand.outputs, stand.outputs.parent, ROOT):
         for spelling in spellings(folder):
-            told = {
+            reported = {
                 (path, piece[max(0, at - 60) : at + 200])
                 for path, piece in guard.pieces
                 if (at := piece.find(spelling)) >= 0
             }
-            assert not told
+            assert not reported
             assert spelling.decode() not in seen

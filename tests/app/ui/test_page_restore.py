@@ -12,7 +12,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.app.ui.test_accessibility import violations
 from tests.support.clips import read
-from tests.support.jobs import PATIENCE, wait_until
+from tests.support.jobs import TIMEOUT, wait_until
 from tests.support.pages import PageProgram, Stand, needs_chromium, notice, open_folds, start, status
 
 pytestmark = needs_chromium
@@ -35,12 +35,12 @@ def drop(page: Any, content: bytes, name: str, kind: str) -> None:
 def test_a_dropped_request_restores_every_setting_and_tells_the_unknown_ones(page: Any, stand: Stand) -> None:
     given = {"prompt": 'say "hi" <b>', "seed": 9, "steps": 12, "seconds": 3.6, "mode": "forward", "glow": 3}
     drop(page, json.dumps(given).encode(), "request.json", "application/json")
-    told = notice(page, "These are the settings of request.json, except for this:")
-    assert "has the setting 'glow' (3), which this version does not know" in told.inner_text()
+    reported = notice(page, "These are the settings of request.json, except for this:")
+    assert "has the setting 'glow' (3), which this version does not know" in reported.inner_text()
     page.wait_for_selector('#fold-look > button[data-state="seed 9 · 12 steps · guidance 10"]')
     assert page.get_by_label("Prompt", exact=True).input_value() == 'say "hi" <b>'
     assert page.get_by_role("radio", name="Forward · F1").is_checked()
-    told.get_by_role("button", name="Close").click()
+    reported.get_by_role("button", name="Close").click()
     page.locator("#notice .lt-box").wait_for(state="detached")
     drop(page, b"no settings at all", "notes.json", "application/json")
     page.get_by_role("alert").get_by_text("notes.json carries no recipe").wait_for()
@@ -123,7 +123,7 @@ def test_a_video_dropped_on_the_page_becomes_the_same_video_again(
 ) -> None:
     program = PageProgram(tmp_path, XDG_CONFIG_HOME=str(tmp_path / "config"))
     page = browser.new_page()
-    page.set_default_timeout(PATIENCE * 1000)
+    page.set_default_timeout(TIMEOUT * 1000)
 
     def finished(count: int) -> list[Path]:
         wait_until(lambda: len(list(program.outputs.glob("2*/video.mp4"))) == count)

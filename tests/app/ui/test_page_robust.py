@@ -16,7 +16,7 @@ import pytest
 from app.jobs.service import JobService
 from app.ui.live import watch
 from diffusers_helper.request import MAX_PROMPT_CHARACTERS
-from tests.support.jobs import PATIENCE, ROOT, wait_until
+from tests.support.jobs import ROOT, TIMEOUT, wait_until
 from tests.support.pages import (
     FIRST,
     FURTHER,
@@ -121,7 +121,7 @@ def subscriptions(service: JobService) -> int:
 def test_a_killed_server_comes_back_and_the_page_with_it(browser: Any, program: Program, photo: Path) -> None:
     program.begin()
     page = browser.new_page()
-    page.set_default_timeout(PATIENCE * 1000)
+    page.set_default_timeout(TIMEOUT * 1000)
     page.goto(program.url)
     page.wait_for_selector(".lt-status", state="attached")
     start(page, photo, seconds=2.4)
@@ -133,8 +133,8 @@ def test_a_killed_server_comes_back_and_the_page_with_it(browser: Any, program: 
     program.begin()
     running = status(page, state="running", job=job, frames=33)
     page.get_by_text("Longtake was ended while it was making this video. It continues").first.wait_for()
-    said = running.inner_text()
-    assert "Traceback" not in said
+    reported = running.inner_text()
+    assert "Traceback" not in reported
     assert page.locator("a.lt-download").is_visible()
     assert page.get_by_label("Prompt", exact=True).input_value() == "the red ball moves right"
     program.go(FIRST + FURTHER + 1)

@@ -40,5 +40,5 @@ def test_they_run_without_a_complaint(page: Any, stand: Stand, photo: Path) -> N
     [(-1, "0 s"), (0.4, "0 s"), (7.6, "8 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (6000, "1 h 40 min")],
 )
 def test_a_duration_is_told_in_whole_seconds(page: Any, seconds: float, text: str) -> None:
-    told = scripts.call("text.js", "duration")
-    assert page.evaluate(f"(seconds) => ({told})(seconds)", seconds) == text
+    reported = scripts.call("text.js", "duration")
+    assert page.evaluate(f"(seconds) => ({reported})(seconds)", seconds) == text

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.jobs.service import JobService
-from app.several.presets import presets_folder, save_preset
+from app.presets import presets_folder, save_preset
 from app.ui.catalogue import Catalogue
 from app.ui.form import settings as form
 from app.ui.form.actions import Actions
-from app.ui.form.carried import Carried
 from app.ui.form.endpoints import FormCalls
+from app.ui.form.extras import Extras
 from app.ui.form.restore import Restored, merged
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
@@ -46,9 +46,9 @@ def upload(folder: Path, name: str, content: bytes) -> dict[str, Any]:
     return {"path": str(path)}
 
 
-def filled(told: dict[str, Any], **kept: object) -> dict[str, Any]:
+def filled(reported: dict[str, Any], **kept: object) -> dict[str, Any]:
     """Return the form's values for what an endpoint has returned."""
-    message = json.dumps({"restored": told["text"], "kept": json.dumps(kept)})
+    message = json.dumps({"restored": reported["text"], "kept": json.dumps(kept)})
     return Actions(JobService(Path("unused")), CATALOGUE).fill(message)
 
 
@@ -64,10 +64,10 @@ def test_a_recipe_brings_every_setting_and_its_picture(folder: Path) -> None:
         "model": "demo", "weight_dtype": "fp16", "vae_tile": 128, "vae_precision": "fp32", "vae_chunk": 2,
     }  # fmt: skip
     found = Recipe(given_settings, (SPAN,), picture=photo)
-    told = Restored.of_recipe(found, "a.mp4", CATALOGUE).to_dict()
-    assert Path(told["picture"]).read_bytes() == photo
-    assert Path(told["picture"]).is_relative_to(folder / "uploads")
-    values = filled(told, prompt="other", steps=99, random_seed=True, variants=7)
+    reported = Restored.of_recipe(found, "a.mp4", CATALOGUE).to_dict()
+    assert Path(reported["picture"]).read_bytes() == photo
+    assert Path(reported["picture"]).is_relative_to(folder / "uploads")
+    values = filled(reported, prompt="other", steps=99, random_seed=True, variants=7)
     values["mode"] = values["mode"].value
     request = form.to_request({**values, "image": "x"}, DEMO, Planner())
     for name in [name for name in request if name not in GenerationRequest.__dataclass_fields__]:
@@ -75,14 +75,14 @@ def test_a_recipe_brings_every_setting_and_its_picture(folder: Path) -> None:
     made = GenerationRequest.from_dict(request)
     assert {name: getattr(made, name) for name in given_settings} == given_settings
     assert (values["random_seed"], values["variants"]) == (False, 1)
-    assert Carried.from_text(values["carried"]).lineage == Lineage((SPAN,))
-    assert "The first section is made with the settings" in Carried.from_text(values["carried"]).words
+    assert Extras.from_text(values["extras"]).lineage == Lineage((SPAN,))
+    assert "The first section is made with the settings" in Extras.from_text(values["extras"]).words
 
 
 def test_what_cannot_be_restored_is_told(folder: Path) -> None:
     text = recipe(prompt="a ball", seed=MAX_SEED, sparkle="<b>", steps=1000, model="gone", mode="forward")
-    told = FormCalls(CATALOGUE).recipe_read(upload(folder, "a.json", text.encode()), "a.json")
-    values = filled(told)
+    reported = FormCalls(CATALOGUE).recipe_read(upload(folder, "a.json", text.encode()), "a.json")
+    values = filled(reported)
     notice = values["notice"]
     for part in ("sparkle", "&lt;b&gt;", "Steps is 1000", "Seed is 9223372036854775807", "gone"):
         assert part in notice
@@ -111,7 +111,7 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
     max_leaves=6,
 )
-parts = st.sampled_from(["name", "settings", "carried", "is_whole", "notices"])
+parts = st.sampled_from(["name", "settings", "extras", "is_whole", "notices"])
 
 
 @given(restored=st.dictionaries(parts, anything) | anything, kept=anything)
@@ -132,13 +132,13 @@ def test_a_preset_changes_only_what_it_holds(folder: Path) -> None:
     assert calls.preset_save("Soft look", json.dumps(look)) == ["Soft look"]
     saved = json.loads((presets_folder() / "Soft look.json").read_text())
     assert saved["steps"] == 17
-    assert not saved.keys() & {"prompt", "image", "crop", "carried", "variants", "random_seed"}
+    assert not saved.keys() & {"prompt", "image", "crop", "extras", "variants", "random_seed"}
     assert saved["resolution"] is None  # the model's own
     save_preset(presets_folder(), "Steps", {"steps": 5, "sampler": "euler"})
     values = filled(calls.preset_load("Steps"), prompt="mine", seed=8, guidance=3.0, random_seed=True)
     assert (values["steps"], values["prompt"], values["seed"], values["guidance"]) == (5, "mine", 8, 3.0)
     assert values["random_seed"] is True
-    assert Carried.from_text(values["carried"]).settings == {"sampler": "euler"}
+    assert Extras.from_text(values["extras"]).settings == {"sampler": "euler"}
 
 
 def test_presets_are_passed_on_and_become_the_default(folder: Path) -> None:
@@ -173,8 +173,8 @@ def test_a_start_makes_variants_with_seeds_that_follow_each_other(folder: Path) 
         "image": photo,
         "seconds": 2.4,
     }
-    told = actions.start(values | {"variants": 3, "seed": 7, "carried": Carried({}, (SPAN,)).to_text()})
-    assert "Queued 3 videos" in told
+    reported = actions.start(values | {"variants": 3, "seed": 7, "extras": Extras({}, (SPAN,)).to_text()})
+    assert "Queued 3 videos" in reported
     jobs = service.jobs()[::-1]
     assert [job.request.seed for job in jobs] == [7, 8, 9]
     assert all(Lineage.read(job.folder / "lineage.json").spans == (SPAN,) for job in jobs)
@@ -184,7 +184,7 @@ def test_a_start_makes_variants_with_seeds_that_follow_each_other(folder: Path) 
     assert len(seeds) == 2
     assert not seeds & {7, 8, 9, values["seed"]}
     assert "lt-error" in actions.start(values | {"variants": 1000})
-    assert "lt-error" in actions.start(values | {"carried": "{"})
+    assert "lt-error" in actions.start(values | {"extras": "{"})
     assert len(service.jobs()) == 5
 
 

@@ -67,7 +67,7 @@ class Visitor:
         return self.join(self.generate, list(settings.values()), f"call{seed}")
 
     def press(self, function: int) -> str:
-        message = {"data": [], "fn_index": function, "session_hash": "person"}
+        message = {"data": [], "fn_index": function, "session_hash": "user"}
         answer = ask(self.url, "/gradio_api/run/predict", method="POST", data=message)
         assert answer.status == 200
         return json.loads(answer.body)["data"][0]

@@ -48,10 +48,10 @@ def post(stand: Stand, path: str, message: object) -> Answer:
 def refusal(answer: Answer) -> str:
     """Return the sentences of a refusal, which page and programs find under different names."""
     assert answer.status == 400, answer.text
-    said = json.loads(answer.body)
-    assert said["error"] == said["detail"]
+    reported = json.loads(answer.body)
+    assert reported["error"] == reported["detail"]
     assert "Traceback" not in answer.text
-    return said["error"]
+    return reported["error"]
 
 
 def message_with(way: str, names: list[str], value: object) -> dict[str, Any]:
@@ -67,10 +67,10 @@ def test_text_that_is_not_whole_is_refused_everywhere(
     assert len(endpoints) > 40
     for name, parameters in endpoints.items():
         for way in WAYS if parameters else ():
-            said = refusal(post(stand, f"{way}/{name}", message_with(way, parameters, value)))
-            assert said.startswith("A text is '")
-            assert said.endswith("; expected Unicode without NUL and half characters. Type it again.")
-            assert said.isprintable()
+            reported = refusal(post(stand, f"{way}/{name}", message_with(way, parameters, value)))
+            assert reported.startswith("A text is '")
+            assert reported.endswith("; expected Unicode without NUL and half characters. Type it again.")
+            assert reported.isprintable()
     for path in ("queue/join", "cancel", "reset"):
         message = {"data": [value], "fn_index": 0, "session_hash": "x", "event_id": "x"}
         assert "half characters" in refusal(post(stand, path, message))
@@ -83,8 +83,8 @@ def test_text_that_is_not_whole_is_refused_everywhere(
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_a_number_that_is_none_is_refused(stand: Stand, number: str) -> None:
     for path in ("run/jobs_queue", "call/jobs_queue", "queue/join"):
-        said = refusal(post(stand, path, f'{{"data": [{number}, 1], "fn_index": 0}}'))
-        assert said.endswith("; expected a finite one. Correct it.")
+        reported = refusal(post(stand, path, f'{{"data": [{number}, 1], "fn_index": 0}}'))
+        assert reported.endswith("; expected a finite one. Correct it.")
 
 
 @pytest.mark.parametrize("text", ["", "{", "\xff", "[" * 5000, "nan", '{"data": [1]'])
@@ -98,11 +98,11 @@ def test_too_few_and_too_many_arguments_are_refused(stand: Stand, endpoints: dic
         for way in WAYS[:3]:
             for values in ([None] * (len(parameters) + 1), [None] * (len(parameters) - 1)):
                 if len(values) != len(parameters):
-                    said = refusal(post(stand, f"{way}/{name}", {"data": values}))
-                    assert f"data has {len(values)} values; {name} takes {len(parameters)}." in said
+                    reported = refusal(post(stand, f"{way}/{name}", {"data": values}))
+                    assert f"data has {len(values)} values; {name} takes {len(parameters)}." in reported
             assert "expected a list of arguments" in refusal(post(stand, f"{way}/{name}", {"data": "x"}))
-        said = refusal(post(stand, f"call/v2/{name}", {"surely_not": 1}))
-        assert said.startswith("'surely_not' is no argument; expected ")
+        reported = refusal(post(stand, f"call/v2/{name}", {"surely_not": 1}))
+        assert reported.startswith("'surely_not' is no argument; expected ")
     assert "job is missing; expected all of job." in refusal(post(stand, "call/v2/jobs_show", {}))
 
 
@@ -147,8 +147,10 @@ def test_trouble_with_a_folder_names_no_path(stand: Stand, monkeypatch: pytest.M
     (place / "config").write_text("no folder")
     answer = post(stand, "run/preset_save", {"data": ["x", '{"steps": 5}']})
     assert answer.status == 400
-    said = json.loads(answer.body)["error"]
-    assert said.startswith("The preset cannot be written to <XDG_CONFIG_HOME>/longtake/presets (Not a dir")
+    reported = json.loads(answer.body)["error"]
+    assert reported.startswith(
+        "The preset cannot be written to <XDG_CONFIG_HOME>/longtake/presets (Not a dir"
+    )
     monkeypatch.setattr(stand.service.history, "transitions", cannot_be_read(stand.outputs / "x"))
     stand.outputs.rename(place / "moved")
     try:

@@ -159,17 +159,17 @@ def test_a_web_socket_is_closed_where_the_server_could_open_one(tmp_path: Path) 
     async def anything(*_: object) -> Any:
         raise AssertionError("the guard let it pass")
 
-    said: list[Any] = []
+    reported: list[Any] = []
 
     async def send(message: Any) -> None:
-        said.append(message)
+        reported.append(message)
 
     files, room = ServedFiles(tmp_path, tmp_path), UploadRoom(tmp_path, 1)
     guard = Guard(anything, hosts=Hosts(local=True), files=files, uploads=room, calls=Calls({}), login=False)
     for origin in (EVIL.encode(), b"http://127.0.0.1:7860"):
         headers = [(b"host", b"127.0.0.1:7860"), (b"origin", origin)]
         asyncio.run(guard({"type": "websocket", "path": "/", "headers": headers}, anything, send))
-    assert said == [{"type": "websocket.close", "code": 1008}] * 2
+    assert reported == [{"type": "websocket.close", "code": 1008}] * 2
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from app.web.server import AUTH_VARIABLE, main
 from app.web.serving import close_page, open_page
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
 from tests.support.asking import ask
-from tests.support.jobs import PATIENCE, processes_in_group, wait_until
+from tests.support.jobs import TIMEOUT, processes_in_group, wait_until
 from tests.support.pages import PageProgram, free_port, write_photo
 
 Launch = Callable[..., PageProgram]
@@ -60,8 +60,8 @@ def test_memory_that_cannot_be_set_is_refused(
     for option, variable in (("vram-cap-gb", CAP_VARIABLE), ("preserved-gb", PRESERVED_VARIABLE)):
         monkeypatch.setenv(variable, "4")
         for value, shown in ("lots", "'lots'"), ("-1", "-1"):
-            said = refused(capsys, f"--{option}", value)
-            assert said.startswith(f"--{option} is {shown}; expected a number from ")
+            reported = refused(capsys, f"--{option}", value)
+            assert reported.startswith(f"--{option} is {shown}; expected a number from ")
         monkeypatch.setenv(variable, "many")
         assert f"{variable} is 'many'; expected a number" in refused(capsys)
         monkeypatch.delenv(variable)
@@ -75,7 +75,7 @@ def test_a_signal_ends_everything(launch: Launch, number: int) -> None:
     group = program.process.pid
     wait_until(lambda: len(processes_in_group(group)) == 2)  # the page and its engine
     os.killpg(group, number)  # as a terminal and a service manager send it
-    assert program.process.wait(PATIENCE) == 0
+    assert program.process.wait(TIMEOUT) == 0
     wait_until(lambda: not processes_in_group(group))
     assert "Traceback" not in program.result()[2]
 
@@ -113,11 +113,11 @@ def test_a_signal_interrupts_the_running_job_while_a_program_waits_for_it(
     call = client.submit(handle_file(photo), seconds=120, steps=100, api_name="/generate")
     wait_until(lambda: any("step_done" in log.read_text() for log in program.outputs.glob("*/events.jsonl")))
     program.process.send_signal(number)
-    assert program.process.wait(PATIENCE) == 0
+    assert program.process.wait(TIMEOUT) == 0
     (job,) = JobService(program.outputs).jobs()
     assert job.state == "interrupted"
     assert not list(program.outputs.rglob("*.tmp"))
-    assert call.exception(PATIENCE) is not None
+    assert call.exception(TIMEOUT) is not None
 
 
 def test_a_taken_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,18 +125,18 @@ def test_a_taken_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        said = refused(capsys, "--port", str(port))
-    assert f"Port {port} on 127.0.0.1 cannot be used" in said
-    assert f"--port {port + 1}" in said
+        reported = refused(capsys, "--port", str(port))
+    assert f"Port {port} on 127.0.0.1 cannot be used" in reported
+    assert f"--port {port + 1}" in reported
 
 
 @pytest.mark.parametrize("arguments", [("--server", "0.0.0.0"), ("--server", "::"), ("--share",)])
 def test_other_machines_need_a_password(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
-    said = refused(capsys, *arguments)
-    assert arguments[0] in said
-    assert "--auth USER:PASSWORD" in said
+    reported = refused(capsys, *arguments)
+    assert arguments[0] in reported
+    assert "--auth USER:PASSWORD" in reported
 
 
 @pytest.mark.parametrize("auth", ["", "user", "user:", ":password"])

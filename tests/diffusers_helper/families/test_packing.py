@@ -201,7 +201,7 @@ def test_sections_put_together_are_the_video_in_order(seconds: float, mode: Mode
 
 
 @given(seconds=lengths, window=windows)
-def test_the_length_is_the_wish_to_half_a_section(seconds: float, window: int) -> None:
+def test_the_length_is_the_command_to_half_a_section(seconds: float, window: int) -> None:
     count = count_sections(seconds, window)
     assert count >= 1
     if count > 1:

@@ -61,9 +61,9 @@ def test_a_job_gives_what_merged_weights_give_and_leaves_nothing(
     expected, _ = make(plain_request, merged, tmp_path / "merged")
     assert (found.latents - plain.latents).abs().max() > 0.1
     torch.testing.assert_close(found.latents, expected.latents, rtol=1e-3, atol=1e-4)
-    told = [event.message for event in events if isinstance(event, Warned)]
+    reported = [event.message for event in events if isinstance(event, Warned)]
     total = 3 * (10 * 3) + 5 * (3 * 3)
-    assert f"LoRA style.safetensors, weight 0.8: {total} of {total} keys applied." in told
+    assert f"LoRA style.safetensors, weight 0.8: {total} of {total} keys applied." in reported
 
 
 def test_the_recipe_has_name_and_checksum_and_no_path(

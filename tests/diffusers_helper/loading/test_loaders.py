@@ -178,7 +178,7 @@ def test_missing_files(file: str, expected: str, folder: Path) -> None:
 def test_damaged_files(folder: Path) -> None:
     weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
     whole = weights.read_bytes()
-    for content, told in (
+    for content, reported in (
         (whole[: len(whole) // 2], f"is incomplete: it has {len(whole) // 2} bytes of {len(whole)}"),
         (b"", "is empty"),
         (b"text", "is incomplete"),
@@ -188,7 +188,7 @@ def test_damaged_files(folder: Path) -> None:
         weights.write_bytes(content)
         message = reason(str(folder)).message
         assert message.startswith("vae of model")
-        assert f"({weights.name} {told}" in message
+        assert f"({weights.name} {reported}" in message
     weights.write_bytes(whole)
     (folder / "transformer" / "config.json").write_text("{", encoding="utf-8")
     assert "transformer of model" in reason(str(folder)).message

@@ -94,10 +94,10 @@ def test_each_style_gives_what_merged_weights_give(style: str, network: nn.Modul
     merged = copy.deepcopy(network)
     merge(merged, changes, 0.7)
     plain, expected = output(network), output(merged)
-    with attached(network, f"{file}:0.7") as said:
+    with attached(network, f"{file}:0.7") as reported:
         found = output(network)
     total = read_lora(file).keys
-    assert said == [f"LoRA style.safetensors, weight 0.7: {total} of {total} keys applied."]
+    assert reported == [f"LoRA style.safetensors, weight 0.7: {total} of {total} keys applied."]
     assert (expected - plain).abs().max() > 0.1
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -107,8 +107,8 @@ def test_two_loras_add_up(network: nn.Module, tmp_path: Path) -> None:
     merged = copy.deepcopy(network)
     merge(merged, write_lora(one, network, "kohya", rank=2, alpha=1, seed=1), 0.5)
     merge(merged, write_lora(other, network, "original", rank=4, seed=2), -1)
-    with attached(network, f"{one}:0.5\n{other}:-1") as said:
-        assert len(said) == 2
+    with attached(network, f"{one}:0.5\n{other}:-1") as reported:
+        assert len(reported) == 2
         torch.testing.assert_close(output(network), output(merged), rtol=1e-4, atol=1e-5)
 
 
@@ -161,8 +161,8 @@ def test_weight_0_is_no_lora(network: nn.Module, tmp_path: Path) -> None:
     file = tmp_path / "style.safetensors"
     write_lora(file, network)
     plain = output(network)
-    with attached(network, f"{file}:0") as said:
-        assert said == []
+    with attached(network, f"{file}:0") as reported:
+        assert reported == []
         assert torch.equal(output(network), plain)
 
 

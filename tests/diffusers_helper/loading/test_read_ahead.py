@@ -30,10 +30,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_bytes_are_read_and_told(files: list[Path], caplog: pytest.LogCaptureFixture) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     with caplog.at_level(logging.INFO):
-        read_ahead(files, CancelToken(), lambda done, total: told.append((done, total)))
-    assert told == [(done, 7 * MB // 2) for done in (MB, 2 * MB, 3 * MB, 7 * MB // 2)]
+        read_ahead(files, CancelToken(), lambda done, total: reported.append((done, total)))
+    assert reported == [(done, 7 * MB // 2) for done in (MB, 2 * MB, 3 * MB, 7 * MB // 2)]
     assert "GB/s" in caplog.text
 
 

@@ -25,8 +25,8 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import PartSource, find_model
 from diffusers_helper.pipeline import Result, generate
-from diffusers_helper.planning.job import VideoPlan, plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.weights.names import is_precise
 from tests.support.checkpoints import to_fp8, to_scaled_fp8, write_quantised_gguf, write_safetensors
@@ -131,17 +131,17 @@ def test_the_search_for_scales_is_told_and_can_be_cancelled(
     models = load_models(find_model(str(deep_model), allow_folder=True), device="cpu")
     default, _ = make(tiny_request(small_scene), models, tmp_path / "default")
     request = tiny_request(small_scene, weight_dtype="int8")
-    cancel, told = CancelToken(), list[Event]()
+    cancel, reported = CancelToken(), list[Event]()
 
     def watch(event: Event) -> None:
-        told.append(event)
+        reported.append(event)
         if isinstance(event, Reading):
             cancel.cancel()
 
     with pytest.raises(GenerationCancelled):
         generate(request, models, on_event=watch, cancel=cancel, folder=tmp_path / "cancelled")
-    told = [event for event in told if not isinstance(event, Warned)]
-    assert [type(event) for event in told] == [JobStarted, StageStarted, Reading, Cancelled]
+    reported = [event for event in reported if not isinstance(event, Warned)]
+    assert [type(event) for event in reported] == [JobStarted, StageStarted, Reading, Cancelled]
     again, _ = make(tiny_request(small_scene), models, tmp_path / "again")
     assert torch.equal(again.latents, default.latents)  # what was found does not touch other types
     made, events = make(request, models, tmp_path / "int8")
@@ -150,7 +150,7 @@ def test_the_search_for_scales_is_told_and_can_be_cancelled(
     layers = [layer for _, layer, wanted in kinds if wanted == torch.int8]
     assert len(readings) == len(layers) - 1  # one was found before the cancel
     assert readings[-1].done_bytes == readings[-1].total_bytes
-    first = told[2]
+    first = reported[2]
     assert isinstance(first, Reading)
     assert first.total_bytes == sum(cast(Any, layer.weight).nbytes for layer in layers)
     assert first.done_bytes + readings[-1].total_bytes == first.total_bytes

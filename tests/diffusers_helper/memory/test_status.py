@@ -158,10 +158,10 @@ def test_before_the_vae_four_gb_are_asked_for_or_what_the_plan_needs(
 ) -> None:
     device = Card(0, 0, free_gb)
     device.cap_bytes = int(cap_gb * GB)
-    said = lack_for_vae(device, int(need_gb * GB))
-    assert bool(said) == (least is not None)
+    reported = lack_for_vae(device, int(need_gb * GB))
+    assert bool(reported) == (least is not None)
     if least:
-        assert f"Only {free_gb:g} GB of the card's memory are free before the VAE decodes;" in said
-        assert f"at least {least} should be." in said
-        assert "close other programs that use the card" in said
+        assert f"Only {free_gb:g} GB of the card's memory are free before the VAE decodes;" in reported
+        assert f"at least {least} should be." in reported
+        assert "close other programs that use the card" in reported
     assert not lack_for_vae(Filled(0, 0, 0), 10 * GB)  # an account sees what there is

@@ -216,8 +216,8 @@ class Card(AccountingDevice):
 def test_too_little_free_memory_before_the_vae_decodes_is_told_once(
     device: AccountingDevice, count: int
 ) -> None:
-    told: list[str] = []
-    store = Store(device, Parts(), plan_for(200), warn=told.append)
+    reported: list[str] = []
+    store = Store(device, Parts(), plan_for(200), warn=reported.append)
     job(store, sections=2)
-    assert len(told) == count
-    assert all("are free before the VAE decodes" in sentence for sentence in told)
+    assert len(reported) == count
+    assert all("are free before the VAE decodes" in sentence for sentence in reported)

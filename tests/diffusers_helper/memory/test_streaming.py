@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.weights import Layout, weights_of
-from tests.support.jobs import PATIENCE
+from tests.support.jobs import TIMEOUT
 
 CPU = torch.device("cpu")
 
@@ -177,7 +177,7 @@ def test_the_next_block_is_copied_while_one_computes(
     waited: list[bool] = []
     for index in range(7):
         blocks[index].register_forward_pre_hook(
-            lambda *_, index=index: waited.append(copied[index + 1].wait(PATIENCE))
+            lambda *_, index=index: waited.append(copied[index + 1].wait(TIMEOUT))
         )
     residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=tuple(range(8)))
     try:

@@ -87,13 +87,13 @@ def test_a_download_is_told_by_bytes_of_the_whole_model(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_published(tmp_path / "away", INFO)
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     with hub_of(tmp_path / "away", INFO, tmp_path / "server") as hub:
         use_hub(monkeypatch, hub)
-        get_model(INFO, CancelToken(), lambda done, total: told.append((done, total)))
+        get_model(INFO, CancelToken(), lambda done, total: reported.append((done, total)))
     total = sum(bytes_in(part_folder(cache, INFO, part)) for part in PARTS)
-    assert {whole for _, whole in told} == {total}
-    counts = [done for done, _ in told]
+    assert {whole for _, whole in reported} == {total}
+    counts = [done for done, _ in reported]
     assert counts == sorted(counts)
     assert counts[-1] == total
     assert len(set(counts)) > len(PARTS) - 2

@@ -231,22 +231,22 @@ ENTRY = {"type": "file", "path": "vae/config.json", "size": 2, "oid": "a" * 40}
 
 
 @pytest.mark.parametrize(
-    ("size", "told"),
+    ("size", "reported"),
     [
         ("12", "with a size of '12'"), (-1, "with a size of -1"), (2**70, f"with a size of {2**70}"),
         (None, "with a size of None"), (True, "with a size of True"), (1.5, "with a size of 1.5"),
         ([5], r"with a size of \[5\]"),
     ],
 )  # fmt: skip
-def test_a_size_that_no_file_has_is_told(hub: Hub, size: object, told: str) -> None:
+def test_a_size_that_no_file_has_is_told(hub: Hub, size: object, reported: str) -> None:
     hub.sizes[WEIGHTS] = size
-    with pytest.raises(LongtakeError, match=told):
+    with pytest.raises(LongtakeError, match=reported):
         get_part(VAE, CancelToken())
     assert len(hub.asked) == 0
 
 
 @pytest.mark.parametrize(
-    ("listing", "told"),
+    ("listing", "reported"),
     [
         ({"files": [ENTRY]}, "the hub's list of files is none"),
         ([[ENTRY]], "which is no file"),
@@ -265,11 +265,11 @@ def test_a_size_that_no_file_has_is_told(hub: Hub, size: object, told: str) -> N
         (b"\xff\xfe", "cannot be downloaded"),
     ],
 )
-def test_a_list_of_another_form_is_told_in_a_sentence(hub: Hub, listing: object, told: str) -> None:
+def test_a_list_of_another_form_is_told_in_a_sentence(hub: Hub, listing: object, reported: str) -> None:
     data = listing if isinstance(listing, bytes) else json.dumps(listing).encode()
     hub.liars["tree"] = lambda handler: answer(handler, data)
     said = reason()
-    assert told in said
+    assert reported in said
     assert len(said) < 600
     assert len(hub.asked) == 0
 
@@ -305,7 +305,7 @@ def _negative(handler: BaseHTTPRequestHandler) -> None:
 
 
 @pytest.mark.parametrize(
-    ("liar", "told"),
+    ("liar", "reported"),
     [
         (_endless, "is larger than the hub says|sends more than the"), (_ring, "redirect"),
         (_torn, "breaks off .* again and again|is larger than"), (_empty, "Consistency check"),
@@ -314,11 +314,11 @@ def _negative(handler: BaseHTTPRequestHandler) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
 def test_a_server_that_lies_about_a_file_is_left_in_a_sentence(
-    hub: Hub, name: str, liar: Callable[[BaseHTTPRequestHandler], None], told: str
+    hub: Hub, name: str, liar: Callable[[BaseHTTPRequestHandler], None], reported: str
 ) -> None:
     hub.liars[name] = liar
     said = reason()
-    assert re.search(told, said)
+    assert re.search(reported, said)
     assert len(said) < 600
     size = (hub.folder / VAE.location / VAE.subfolder / name).stat().st_size
     kept = [file.stat().st_size for file in partial_files(part_folder(VAE)) if name in file.name]

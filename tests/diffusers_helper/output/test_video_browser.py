@@ -12,7 +12,7 @@ import pytest
 
 from diffusers_helper.families.packing import MODES, Mode
 from tests.support.clips import parts_of, writer
-from tests.support.jobs import PATIENCE
+from tests.support.jobs import TIMEOUT
 from tests.support.pages import needs_chromium
 
 pytestmark = needs_chromium
@@ -73,7 +73,7 @@ def colours() -> np.ndarray:
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     page = browser.new_page()
-    page.set_default_timeout(PATIENCE * 1000)
+    page.set_default_timeout(TIMEOUT * 1000)
     yield page
     page.close()
 

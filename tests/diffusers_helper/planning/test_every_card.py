@@ -10,8 +10,8 @@ from app.machine import named_machine
 from diffusers_helper.families.buckets import buckets
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.job import VideoPlan, plan_video
 from diffusers_helper.planning.profiles import FAMILIES, Profile, profile_for
+from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, gb_bytes
 
@@ -28,7 +28,7 @@ def card(family: str, size_gb: int) -> Profile:
     return profile_for(named_machine(f"{family}:{size_gb}"), {})
 
 
-def wish(name: str, weight_dtype: str = "default") -> GenerationRequest:
+def command(name: str, weight_dtype: str = "default") -> GenerationRequest:
     info = find_model(name)
     return GenerationRequest(
         image="none", model=name, mode=info.modes[0], steps=info.steps, weight_dtype=weight_dtype
@@ -53,7 +53,7 @@ def test_no_default_refuses_itself(name: str, family: str) -> None:
     for size in SIZES:
         profile = card(family, size)
         for kind in TYPES:
-            request, refused = wish(name, kind), refusal(wish(name, kind), profile)
+            request, refused = command(name, kind), refusal(command(name, kind), profile)
             if refused:  # without a fused kernel, the scores of all tokens fill more than the card has
                 assert profile.attention.value == "math"
                 assert refused.smallest_cap_bytes > size * GB
@@ -67,7 +67,7 @@ def test_no_default_refuses_itself(name: str, family: str) -> None:
 
 
 def test_a_small_card_gets_what_the_video_needs_and_says_what_that_costs() -> None:
-    found = plan(wish("framepack-i2v"), card("gfx1100", 8))
+    found = plan(command("framepack-i2v"), card("gfx1100", 8))
     assert found.job.budget.cap_bytes == found.job.smallest_cap_bytes > card("gfx1100", 8).cap_bytes.value
     assert found.job.stage("sample").resident_blocks == ()
     assert found.notes[0] == (
@@ -75,14 +75,16 @@ def test_a_small_card_gets_what_the_video_needs_and_says_what_that_costs() -> No
         "other programs, instead of 3.5 GB."
     )
     with pytest.raises(DoesNotFit):  # a cap that somebody has set is never raised
-        plan(replace(wish("framepack-i2v"), vram_cap_gb=4.5), card("gfx1100", 8))
+        plan(replace(command("framepack-i2v"), vram_cap_gb=4.5), card("gfx1100", 8))
     with pytest.raises(DoesNotFit):
-        plan(wish("framepack-i2v"), profile_for(named_machine("gfx1100:8"), {"LONGTAKE_VRAM_CAP_GB": "4.5"}))
+        plan(
+            command("framepack-i2v"), profile_for(named_machine("gfx1100:8"), {"LONGTAKE_VRAM_CAP_GB": "4.5"})
+        )
 
 
 @pytest.mark.parametrize("size_gb", SIZES)
 def test_the_resolution_of_a_refusal_is_accepted_for_each_shape_and_is_the_largest(size_gb: int) -> None:
-    profile, request, info = card("gfx103x", size_gb), wish("framepack-i2v"), find_model("framepack-i2v")
+    profile, request, info = card("gfx103x", size_gb), command("framepack-i2v"), find_model("framepack-i2v")
     with pytest.raises(DoesNotFit) as refused:
         plan(request, profile)
     side = refused.value.side
@@ -96,7 +98,7 @@ def test_the_resolution_of_a_refusal_is_accepted_for_each_shape_and_is_the_large
 
 def test_where_no_resolution_fits_the_refusal_says_so() -> None:
     with pytest.raises(DoesNotFit) as refused:
-        plan(replace(wish("framepack-i2v"), vram_cap_gb=0.01), card("gfx1100", 24))
+        plan(replace(command("framepack-i2v"), vram_cap_gb=0.01), card("gfx1100", 24))
     assert (refused.value.side, refused.value.remedies[1]) == (0, "No smaller `resolution` fits.")
 
 
@@ -104,7 +106,7 @@ def test_where_no_resolution_fits_the_refusal_says_so() -> None:
 def test_more_preserved_memory_than_weights_can_leave_is_lowered_and_told(
     size_gb: int, preserved_gb: float, kept: str
 ) -> None:
-    request, profile = wish("framepack-i2v"), card("gfx1100", size_gb)
+    request, profile = command("framepack-i2v"), card("gfx1100", size_gb)
     found, default = plan(replace(request, preserved_gb=preserved_gb), profile), plan(request, profile)
     assert found.notes[0].startswith(f"Of the {preserved_gb:g} GB to preserve, {kept} GB are preserved")
     assert "23.2 GB are streamed in each pass" in found.notes[0]

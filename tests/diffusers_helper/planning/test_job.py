@@ -21,7 +21,9 @@ from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.planning.first import learned_levels
-from diffusers_helper.planning.job import (
+from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
+from diffusers_helper.planning.smaller_plans import Level
+from diffusers_helper.planning.video import (
     FORGET,
     VideoPlan,
     known_networks,
@@ -29,11 +31,9 @@ from diffusers_helper.planning.job import (
     plan_video,
     weights_file,
 )
-from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
-from diffusers_helper.planning.smaller_plans import Level
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
-from tests.support.jobs import PATIENCE
+from tests.support.jobs import TIMEOUT
 from tests.support.published import part_folder, write_published
 
 FULL = find_model("framepack-i2v")
@@ -61,7 +61,7 @@ def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
-def wish(**settings: object) -> GenerationRequest:
+def command(**settings: object) -> GenerationRequest:
     given = {"image": "none", "prompt": "the red ball moves right", "model": FULL.name, **settings}
     return GenerationRequest.from_dict(given)
 
@@ -83,7 +83,10 @@ def test_without_the_tokenizer_tokens_are_guessed_from_above() -> None:
 
 def test_the_negative_prompt_counts_where_it_is_used() -> None:
     demo = find_model("demo")
-    short, long = wish(model="demo", negative="red " * 99), wish(model="demo", negative="red " * 99, cfg=2)
+    short, long = (
+        command(model="demo", negative="red " * 99),
+        command(model="demo", negative="red " * 99, cfg=2),
+    )
     assert longest_text(long, demo) > longest_text(short, demo) + 90
     sample = [plan_video(request, demo, CPU).job.stage("sample").working_bytes for request in (short, long)]
     assert sample[0] < sample[1]
@@ -95,7 +98,7 @@ def test_what_lies_in_the_hubs_cache_is_read(hub: Path) -> None:
         module = models.part(name)
         sizes = sizes_of(module, models.blocks(name), models.compute_dtype(name))
         assert network.weights == Weights(name, *sizes)
-    plan = plan_video(wish(resolution=64), FULL, CPU)
+    plan = plan_video(command(resolution=64), FULL, CPU)
     sample = plan.job.stage("sample")
     assert sample.resident_blocks == (0, 1)  # instead of the table's sixty
     file = weights_file(FULL)
@@ -117,11 +120,11 @@ def test_a_download_that_is_not_whole_counts_as_none(
 
 def learn(local: Local, level: Level, **settings: object) -> None:
     """Record what a job of this size records when it runs out of memory."""
-    learned_levels(local.learned, wish(**settings), FULL, RADEON, 640, 608).write(level)
+    learned_levels(local.learned, command(**settings), FULL, RADEON, 640, 608).write(level)
 
 
 def plan_with(local: Local, profile: Profile = RADEON, **settings: object) -> VideoPlan:
-    return plan_video(wish(**settings), FULL, profile, shape=(640, 608), local=local)
+    return plan_video(command(**settings), FULL, profile, shape=(640, 608), local=local)
 
 
 def shortages(plan: VideoPlan) -> list[str]:
@@ -145,7 +148,7 @@ def test_a_plan_knows_of_shortages_and_says_so(tmp_path: Path) -> None:
     assert FORGET in note
     # The record does not apply to another cap, another size or another card.
     assert shortages(plan_with(local, preserved_gb=0, vram_cap_gb=16)) == []
-    other = plan_video(wish(preserved_gb=0), FULL, RADEON, shape=(320, 320), local=local)
+    other = plan_video(command(preserved_gb=0), FULL, RADEON, shape=(320, 320), local=local)
     assert shortages(other) == []
     smaller = profile_for(Machine("rocm", "gfx1100", "card", 20 * GB), {})
     assert shortages(plan_with(local, smaller, preserved_gb=0)) == []
@@ -167,7 +170,7 @@ def test_page_and_engine_name_a_card_alike(tmp_path: Path) -> None:
     local = Local(folder=tmp_path)
     learn(local, Level(weights=2))
     by_torch = profile_for(Machine("rocm", "gfx1100", "AMD Radeon RX 7900 XTX", 24 * GB - 25 * 1024**2), {})
-    assert learned_levels(local.learned, wish(), FULL, by_torch, 640, 608).read() == Level(weights=2)
+    assert learned_levels(local.learned, command(), FULL, by_torch, 640, 608).read() == Level(weights=2)
 
 
 @pytest.mark.usefixtures("empty_hub")
@@ -217,7 +220,7 @@ def test_a_speed_is_measured_once_and_never_by_who_asks(
 
     def slow(file: Path) -> float:
         asked.append(threading.current_thread().name)
-        assert may_answer.wait(PATIENCE)
+        assert may_answer.wait(TIMEOUT)
         return 3e9
 
     monkeypatch.setattr(disk, "disk_speed", slow)
@@ -235,7 +238,7 @@ def test_a_speed_is_measured_once_and_never_by_who_asks(
 
 @pytest.mark.usefixtures("empty_hub")
 def test_where_main_memory_is_short_the_plan_says_seconds_per_step() -> None:
-    request = wish(cfg=2)
+    request = command(cfg=2)
 
     def plan(free: int, speed: float | None) -> VideoPlan:
         return plan_video(request, FULL, RADEON, free_ram_bytes=free, disk_speed=lambda: speed)

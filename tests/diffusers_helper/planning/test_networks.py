@@ -34,14 +34,14 @@ def test_a_configuration_without_usable_sizes_is_told(
     config = json.loads(file.read_text(encoding="utf-8"))
     assert count_values(part, folder, None).config == config
     file.write_text(json.dumps(config | {key: value}), encoding="utf-8")
-    with pytest.raises(LongtakeError, match=rf"for {key}; expected a whole number from 1 to") as told:
+    with pytest.raises(LongtakeError, match=rf"for {key}; expected a whole number from 1 to") as reported:
         count_values(part, folder, None)
-    assert told.value.remedy
+    assert reported.value.remedy
 
 
 @pytest.mark.parametrize("content", [b"[1]", b"[" * 100_000, b"\xff", b'{"x": "' + b"y" * 5_000_000])
 def test_a_configuration_that_is_none_is_told(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(LongtakeError, match=r"vae in .* cannot be read") as told:
+    with pytest.raises(LongtakeError, match=r"vae in .* cannot be read") as reported:
         count_values("vae", tmp_path, None)
-    assert len(told.value.message) < 600
+    assert len(reported.value.message) < 600

@@ -150,7 +150,7 @@ def test_what_the_estimates_take_from_a_profile() -> None:
     assert profile_for(Machine("cpu", "", "", GB), {}).backend.conv_encode == 1
 
 
-def test_a_person_overrides_by_variable_and_by_argument() -> None:
+def test_a_user_overrides_by_variable_and_by_argument() -> None:
     environ = {
         "LONGTAKE_VRAM_CAP_GB": "10.5", "LONGTAKE_PRESERVED_GB": "0", "LONGTAKE_VAE_TILE": "128",
         "LONGTAKE_VAE_DTYPE": "bf16", "LONGTAKE_ATTENTION": "math",
@@ -179,7 +179,7 @@ def test_values_that_cannot_be_used_are_refused_by_name(name: str, value: str) -
         profile("gfx1100", 24, {f"LONGTAKE_{name}": value})
 
 
-def test_the_engines_environment_leaves_a_persons_own_values_alone() -> None:
+def test_the_engines_environment_leaves_a_users_own_values_alone() -> None:
     found = profile("gfx1100", 24)
     ours = engine_environment(found, {})
     assert ours["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8,max_split_size_mb:64"

@@ -22,7 +22,6 @@ from diffusers_helper.memory.accounting import AccountedOutOfMemory
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.pipeline import Result
 from diffusers_helper.planning.budget import Budget, Demand, Stage
-from diffusers_helper.planning.job import plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.shortage import (
     LONGTAKE,
@@ -32,6 +31,7 @@ from diffusers_helper.planning.shortage import (
     read_shortage,
 )
 from diffusers_helper.planning.smaller_plans import MAX_STEPS, Ladder, LearnedLevels, Level
+from diffusers_helper.planning.video import plan_video
 from diffusers_helper.runner import Runner
 from diffusers_helper.units import GB
 from diffusers_helper.vae import engine
@@ -343,15 +343,15 @@ def test_a_retry_begins_when_what_failed_is_gone(
 def test_after_deaths_the_smallest_plan_comes_at_once(stage: str, changes: list[str]) -> None:
     steps = ladder()
     for change in changes:
-        said = steps.step_to_end(stage)
-        assert said is not None
-        assert change in said
+        reported = steps.step_to_end(stage)
+        assert reported is not None
+        assert change in reported
     assert steps.step_to_end(stage) is None
     assert steps.retries == len(changes)
 
 
 @pytest.mark.slow
-def test_after_three_steps_the_person_is_told_what_to_do(
+def test_after_three_steps_the_user_is_told_what_to_do(
     deep_models: Models, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
     fail("GuidedDenoiser", [HIP] * 9)

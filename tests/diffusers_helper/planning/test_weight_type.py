@@ -17,8 +17,8 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit, StagePlan
 from diffusers_helper.planning.cards import plans_by_card
-from diffusers_helper.planning.job import VideoPlan, plan_video
 from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.provenance.branch import branch
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.recipe import read_recipe
@@ -114,7 +114,7 @@ def test_a_job_records_the_type_that_it_has_used(
 ) -> None:
     automatic = tiny_request(small_scene, weight_dtype="auto", mode="forward", seconds=2.0, **narrow)
     made, events = make(automatic, deep_models, tmp_path / "job")
-    assert [one for one in said(events) if "rounded to int8" in one]
+    assert [one for one in reported(events) if "rounded to int8" in one]
     expected, _ = make(replace(automatic, weight_dtype="int8"), deep_models, tmp_path / "int8")
     assert torch.equal(made.latents, expected.latents)
     recipe = read_recipe(made.video)
@@ -125,7 +125,7 @@ def test_a_job_records_the_type_that_it_has_used(
     roomy = replace(automatic, vram_cap_gb=None, preserved_gb=None)
     again, events = make(roomy, deep_models, folder.path, resume_from=folder.path)
     assert torch.equal(again.latents, expected.latents)
-    assert not said(events)
+    assert not reported(events)
     target = JobFolder(tmp_path / "branch")
     target.path.mkdir()
     branched = branch(folder, roomy, 1, {"steps": 3})
@@ -133,11 +133,11 @@ def test_a_job_records_the_type_that_it_has_used(
     make(branched.request, deep_models, target.path, resume_from=target.path, lineage=branched.lineage)
     assert target.weight_type.read_text(encoding="ascii") == "int8"
     fresh, events = make(roomy, deep_models, tmp_path / "roomy")
-    assert [one for one in said(events) if "keep the type of the files" in one]
+    assert [one for one in reported(events) if "keep the type of the files" in one]
     assert "weight_dtype" not in read_recipe(fresh.video).settings
 
 
-def said(events: list[Event]) -> list[str]:
+def reported(events: list[Event]) -> list[str]:
     return [event.message for event in events if isinstance(event, Warned) and "weights" in event.message]
 
 

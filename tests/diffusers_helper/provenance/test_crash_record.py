@@ -31,9 +31,9 @@ def test_a_note_of_deaths_is_heeded_told_once_and_learned(
         _, events = make(
             tiny_request(small_scene), deep_models, folder.path, resume_from=folder.path, local=local
         )
-        said = [event.message for event in events if isinstance(event, Warned)]
+        reported = [event.message for event in events if isinstance(event, Warned)]
         assert (
-            sum("the driver ended the engine; the VAE works in tiles of 64" in text for text in said)
+            sum("the driver ended the engine; the VAE works in tiles of 64" in text for text in reported)
             == warnings
         )
         assert isinstance(events[-1], Finished)

@@ -93,7 +93,7 @@ def test_every_setting_comes_back(video: Path, kind: str) -> None:
         assert np.array_equal(load_picture(source), load_picture(exported))
 
 
-def test_a_recipe_says_nothing_about_the_machine_or_the_person() -> None:
+def test_a_recipe_says_nothing_about_the_machine_or_the_user() -> None:
     request = GenerationRequest(image="/srv/ada/boat.png", model="/srv/ada/models/mine", vram_cap_gb=7.5)
     others = replace(request, image="/tmp/x.png", preserved_gb=3.0, vram_cap_gb=None)
     texts = {
@@ -147,7 +147,7 @@ def test_what_is_unknown_or_unusable_is_told_and_left_out() -> None:
     found = read_recipe(json.dumps(data).encode())
     assert (found.settings["seed"], found.settings["crf"], found.settings["vae_tile"]) == (5, 20, 64)
     assert found.settings.keys() & {"steps", "style", "image"} == set()
-    told = "\n".join(found.notices)
+    reported = "\n".join(found.notices)
     for words in (
         "version 9",
         "'sound'",
@@ -157,7 +157,7 @@ def test_what_is_unknown_or_unusable_is_told_and_left_out() -> None:
         "section 2 on 64",
         "'model'",
     ):
-        assert words in told
+        assert words in reported
     assert len(found.notices) == 7
 
 

@@ -257,37 +257,37 @@ def test_a_prediction_of_another_dtype_is_welcome(sample: Callable[..., Tensor])
 @BOTH
 def test_progress_tells_each_step_and_cannot_alter_it(sample: Callable[..., Tensor]) -> None:
     sigmas = flow_sigmas(6, 3.0)
-    told: list[StepInfo] = []
+    reported: list[StepInfo] = []
 
     def spoil(info: StepInfo) -> str:
-        told.append(StepInfo(info.step, info.steps, info.sigma, info.x0.clone()))
+        reported.append(StepInfo(info.step, info.steps, info.sigma, info.x0.clone()))
         info.x0.fill_(7.0)
         return "ignored"
 
     x = torch.tensor([START], dtype=torch.float64)
     expected = sample(toy_denoise, x, sigmas)
     assert torch.equal(sample(toy_denoise, x, sigmas, on_step=spoil), expected)
-    assert [(info.step, info.steps, info.sigma) for info in told] == [
+    assert [(info.step, info.steps, info.sigma) for info in reported] == [
         (index + 1, 6, sigma) for index, sigma in enumerate(sigmas[:-1].tolist())
     ]
-    assert torch.equal(told[-1].x0, expected)
+    assert torch.equal(reported[-1].x0, expected)
     assert torch.equal(x, torch.tensor([START], dtype=torch.float64))
     with pytest.raises(AttributeError):
-        told[0].sigma = 0.0  # type: ignore[misc]
+        reported[0].sigma = 0.0  # type: ignore[misc]
 
 
 @BOTH
 def test_what_progress_raises_ends_the_run_at_once(sample: Callable[..., Tensor]) -> None:
-    told: list[int] = []
+    reported: list[int] = []
 
     def stop(info: StepInfo) -> None:
-        told.append(info.step)
+        reported.append(info.step)
         if info.step == 3:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
         sample(toy_denoise, torch.tensor([START]), flow_sigmas(9, 7.0), on_step=stop)
-    assert told == [1, 2, 3]
+    assert reported == [1, 2, 3]
 
 
 @BOTH

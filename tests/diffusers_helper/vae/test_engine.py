@@ -97,11 +97,11 @@ def test_encoding_gives_the_bits_of_the_vae(make: Make, count: int) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 2, 4, 8])
 def test_a_stream_gives_the_same_bits_with_any_chunk(chunk: int) -> None:
-    vae, latents, told = wan(), noise(1, 16, 5, 4, 4), list[tuple[int, int]]()
-    found = engine_of(vae, chunk=chunk).decode(latents, progress=lambda *count: told.append(count))
+    vae, latents, reported = wan(), noise(1, 16, 5, 4, 4), list[tuple[int, int]]()
+    found = engine_of(vae, chunk=chunk).decode(latents, progress=lambda *count: reported.append(count))
     assert torch.equal(found, decoded(vae, latents))
     pieces = -(-5 // chunk)
-    assert told == [(piece, pieces) for piece in range(1, pieces + 1)]
+    assert reported == [(piece, pieces) for piece in range(1, pieces + 1)]
 
 
 @pytest.mark.slow
@@ -293,16 +293,16 @@ def test_the_allocator_is_asked_as_often_as_is_wished(monkeypatch: pytest.Monkey
 
 def test_a_cancel_ends_it_within_a_piece_and_leaves_nothing() -> None:
     vae = wan()
-    engine, cancel, told = engine_of(vae), CancelToken(), list[int]()
+    engine, cancel, reported = engine_of(vae), CancelToken(), list[int]()
 
     def progress(done: int, total: int) -> None:
-        told.append(done)
+        reported.append(done)
         if done == 2:
             cancel.cancel()
 
     with pytest.raises(GenerationCancelled):
         engine.decode(noise(1, 16, 6, 4, 4), progress=progress, cancel=cancel)
-    assert told == [1, 2]
+    assert reported == [1, 2]
     assert engine.owner.device.allocated_bytes() == weights_of(vae)
     # The frames that the stream had cached do not disturb the next stream.
     latents = noise(1, 16, 3, 4, 4)
@@ -338,7 +338,7 @@ def test_auto_begins_with_the_largest_piece_that_is_no_trouble() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({"chunk": 3}, "chunk is 3; expected one of"),
         ({"tile_px": 40}, "tile_px is 40; expected 0, or a multiple of 32"),
@@ -349,8 +349,8 @@ def test_auto_begins_with_the_largest_piece_that_is_no_trouble() -> None:
         ({"cleanup_frequency": -1}, "cleanup_frequency is -1"),
     ],
 )
-def test_settings_are_checked(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_settings_are_checked(settings: dict[str, Any], reported: str) -> None:
+    with pytest.raises(InputError, match=reported):
         VaeSettings(**settings)
 
 

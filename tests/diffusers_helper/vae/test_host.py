@@ -61,32 +61,32 @@ def test_pictures_take_no_more_memory_than_their_plan_says(task: Any) -> None:
 
 
 def test_pictures_of_a_batch_are_decoded_together_where_memory_allows() -> None:
-    vae, latents, told = picture_vae(), noise(4, 16, 4, 4), list[int]()
+    vae, latents, reported = picture_vae(), noise(4, 16, 4, 4), list[int]()
     engine = engine_of(vae, batch=True, memory_threshold=1.0)
     need = engine.owner.plans("decode", Video(1, 32, 32))[0].working_bytes
     engine.owner.device.limit(engine.owner.device.allocated_bytes() + 2 * need)
-    found = engine.decode(latents, progress=lambda done, total: told.append(total))
-    assert told == [2, 2]
+    found = engine.decode(latents, progress=lambda done, total: reported.append(total))
+    assert reported == [2, 2]
     torch.testing.assert_close(found, engine_of(vae).decode(latents), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("has_patches", [False, True])
 def test_wan_of_comfyui_is_streamed_with_its_own_bits(has_patches: bool) -> None:
     vae = VAE(WanVAE(has_patches=has_patches), shrink=16 if has_patches else 8)
-    latents, told = noise(2, 16, 3, 4, 4), list[int]()
+    latents, reported = noise(2, 16, 3, 4, 4), list[int]()
     engine = engine_of(HostVae(vae))
-    found = engine.decode(latents, progress=lambda done, total: told.append(total))
+    found = engine.decode(latents, progress=lambda done, total: reported.append(total))
     with torch.inference_mode():
         expected = torch.cat([vae.first_stage_model.decode(item) for item in latents.split(1)])
     assert found.shape[2] == 9
     assert torch.equal(found, expected)
-    assert set(told) == {6}  # three latent frames of two videos
+    assert set(reported) == {6}  # three latent frames of two videos
     assert engine.owner.plans("decode", Video(3, 32, 32))[0].is_exact
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_wan_of_newer_versions_gets_its_latent_frames_in_pairs(count: int) -> None:
-    vae, latents, told, sizes = (
+    vae, latents, reported, sizes = (
         VAE(WanVAE(has_pairs=True)),
         noise(1, 16, count, 4, 4),
         list[int](),
@@ -96,11 +96,11 @@ def test_wan_of_newer_versions_gets_its_latent_frames_in_pairs(count: int) -> No
     with torch.inference_mode():
         expected = vae.first_stage_model.decode(latents)
     handle = decoder.register_forward_pre_hook(lambda _, call: sizes.append(call[0].shape[2]))
-    found = engine_of(HostVae(vae)).decode(latents, progress=lambda done, total: told.append(done))
+    found = engine_of(HostVae(vae)).decode(latents, progress=lambda done, total: reported.append(done))
     handle.remove()
     assert torch.equal(found, expected)
     assert sizes == {1: [1], 2: [1, 1], 3: [1, 2], 4: [1, 2, 1]}[count]
-    assert told == list(range(1, count + 1))
+    assert reported == list(range(1, count + 1))
 
 
 def test_pictures_of_comfyui_have_their_own_bits() -> None:

@@ -145,7 +145,7 @@ def test_attention_that_gives_no_numbers_once_is_computed_once_more_in_fp32(
     assert isinstance(events[-1], Finished)
     assert types[0] == narrow
     assert torch.float32 in types[1:]
-    told = [event.message for event in events if isinstance(event, Warned)]
-    assert sum("this stage is repeated in fp32" in text for text in told) == (stage != "vae")
+    reported = [event.message for event in events if isinstance(event, Warned)]
+    assert sum("this stage is repeated in fp32" in text for text in reported) == (stage != "vae")
     assert result.latents.isfinite().all()
     assert next(network.parameters()).dtype == narrow

@@ -73,7 +73,9 @@ def test_sections_share_windows(mode: Mode, calls: list[int], vae: AutoencoderKL
         expected = vae.decode(latents, return_dict=False)[0]
         counted: list[tuple[int, int]] = []
         part = Part(section.number, begin)
-        found = engine.decode(latents, part=part, progress=lambda *count, told=counted: told.append(count))
+        found = engine.decode(
+            latents, part=part, progress=lambda *count, reported=counted: reported.append(count)
+        )
         assert torch.equal(found, expected)
         assert counted == [(done, expected_calls) for done in range(1, expected_calls + 1)]
         assert engine.owner.parts[-1] == part

@@ -139,7 +139,7 @@ def test_damaged_checkpoints_of_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         (b"", "is empty; download it again."),
         (POINTER.encode(), "is a Git LFS pointer to 10 GB of weights, not the weights; run `git lfs pull`"),
@@ -158,12 +158,12 @@ def test_damaged_checkpoints_of_torch(tmp_path: Path) -> None:
         ((2**39).to_bytes(8, "little") + b"{]", f"has a damaged header (a header of {2**39} bytes)"),
     ],
 )
-def test_files_that_are_no_weights(tmp_path: Path, content: bytes, told: str) -> None:
+def test_files_that_are_no_weights(tmp_path: Path, content: bytes, reported: str) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(content)
     with pytest.raises(NotWeights) as caught:
         read_contents(file)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(reported)
 
 
 def test_the_content_decides_and_not_the_name(tmp_path: Path) -> None:
@@ -186,21 +186,21 @@ def test_safetensors_that_are_cut_off_or_too_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "reported"),
     [
         ({"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}, "is damaged: tensor a has 8 bytes of 12;"),
         ({"dtype": "F3", "shape": [3], "data_offsets": [0, 8]}, "has the types F3, which are not known;"),
     ],
 )
-def test_a_header_that_contradicts_itself(tmp_path: Path, entry: dict[str, Any], told: str) -> None:
+def test_a_header_that_contradicts_itself(tmp_path: Path, entry: dict[str, Any], reported: str) -> None:
     file = tmp_path / "model.safetensors"
     header = json.dumps({"a": entry}).encode()
     file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    assert read_contents(file).problems[0].startswith(told)
+    assert read_contents(file).problems[0].startswith(reported)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (b"[]", "a header that is not a JSON object"),
         (b'{"a": 1}', "a header without the type and shape of each tensor"),
@@ -211,10 +211,10 @@ def test_a_header_that_contradicts_itself(tmp_path: Path, entry: dict[str, Any],
         (b"{", "Expecting property name"),
     ],
 )
-def test_headers_that_are_no_list_of_tensors(tmp_path: Path, text: bytes, told: str) -> None:
+def test_headers_that_are_no_list_of_tensors(tmp_path: Path, text: bytes, reported: str) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(len(text).to_bytes(8, "little") + text)
-    with pytest.raises(NotWeights, match=rf"has a damaged header \({told}.*\); download it again"):
+    with pytest.raises(NotWeights, match=rf"has a damaged header \({reported}.*\); download it again"):
         read_safetensors(file)
 
 

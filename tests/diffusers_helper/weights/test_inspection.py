@@ -60,10 +60,10 @@ def test_types_are_told_by_their_share_of_the_bytes(tmp_path: Path) -> None:
     assert facts.dtypes == {"bfloat16": 192 / 224, "float32": 32 / 224}
     assert (facts.model, facts.variant, facts.key_style) == ("Flux", "schnell", "original")
     assert (facts.quantised, facts.problems) == ("", ())
-    told = json.loads(facts.to_json())
+    reported = json.loads(facts.to_json())
     wanted = "format model variant key_style tensors bytes dtypes quantised problems"
-    assert {*wanted.split()} <= told.keys()
-    assert told["bytes"] == 224
+    assert {*wanted.split()} <= reported.keys()
+    assert reported["bytes"] == 224
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_folders_without_weights_or_with_several_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "place", "told"),
+    ("part", "place", "reported"),
     [
         ("vae", "transformer", "vae contains Hunyuan VAE, but the transformer must be FramePack; choose"),
         ("image_encoder", "text_encoder_2", "image_encoder contains SigLIP, but the text_encoder_2 must be"),
@@ -257,16 +257,16 @@ def test_folders_without_weights_or_with_several_files(tmp_path: Path) -> None:
         ("tokenizer", "transformer", "tokenizer contains tokenizer, but the transformer must be FramePack;"),
     ],
 )  # fmt: skip
-def test_a_part_in_the_wrong_place(folder: Path, part: str, place: str, told: str) -> None:
-    assert inspect_checkpoint(folder / part, place).problems[0].startswith(told)
+def test_a_part_in_the_wrong_place(folder: Path, part: str, place: str, reported: str) -> None:
+    assert inspect_checkpoint(folder / part, place).problems[0].startswith(reported)
     assert inspect_checkpoint(folder / part, part).problems == ()
     shutil.rmtree(folder / place)
     (folder / part).rename(folder / place)
-    assert any(told.replace(part, place, 1) in one for one in inspect_checkpoint(folder).problems)
+    assert any(reported.replace(part, place, 1) in one for one in inspect_checkpoint(folder).problems)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         (b"", "model.safetensors is empty; download it again."),
         (PAGE.encode(), "model.safetensors is a web page"),
@@ -281,14 +281,14 @@ def test_a_part_in_the_wrong_place(folder: Path, part: str, place: str, told: st
     ],
 )
 def test_the_command_ends_with_2_and_one_sentence(
-    tmp_path: Path, content: bytes, told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, content: bytes, reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(content)
     assert main(["inspect", str(file)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(told)
+    assert said.err.startswith(reported)
     assert said.err.count("\n") == 1
     assert main(["inspect", str(file), "--json"]) == 2
     said = capsys.readouterr()

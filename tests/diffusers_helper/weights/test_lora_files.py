@@ -174,10 +174,10 @@ def test_a_file_that_is_cut_off_or_missing_is_refused(network: nn.Module, tmp_pa
     assert read_lora(file).pairs
     for size in (7, 200, len(whole) - 1):
         file.write_bytes(whole[:size])
-        said = refusal_of(file).message
+        reported = refusal_of(file).message
         is_in_header = size < 8 + int.from_bytes(whole[:8], "little")
         expected = f"its header, after {size} bytes" if is_in_header else f"{size} bytes of {len(whole)}"
-        assert expected in said
+        assert expected in reported
     assert "cannot be read" in refusal_of(tmp_path / "none.safetensors").message
 
 

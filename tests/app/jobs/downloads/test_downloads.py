@@ -202,8 +202,8 @@ def test_a_failure_is_told_and_mended_by_another_try(
     now = studio.service.downloads.progress(INFO.name)
     assert words in now.message
     assert now.remedy
-    told = f"Its model was not downloaded. {now.message}"
-    wait_until(lambda: studio.service.job(job.id).message == told)
+    reported = f"Its model was not downloaded. {now.message}"
+    wait_until(lambda: studio.service.job(job.id).message == reported)
     hub.pages.clear()
     hub.sizes.clear()
     studio.service.downloads.get(INFO.name)

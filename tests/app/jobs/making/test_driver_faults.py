@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 from app.jobs.making.engine_client import EngineProcess
-from app.jobs.making.patience import Patience
+from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.service import JobService
 from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warned
 from diffusers_helper.request import GenerationRequest
@@ -31,7 +31,7 @@ DRIVER = Path(__file__).parents[3] / "support" / "bad_driver"
 
 
 @dataclass(slots=True)
-class Watchful(Patience):
+class Watchful(WatchdogTimeouts):
     """Patience that ends once, when the driver has fallen asleep, however fast the machine is."""
 
     calls: Path = field(kw_only=True)
@@ -40,15 +40,15 @@ class Watchful(Patience):
     def limit(self, kind: str, *, load: bool = False) -> float:
         is_asleep = os.environ.get("BAD_DRIVER_FAULT") == "sleep" and self.calls.exists()
         before, self.has_ended = self.has_ended, is_asleep
-        return 0.0 if is_asleep and not before else Patience.limit(self, kind, load=load)
+        return 0.0 if is_asleep and not before else WatchdogTimeouts.limit(self, kind, load=load)
 
 
 class Studio:
     """A service over a real engine with the bad driver."""
 
-    def __init__(self, folder: Path, model: Path, patience: Patience | None = None) -> None:
+    def __init__(self, folder: Path, model: Path, timeouts: WatchdogTimeouts | None = None) -> None:
         self.engine = EngineProcess()
-        self.service = JobService(folder / "outputs", self.engine, patience)
+        self.service = JobService(folder / "outputs", self.engine, timeouts)
         self.service.start()
         self._model, self._picture = model, write_picture(folder / "picture.png")
         self._cache, self._frames = folder / "cache", folder / "frames"
@@ -192,7 +192,7 @@ def test_every_known_error_at_shapes_of_its_own_gives_the_same_pixels(
 
 
 @pytest.mark.slow
-def test_however_many_shapes_are_deadly_three_engines_die_and_the_next_job_loses_none(
+def test_however_many_shapes_are_blocked_three_engines_die_and_the_next_job_loses_none(
     studio: Studio, calls: Path, undisturbed: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BAD_DRIVER_FAULT", "large")

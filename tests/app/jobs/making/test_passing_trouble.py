@@ -84,11 +84,11 @@ def test_an_engine_on_a_full_disk_is_tried_again(studio: Studio) -> None:
     assert isinstance(events[-1], Finished)
     assert sections_of(events) == [1, 2]
     assert states_of(job.folder).count("waiting") == 2
-    said = [
+    reported = [
         event.message for event in events if isinstance(event, Warned) and "disk is full" in event.message
     ]
-    assert len(said) == 2
-    assert "about 0.0001 GB are needed" in said[0]
+    assert len(reported) == 2
+    assert "about 0.0001 GB are needed" in reported[0]
 
 
 def test_an_index_that_another_program_locks_lets_a_job_wait(

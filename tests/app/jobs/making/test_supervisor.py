@@ -15,8 +15,8 @@ import pytest
 from app.jobs.job import Job
 from app.jobs.making import supervisor as module
 from app.jobs.making.engine_client import EngineDied, Trial
-from app.jobs.making.patience import FIRST_SECONDS, Patience, card_in_use
 from app.jobs.making.supervisor import Supervisor
+from app.jobs.making.watchdog import FIRST_SECONDS, WatchdogTimeouts, card_in_use
 from diffusers_helper.events import (
     Event,
     Finished,
@@ -69,7 +69,7 @@ class Script:
     restarts: bool = True
     attempts: int = 0
     killed: bool = False
-    deadly: dict[Trial, str] = field(default_factory=dict)
+    blocklist: dict[Trial, str] = field(default_factory=dict)
 
     def start(self) -> None: ...
 
@@ -80,9 +80,11 @@ class Script:
     def kill(self) -> None:
         self.killed = True
 
-    def run(self, job: Job, *, deadly: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event | None]:
+    def run(
+        self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})
+    ) -> Iterator[Event | None]:
         self.attempts += 1
-        self.deadly = dict(deadly)
+        self.blocklist = dict(blocklist)
         self.killed = False
         for item in self.runs[self.attempts - 1]:
             if isinstance(item, Event):
@@ -112,10 +114,10 @@ def job_for(mode: Mode = "inverted") -> Job:
 
 
 def make(
-    engine: Script, patience: Patience | None = None, mode: Mode = "inverted", **settings: Any
+    engine: Script, timeouts: WatchdogTimeouts | None = None, mode: Mode = "inverted", **settings: Any
 ) -> list[Event]:
     made: list[Event] = []
-    for event in Supervisor(engine, patience or Patience(), **settings).make(
+    for event in Supervisor(engine, timeouts or WatchdogTimeouts(), **settings).make(
         job_for(mode), lambda wait: False
     ):
         made.append(event)
@@ -158,7 +160,7 @@ def test_three_deaths_without_a_section_are_the_end(clock: Clock) -> None:
     with pytest.raises(EngineDied) as end:
         make(Script([*runs, [END]], clock))
     assert end.value.exit_code == -signal.SIGSEGV
-    assert end.value.lessons.splitlines() == [
+    assert end.value.conclusions.splitlines() == [
         "Attempt 1: it was ended by SIGABRT while decoding section 1.",
         "Attempt 2: it ended by itself with code 3 while decoding section 1.",
         "Attempt 3: it was ended by SIGSEGV while decoding section 1.",
@@ -202,7 +204,7 @@ def test_the_memory_killer_is_named_and_counts(
     engine = Hungry([[STARTED, stage(1), -signal.SIGKILL]] * 3 + [[END]], clock)
     with pytest.raises(EngineDied) as end:
         make(engine)
-    assert end.value.lessons.count("because the computer's memory was full") == 3
+    assert end.value.conclusions.count("because the computer's memory was full") == 3
 
 
 def test_a_death_inside_a_trial_is_charged_to_its_rung(clock: Clock) -> None:
@@ -212,7 +214,7 @@ def test_a_death_inside_a_trial_is_charged_to_its_rung(clock: Clock) -> None:
     )
     made = make(engine)
     assert made[-1] == END
-    assert engine.deadly == {trial: "the engine was ended by SIGABRT"}
+    assert engine.blocklist == {trial: "the engine was ended by SIGABRT"}
     assert "computed another way" in warnings(made)[0]
 
 
@@ -227,15 +229,15 @@ def test_a_kill_from_outside_is_charged_only_if_it_comes_twice_at_the_same_trial
     killed, other = EngineDied(-signal.SIGKILL, Trial("a", "miopen")), EngineDied(-signal.SIGKILL)
     once = Script([[STARTED, killed], [STARTED, other], [STARTED, killed], [END]], clock)
     assert "another way" not in " ".join(warnings(make(once)))
-    assert once.deadly == {}
+    assert once.blocklist == {}
     twice = Script([[STARTED, killed], [STARTED, killed], [END]], clock)
     assert "another way" in warnings(make(twice))[-1]
-    assert list(twice.deadly) == [Trial("a", "miopen")]
+    assert list(twice.blocklist) == [Trial("a", "miopen")]
 
 
 def test_a_hang_inside_a_trial_is_charged(clock: Clock) -> None:
-    patience = Patience()
-    patience.learn("demo decode 64x64", 10.0)
+    timeouts = WatchdogTimeouts()
+    timeouts.learn("demo decode 64x64", 10.0)
 
     class Hanging(Script):
         def run(self, job: Job, **settings: Any) -> Iterator[Event | None]:
@@ -245,20 +247,20 @@ def test_a_hang_inside_a_trial_is_charged(clock: Clock) -> None:
                 raise EngineDied(died.exit_code, Trial("a", "taps")) from died
 
     engine = Hanging([[STARTED, stage(1, "decode"), 200.0], [END]], clock)
-    assert make(engine, patience)[-1] == END
-    assert list(engine.deadly) == [Trial("a", "taps")]
+    assert make(engine, timeouts)[-1] == END
+    assert list(engine.blocklist) == [Trial("a", "taps")]
 
 
 def test_silence_beyond_the_limit_ends_the_engine(clock: Clock) -> None:
-    patience = Patience()
-    patience.learn("demo sample 64x64", 10.0)
+    timeouts = WatchdogTimeouts()
+    timeouts.learn("demo sample 64x64", 10.0)
     engine = Script([[STARTED, stage(1), 79.0, step(1), 700.0], [STARTED, done(1), END]], clock)
-    made = make(engine, patience)
+    made = make(engine, timeouts)
     assert made[-1] == END
     assert step(1) in made
     assert "gave no sign of life for" in warnings(made)[0]
     # The longest silence that ended well is remembered; a silence that did not end is not.
-    assert patience.limit("demo sample 64x64") == pytest.approx(8 * 79.0)
+    assert timeouts.limit("demo sample 64x64") == pytest.approx(8 * 79.0)
 
 
 def test_the_first_time_is_given_long_and_explained_where_kernels_are_compiled(clock: Clock) -> None:
@@ -272,10 +274,10 @@ def test_the_first_time_is_given_long_and_explained_where_kernels_are_compiled(c
 
 
 def test_an_engine_that_cannot_start_again_is_left_alone(clock: Clock) -> None:
-    patience = Patience()
-    patience.learn("demo sample 64x64", 1.0)
+    timeouts = WatchdogTimeouts()
+    timeouts.learn("demo sample 64x64", 1.0)
     engine = Script([[STARTED, stage(1), 500.0, END]], clock, restarts=False)
-    assert make(engine, patience)[-1] == END
+    assert make(engine, timeouts)[-1] == END
     with pytest.raises(EngineDied):
         make(Script([[STARTED, None]], clock, restarts=False))
 
@@ -283,50 +285,50 @@ def test_an_engine_that_cannot_start_again_is_left_alone(clock: Clock) -> None:
 def test_a_cancelled_engine_that_does_not_end_is_ended(clock: Clock) -> None:
     engine = Script([[STARTED, stage(1), 300.0, END]], clock)
     with pytest.raises(EngineDied):
-        list(Supervisor(engine, Patience()).make(job_for(), lambda wait: True))
+        list(Supervisor(engine, WatchdogTimeouts()).make(job_for(), lambda wait: True))
     assert clock.now < 1000 + 300
     assert engine.attempts == 1
 
 
-def test_patience_is_kept_on_disk_bounded_and_survives_damage(tmp_path: Path) -> None:
+def test_timeouts_is_kept_on_disk_bounded_and_survives_damage(tmp_path: Path) -> None:
     file = tmp_path / "patience.json"
-    patience = Patience(file)
+    timeouts = WatchdogTimeouts(file)
     for number in range(600):
-        patience.learn(f"kind {number}", 20.0 + number)
-    patience.learn("kind 0", 21.0)
-    patience.learn("kind 0", 5.0)
-    patience.save()
-    again = Patience(file)
+        timeouts.learn(f"kind {number}", 20.0 + number)
+    timeouts.learn("kind 0", 21.0)
+    timeouts.learn("kind 0", 5.0)
+    timeouts.save()
+    again = WatchdogTimeouts(file)
     assert len(json.loads(file.read_text())) == 500
     assert again.limit("kind 0") == 8 * 21.0
     assert again.limit("kind 599") == 8 * 619.0 if FIRST_SECONDS > 8 * 619.0 else FIRST_SECONDS
     assert not again.knows("kind 50")
     assert again.limit("kind 50") == FIRST_SECONDS
     file.write_text("{")
-    assert not Patience(file).knows("kind 0")
+    assert not WatchdogTimeouts(file).knows("kind 0")
 
 
 def test_what_a_slow_card_took_says_nothing_about_another(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "patience.json"
-    slow = Patience(file, "slow card")
+    slow = WatchdogTimeouts(file, "slow card")
     slow.learn("demo sample 64x64", 100.0)
     slow.save()
-    fast = Patience(file, "fast card")
+    fast = WatchdogTimeouts(file, "fast card")
     assert not fast.knows("demo sample 64x64")
     fast.learn("demo sample 64x64", 10.0)
     fast.save()
-    assert Patience(file, "slow card").limit("demo sample 64x64") == 800.0
-    assert Patience(file, "fast card").limit("demo sample 64x64") == 80.0
+    assert WatchdogTimeouts(file, "slow card").limit("demo sample 64x64") == 800.0
+    assert WatchdogTimeouts(file, "fast card").limit("demo sample 64x64") == 80.0
     hung = [STARTED, stage(1), 700.0]
-    assert warnings(make(Script([hung, [END]], clock), Patience(file, "fast card")))
-    assert make(Script([[*hung, END]], clock), Patience(file, "slow card"))[-1] == END
+    assert warnings(make(Script([hung, [END]], clock), WatchdogTimeouts(file, "fast card")))
+    assert make(Script([[*hung, END]], clock), WatchdogTimeouts(file, "slow card"))[-1] == END
 
 
 def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the name under which times are kept changes with card, torch and find mode."""
     machine, version = Machine("rocm", "gfx1100", "RX 7900 XTX", 24 * 1024**3), "2.13.0+rocm7.2"
     monkeypatch.setattr("app.machine.this_machine", lambda _: machine)
-    monkeypatch.setattr("app.jobs.making.patience.installed_torch", lambda: version)
+    monkeypatch.setattr("app.jobs.making.watchdog.installed_torch", lambda: version)
     first = card_in_use({})
     assert first == "RX 7900 XTX (gfx1100), torch 2.13.0+rocm7.2, find mode FAST"
     names = {first, card_in_use({"MIOPEN_FIND_MODE": "NORMAL"})}
@@ -358,16 +360,16 @@ def test_a_kernel_search_after_a_clean_up_is_given_its_time(
 ) -> None:
     """Ignore times learned with compiled kernels in a run that has to compile them again."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    patience = Patience()
-    patience.learn("demo decode 64x64", 1.0)
+    timeouts = WatchdogTimeouts()
+    timeouts.learn("demo decode 64x64", 1.0)
     quiet = [STARTED, stage(1, "decode"), 1800.0, done(1), END]
-    told = warnings(make(Script([quiet], clock), patience, compiles=True))
-    assert ["MIOpen is compiling kernels" in text for text in told] == [True]
+    reported = warnings(make(Script([quiet], clock), timeouts, compiles=True))
+    assert ["MIOpen is compiling kernels" in text for text in reported] == [True]
     (tmp_path / ".cache" / "miopen").mkdir(parents=True)
-    patience = Patience()
-    patience.learn("demo decode 64x64", 1.0)
-    told = warnings(make(Script([quiet, [END]], clock), patience, compiles=True))
-    assert "gave no sign of life" in told[0]
+    timeouts = WatchdogTimeouts()
+    timeouts.learn("demo decode 64x64", 1.0)
+    reported = warnings(make(Script([quiet, [END]], clock), timeouts, compiles=True))
+    assert "gave no sign of life" in reported[0]
 
 
 def test_what_a_dead_engine_was_writing_is_removed(

@@ -116,7 +116,7 @@ def test_damage_to_a_log_or_a_request_is_shown_in_its_job_alone(studio: Studio, 
 
 
 @pytest.mark.slow
-def test_a_job_with_a_damaged_log_is_made_once_a_person_resumes_it(studio: Studio) -> None:
+def test_a_job_with_a_damaged_log_is_made_once_a_user_resumes_it(studio: Studio) -> None:
     jobs = damaged_jobs(studio)
     studio.service = JobService(studio.outputs)
     for name, (job, file) in jobs.items():
@@ -313,7 +313,7 @@ def test_a_state_that_is_written_over_damage_keeps_what_is_known(studio: Studio)
     place = log.read()["place"]
     add_to_log(b'{"place": null, "frames": "x"}')(log.path)
     assert "line 3 of states.jsonl" in log.read()["fault"]
-    log.enter("queued", reason="A person resumed it.")
+    log.enter("queued", reason="A user resumed it.")
     facts = log.read()
     assert (facts["fault"], facts["favourite"], facts["place"]) == ("", True, place)
     assert [line for line in log.path.read_bytes().splitlines() if b"null, " in line]  # the damage stays

@@ -216,7 +216,7 @@ def test_stopping_a_server_interrupts_its_job_which_the_next_one_goes_on_with(st
     assert sum(isinstance(event, JobStarted) for event in events) == 1
 
 
-def test_what_a_person_has_ended_stays_ended_if_the_server_dies_before(studio: Studio) -> None:
+def test_what_a_user_has_ended_stays_ended_if_the_server_dies_before(studio: Studio) -> None:
     process, (job_id,) = run_program(studio, "sections=3 steps=1 at=1 fault=hang")
     studio.until(studio.service.job(job_id), SectionFinished)
     process.send_signal(signal.SIGSTOP)  # it cannot fulfil the wish any more
@@ -237,7 +237,7 @@ def test_a_job_whose_program_died_before_it_began_is_resumed(studio: Studio) -> 
 
 
 @pytest.mark.parametrize("state", ["interrupted", "failed", "cancelled"])
-def test_a_person_lets_a_job_go_on(studio: Studio, state: JobState) -> None:
+def test_a_user_lets_a_job_go_on(studio: Studio, state: JobState) -> None:
     fault = {"interrupted": "wait", "failed": "error", "cancelled": "wait"}[state]
     studio.service.start()
     job = studio.submit(f"sections=3 steps=1 at=1 fault={fault} times=1")

@@ -61,13 +61,13 @@ def call(stand: Stand) -> Ask:
 
     def call(name: str, *values: object, refused: bool = False) -> Any:
         answer = ask(stand.url, f"/gradio_api/run/{name}", method="POST", data={"data": values})
-        said = json.loads(answer.body)
+        reported = json.loads(answer.body)
         if refused:
             assert answer.status == 400
-            return said["error"]
-        assert answer.status == 200, said
+            return reported["error"]
+        assert answer.status == 200, reported
         assert str(stand.outputs) not in answer.text
-        return said["data"][0]
+        return reported["data"][0]
 
     return call
 

@@ -91,16 +91,16 @@ def test_a_family_is_found_from_both_ends_also_in_a_new_index(
     other = service.queue.branch(parent.id, 1)
     wait_until(lambda: service.job(other.id).is_over)
     service.queue.rebuild()
-    told = calls.history_open(parent.id)
-    assert [card["job"] for card in told["children"]] == [other.id, child.id]
+    reported = calls.history_open(parent.id)
+    assert [card["job"] for card in reported["children"]] == [other.id, child.id]
     assert calls.history_open(child.id)["parent"]["job"] == parent.id
-    assert told["parent"] is None
-    assert len(told["branch"]["kept"]) == 2
-    assert told["branch"]["longer"] == pytest.approx(116.4)
+    assert reported["parent"] is None
+    assert len(reported["branch"]["kept"]) == 2
+    assert reported["branch"]["longer"] == pytest.approx(116.4)
     # The section that was taken over has its picture, although no event told of it.
     lines = JobFolder(child.folder).events.read_text().splitlines()
-    untold = [line for line in lines if json.loads(line).get("thumbnail", "").find("0001") < 0]
-    JobFolder(child.folder).events.write_text("\n".join(untold) + "\n")
+    unreported = [line for line in lines if json.loads(line).get("thumbnail", "").find("0001") < 0]
+    JobFolder(child.folder).events.write_text("\n".join(unreported) + "\n")
     thumbs = {cell["number"]: cell["thumb"] for cell in calls.history_open(child.id)["cells"]}
     assert thumbs[1] == f"jobs/{child.id}/thumbs/0001.webp"
     service.queue.remove(parent.id)
@@ -113,22 +113,22 @@ def test_an_opened_video_tells_its_files_and_states(
     sharing: Sharing, service: JobService, calls: HistoryCalls
 ) -> None:
     job = made(sharing, service)
-    told = calls.history_open(job.id)
-    assert [one["state"] for one in told["states"]] == ["queued", "running", "finished"]
-    assert {file["name"]: file["url"] for file in told["files"]} == {
+    reported = calls.history_open(job.id)
+    assert [one["state"] for one in reported["states"]] == ["queued", "running", "finished"]
+    assert {file["name"]: file["url"] for file in reported["files"]} == {
         "input.png": f"jobs/{job.id}/input.png", "video.mp4": f"jobs/{job.id}/video.mp4",
         "latents, segments and records": None,
     }  # fmt: skip
-    assert str(sharing.outputs) not in json.dumps(told)
-    assert told["branch"]["kept"] == []  # an inverted video of one section begins with the picture
+    assert str(sharing.outputs) not in json.dumps(reported)
+    assert reported["branch"]["kept"] == []  # an inverted video of one section begins with the picture
 
 
 def test_the_settings_of_a_video_come_with_its_picture(
     sharing: Sharing, service: JobService, calls: HistoryCalls
 ) -> None:
     job = made(sharing, service, seed=2**62 + 1)
-    told = calls.history_settings(job.id)
-    assert Path(told["picture"]).read_bytes() == JobFolder(job.folder).input.read_bytes()
-    settings = json.loads(told["text"])["settings"]
+    reported = calls.history_settings(job.id)
+    assert Path(reported["picture"]).read_bytes() == JobFolder(job.folder).input.read_bytes()
+    settings = json.loads(reported["text"])["settings"]
     assert (settings["seed"], settings["prompt"], settings["model"]) == (2**62 + 1, "a ball", "demo")
     assert "image" not in settings

@@ -14,7 +14,7 @@ from app.jobs.job import Job
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.app.ui.test_accessibility import violations
-from tests.support.jobs import PATIENCE, wait_until
+from tests.support.jobs import TIMEOUT, wait_until
 from tests.support.pages import FIRST, Stand, needs_chromium, visit
 from tests.support.staged_engine import FAILING_PROMPT
 
@@ -39,18 +39,18 @@ def make(stand: Stand, photo: Path) -> Any:
     return made
 
 
-def shelf(page: Any, stand: Stand, count: int) -> None:
+def gallery(page: Any, stand: Stand, count: int) -> None:
     """Show the History tab, and wait until it has so many cards."""
     page.goto(f"{stand.url.rstrip('/')}/#history")
     cards(page, count)
 
 
 def cards(page: Any, count: int) -> None:
-    page.wait_for_selector(f'.lt-films[data-shown="{count}"]', state="attached")
+    page.wait_for_selector(f'.lt-videos[data-shown="{count}"]', state="attached")
 
 
 def words(page: Any) -> list[str]:
-    return page.locator(".lt-shelf .lt-film-words").all_inner_texts()
+    return page.locator(".lt-gallery .lt-video-card-words").all_inner_texts()
 
 
 def opened(page: Any, job: Job) -> Any:
@@ -64,14 +64,14 @@ def test_yesterdays_video_is_found_among_many_and_opened(page: Any, stand: Stand
     yesterday = time.time() - 86400
     stand.service._store.add_facts(wanted.id, created=yesterday)
     make("a red ball")
-    shelf(page, stand, 7)
+    gallery(page, stand, 7)
     assert words(page)[:2] == ["a red ball", HOSTILE]
     assert words(page)[-1] == "Der GRÜNE Ball rollt"
-    assert page.locator(".lt-shelf-count").inner_text() == "7 videos"
+    assert page.locator(".lt-gallery-count").inner_text() == "7 videos"
     page.get_by_label("Search in prompts and seeds").fill("ball grüne")
     cards(page, 1)
-    card = page.locator(".lt-film")
-    facts = card.locator(".lt-film-facts").text_content()
+    card = page.locator(".lt-video-card")
+    facts = card.locator(".lt-video-card-facts").text_content()
     assert facts == f"yesterday, {time.strftime('%H:%M', time.localtime(yesterday))} · Longtake demo model"
     card.get_by_role("link").click()
     view = opened(page, wanted)
@@ -82,31 +82,31 @@ def test_yesterdays_video_is_found_among_many_and_opened(page: Any, stand: Stand
     assert (settings["Seed"], settings["Prompt"]) == ("31337", "Der GRÜNE Ball rollt")
     page.wait_for_selector(f'.lt-past-open .lt-stage[data-url^="jobs/{wanted.id}/"][data-state="video"]')
     view.get_by_text("What happened").click()
-    told = view.locator(".lt-states li").all_inner_texts()
-    assert [line.split("\n")[0] for line in told] == ["In the queue", "Being made", "Finished"]
-    assert "It is its turn." in told[1]
+    reported = view.locator(".lt-states li").all_inner_texts()
+    assert [line.split("\n")[0] for line in reported] == ["In the queue", "Being made", "Finished"]
+    assert "It is its turn." in reported[1]
     assert (
         view.locator(".lt-use").count() == 3
     )  # text, sampling and decoding, as the memory's record has them
     page.go_back()
     cards(page, 1)
-    assert page.evaluate("document.activeElement.closest('.lt-film')?.dataset.job") == wanted.id
+    assert page.evaluate("document.activeElement.closest('.lt-video-card')?.dataset.job") == wanted.id
     assert page.evaluate("window.hit") is None
 
 
-def test_filters_narrow_the_shelf(page: Any, stand: Stand, make: Any) -> None:
+def test_filters_narrow_the_gallery(page: Any, stand: Stand, make: Any) -> None:
     short, long = make("short"), make("long", seconds=4.8)
     failed = make(FAILING_PROMPT)
-    shelf(page, stand, 3)
+    gallery(page, stand, 3)
     page.get_by_label("Length of the videos").select_option(label="3 to 10 s")
     cards(page, 1)
     assert words(page) == ["long"]
     page.get_by_label("Length of the videos").select_option(label="Any length")
     page.get_by_label("State of the videos").select_option(label="Failed")
-    page.wait_for_selector(f'.lt-film[data-job="{failed[0].id}"]:only-child')
+    page.wait_for_selector(f'.lt-video-card[data-job="{failed[0].id}"]:only-child')
     page.get_by_label("State of the videos").select_option(label="All videos")
     cards(page, 3)
-    page.locator(f'.lt-film[data-job="{short[0].id}"]').hover()
+    page.locator(f'.lt-video-card[data-job="{short[0].id}"]').hover()
     page.get_by_role("button", name="Favourite: short").click()
     page.wait_for_selector('.lt-star[aria-pressed="true"]')
     assert stand.service.job(short[0].id).favourite
@@ -117,39 +117,39 @@ def test_filters_narrow_the_shelf(page: Any, stand: Stand, make: Any) -> None:
     assert not stand.service.job(long[0].id).favourite
 
 
-def test_a_card_plays_while_a_person_points_at_it_or_focuses_it(page: Any, stand: Stand, make: Any) -> None:
+def test_a_card_plays_while_a_user_points_at_it_or_focuses_it(page: Any, stand: Stand, make: Any) -> None:
     first, second = make("first", "second")
-    shelf(page, stand, 2)
-    playing = page.locator(".lt-film[data-playing] video")
-    page.locator(f'.lt-film[data-job="{first.id}"] img').hover()
+    gallery(page, stand, 2)
+    playing = page.locator(".lt-video-card[data-playing] video")
+    page.locator(f'.lt-video-card[data-job="{first.id}"] img').hover()
     playing.wait_for()
     assert playing.get_attribute("src") == f"jobs/{first.id}/video.mp4?v=37"
-    page.wait_for_function("document.querySelector('.lt-film video').currentTime > 0.1")
-    page.locator(f'.lt-film[data-job="{second.id}"] img').hover()
-    page.wait_for_selector(f'.lt-film[data-job="{second.id}"][data-playing]')
-    assert page.locator(".lt-film video").count() == 1
+    page.wait_for_function("document.querySelector('.lt-video-card video').currentTime > 0.1")
+    page.locator(f'.lt-video-card[data-job="{second.id}"] img').hover()
+    page.wait_for_selector(f'.lt-video-card[data-job="{second.id}"][data-playing]')
+    assert page.locator(".lt-video-card video").count() == 1
     page.mouse.move(0, 0)
-    page.wait_for_function("!document.querySelector('.lt-film video')")
+    page.wait_for_function("!document.querySelector('.lt-video-card video')")
     page.get_by_role("button", name="Favourites").focus()
     page.keyboard.press("Tab")
-    page.wait_for_selector(f'.lt-film[data-job="{second.id}"][data-playing]')
+    page.wait_for_selector(f'.lt-video-card[data-job="{second.id}"][data-playing]')
     page.keyboard.press("ArrowRight")
-    page.wait_for_selector(f'.lt-film[data-job="{first.id}"][data-playing]')
+    page.wait_for_selector(f'.lt-video-card[data-job="{first.id}"][data-playing]')
     page.keyboard.press("Enter")
     opened(page, first)
     page.keyboard.press("Escape")
-    page.wait_for_function(f"document.activeElement.closest('.lt-film')?.dataset.job === '{first.id}'")
+    page.wait_for_function(f"document.activeElement.closest('.lt-video-card')?.dataset.job === '{first.id}'")
 
 
 def test_a_tap_plays_the_card_and_the_next_one_opens_it(browser: Any, stand: Stand, make: Any) -> None:
     (job,) = make("a ball")
     context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 844})
-    context.set_default_timeout(PATIENCE * 1000)
+    context.set_default_timeout(TIMEOUT * 1000)
     page = context.new_page()
-    shelf(page, stand, 1)
+    gallery(page, stand, 1)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.locator(".lt-frame").tap()
-    page.wait_for_selector(".lt-film[data-playing]")
+    page.wait_for_selector(".lt-video-card[data-playing]")
     page.locator(".lt-frame").tap()
     view = opened(page, job)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -170,22 +170,22 @@ def test_a_video_that_finishes_appears_and_pages_follow_each_other(
     ]
     for request in requests:
         stand.service.cancel(stand.service.submit(request).id)
-    shelf(page, stand, 24)
+    gallery(page, stand, 24)
     page.get_by_role("button", name="Show more").click()
     cards(page, 30)
     assert words(page) == [request.prompt for request in reversed(requests)]
     job = stand.service.submit(requests[0])
     stand.engine.go(FIRST)
-    page.wait_for_selector(f'.lt-film[data-job="{job.id}"][data-state="running"]:first-child')
+    page.wait_for_selector(f'.lt-video-card[data-job="{job.id}"][data-state="running"]:first-child')
     cards(page, 31)
     stand.engine.go(1000)
-    page.wait_for_selector(f'.lt-film[data-job="{job.id}"][data-state="finished"]')
+    page.wait_for_selector(f'.lt-video-card[data-job="{job.id}"][data-state="finished"]')
 
 
 def test_a_removed_video_comes_back_by_undo(page: Any, stand: Stand, make: Any) -> None:
     kept, removed = make("kept", "removed")
-    shelf(page, stand, 2)
-    page.locator(f'.lt-film[data-job="{removed.id}"] a').click()
+    gallery(page, stand, 2)
+    page.locator(f'.lt-video-card[data-job="{removed.id}"] a').click()
     opened(page, removed).get_by_role("button", name="Remove", exact=True).click()
     cards(page, 1)
     assert words(page) == ["kept"]
@@ -194,7 +194,7 @@ def test_a_removed_video_comes_back_by_undo(page: Any, stand: Stand, make: Any) 
     page.keyboard.press("Enter")
     cards(page, 2)
     assert (removed.folder / "video.mp4").exists()
-    page.locator(f'.lt-film[data-job="{kept.id}"] a').focus()
+    page.locator(f'.lt-video-card[data-job="{kept.id}"] a').focus()
     page.keyboard.press("Delete")
     cards(page, 1)
     assert not kept.folder.exists()
@@ -329,21 +329,21 @@ def test_a_link_to_a_video_that_is_gone_says_so(page: Any, stand: Stand) -> None
 @pytest.fixture(params=["light", "dark"])
 def themed(request: pytest.FixtureRequest, browser: Any, stand: Stand) -> Iterator[Any]:
     page = browser.new_page(color_scheme=request.param, reduced_motion="reduce")
-    page.set_default_timeout(PATIENCE * 1000)
+    page.set_default_timeout(TIMEOUT * 1000)
     visit(page, stand)
     yield page
     page.close()
 
 
-def test_nothing_serious_on_the_shelf_and_in_a_video(themed: Any, stand: Stand, make: Any) -> None:
+def test_nothing_serious_on_the_gallery_and_in_a_video(themed: Any, stand: Stand, make: Any) -> None:
     jobs = make("a ball", FAILING_PROMPT)
     (long,) = make("a long one", seconds=3.6)
     branchable(long, 3)
     found: list[str] = []
     for width in (390, 1440):
         themed.set_viewport_size({"width": width, "height": 900})
-        shelf(themed, stand, 3)
-        found += [f"shelf at {width}: {one}" for one in violations(themed)]
+        gallery(themed, stand, 3)
+        found += [f"gallery at {width}: {one}" for one in violations(themed)]
         for job in (long, jobs[1]):
             themed.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
             view = opened(themed, job)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from app.ui.live import words
-from app.ui.live.job import LiveJob
+from app.ui.live.progress import LiveJob
 from app.ui.live.scene import download_name, show
 from app.ui.live.watch import Scene
 from diffusers_helper.events import Failed, Finished, PieceDone, Reading, StageStarted, StepDone, Warned
 from diffusers_helper.families.packing import Mode
-from tests.support.told_jobs import history, job_of
+from tests.support.reported_jobs import history, job_of
 
 
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
@@ -40,15 +40,15 @@ def test_the_cells_lie_side_by_side_in_order_of_the_video(mode: Mode, seconds: f
 
 def test_the_words_follow_the_work() -> None:
     live = LiveJob(job_of(seconds=2.4))
-    said = []
+    reported = []
     for event in history(live.job, load=1, first=1, step=1, latent=0.1, write=0.1):
         live.apply(event)
         line = words.headline(live, 0)
-        said += [] if said[-1:] == [line] else [line]
-    assert said[:3] == ["Starting the engine", "Loading the model", "Section 1 of 2, step 0 of 25"]
-    assert said[3:5] == ["Section 1 of 2, step 1 of 25", "Section 1 of 2, step 2 of 25"]
-    assert "Decoding section 1 of 2" in said
-    assert "Writing section 2 of 2" in said
+        reported += [] if reported[-1:] == [line] else [line]
+    assert reported[:3] == ["Starting the engine", "Loading the model", "Section 1 of 2, step 0 of 25"]
+    assert reported[3:5] == ["Section 1 of 2, step 1 of 25", "Section 1 of 2, step 2 of 25"]
+    assert "Decoding section 1 of 2" in reported
+    assert "Writing section 2 of 2" in reported
     live.apply(StageStarted(job=live.job.id, time=60, stage="decode", section=2))
     live.sections_done = 1
     live.apply(PieceDone(job=live.job.id, time=61, stage="decode", section=2, piece=3, pieces=6))
@@ -107,11 +107,11 @@ def test_a_running_job_as_the_page_gets_it() -> None:
     assert "/mnt" not in shown["warnings"][2]
     assert shown["video"]["url"] == f"jobs/{live.job.id}/video-0001.mp4?v=33"
     assert shown["hidden"] == pytest.approx((181 - 33) / 30, abs=1e-3)
-    ending = scene_of(live, wishes=frozenset({"cancel"}))
+    ending = scene_of(live, commands=frozenset({"cancel"}))
     assert ending["headline"].startswith("Ending: ")
     assert ending["wishes"] == ["cancel"]
     assert (
-        scene_of(live, wishes=frozenset({"stop_after_section"}))["remark"]
+        scene_of(live, commands=frozenset({"stop_after_section"}))["remark"]
         == "It ends after the current section."
     )
     assert "failure" not in shown

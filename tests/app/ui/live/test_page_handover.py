@@ -58,7 +58,7 @@ def submit(stand: Stand, photo: Path, prompt: str, **settings: Any) -> str:
     return stand.service.submit(request).id
 
 
-def test_a_finished_video_stays_and_plays_until_the_person_moves_on(
+def test_a_finished_video_stays_and_plays_until_the_user_moves_on(
     page: Any, stand: Stand, photo: Path
 ) -> None:
     first, second = (submit(stand, photo, prompt, seconds=2.4) for prompt in ("one", "two"))

@@ -9,10 +9,10 @@ import pytest
 
 from app.jobs.pace import pace_of, usual
 from app.ui.live import words
-from app.ui.live.job import LiveJob
+from app.ui.live.progress import LiveJob
 from diffusers_helper.events import Event, PieceDone, SectionFinished, StepDone
 from diffusers_helper.families.packing import Mode
-from tests.support.told_jobs import history, job_of, later, recorded
+from tests.support.reported_jobs import history, job_of, later, recorded
 
 COSTS = [
     {"load": 40.0, "first": 14.0, "step": 12.0, "latent": 2.0},  # a large model, where sampling dominates
@@ -22,7 +22,7 @@ COSTS = [
 ]
 
 
-def told_left(live: LiveJob, events: list[Event]) -> list[tuple[float, float, float]]:
+def reported_left(live: LiveJob, events: list[Event]) -> list[tuple[float, float, float]]:
     """Apply a job's events; return the share of its time, and the seconds left as shown and as they were."""
     end = events[-1].time
     seen: list[tuple[float, float, float]] = []
@@ -43,10 +43,10 @@ def test_the_time_left_is_right_within_a_fifth_after_the_first_section(
     live = LiveJob(job_of(mode))
     events = history(live.job, **costs)
     first = next(event for event in events if isinstance(event, SectionFinished)).time / events[-1].time
-    checked = [(told, true) for share, told, true in told_left(live, events) if share >= first]
+    checked = [(reported, true) for share, reported, true in reported_left(live, events) if share >= first]
     assert len(checked) > 100
-    for told, true in checked:
-        assert told == pytest.approx(true, rel=0.2, abs=0.02 * events[-1].time)
+    for reported, true in checked:
+        assert reported == pytest.approx(true, rel=0.2, abs=0.02 * events[-1].time)
 
 
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
@@ -59,19 +59,19 @@ def test_on_a_machine_that_has_made_such_a_video_the_time_left_is_right_from_the
     live = LiveJob(job_of(mode), pace)
     assert not live.is_guess
     events = history(live.job, **costs)
-    for _, told, true in told_left(live, events):
-        assert told == pytest.approx(true, rel=0.05, abs=0.02 * events[-1].time)
+    for _, reported, true in reported_left(live, events):
+        assert reported == pytest.approx(true, rel=0.05, abs=0.02 * events[-1].time)
 
 
 @pytest.mark.parametrize("name", ["2 inverted", "2 forward", "10 inverted", "10 forward", "20 inverted"])
 def test_progress_and_time_left_are_right_in_recorded_runs(name: str) -> None:
     job, events = recorded(name)
     others = [recorded(other) for other in ("2 inverted", "10 forward") if other != name]
-    paces = [pace for other, told in others if (pace := pace_of(told, other.request)) is not None]
+    paces = [pace for other, reported in others if (pace := pace_of(reported, other.request)) is not None]
     live = LiveJob(job, usual(paces))
-    for share, told, true in told_left(live, events):
+    for share, reported, true in reported_left(live, events):
         if share >= 0.1:
-            assert told == pytest.approx(true, rel=0.2, abs=0.5)
+            assert reported == pytest.approx(true, rel=0.2, abs=0.5)
     live, end = LiveJob(job, usual(paces)), events[-1].time
     for event in events[:-1]:
         live.apply(event)

@@ -1,4 +1,4 @@
-"""The page that the tests of models open, and the files that a person has for a model."""
+"""The page that the tests of models open, and the files that a user has for a model."""
 
 from __future__ import annotations
 

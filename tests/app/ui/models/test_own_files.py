@@ -1,4 +1,4 @@
-"""Tests of the endpoints for a person's own files: the list, the inspection and the new model."""
+"""Tests of the endpoints for a user's own files: the list, the inspection and the new model."""
 
 from __future__ import annotations
 
@@ -158,11 +158,11 @@ def test_a_second_model_is_refused_during_the_first_check(
 
 def test_a_failed_check_is_told_without_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "my files" / "a b.gguf"
-    said = SimpleNamespace(returncode=-9, stderr=f"warning\n{file} is bad")
-    double = SimpleNamespace(run=lambda *_, **__: said, DEVNULL=-3, TimeoutExpired=OSError)
+    reported = SimpleNamespace(returncode=-9, stderr=f"warning\n{file} is bad")
+    double = SimpleNamespace(run=lambda *_, **__: reported, DEVNULL=-3, TimeoutExpired=OSError)
     monkeypatch.setattr(adding, "subprocess", double)
     with pytest.raises(LongtakeError, match=r"has died \(a b\.gguf is bad\)"):
         add_model("mine", {"transformer": file}, "")
-    said.returncode = 1
+    reported.returncode = 1
     with pytest.raises(InputError, match=r"^a b\.gguf is bad$"):
         add_model("mine", {"transformer": file}, "")

@@ -1,4 +1,4 @@
-"""Tests of a person's own files on the Models tab, in Chromium with a staged engine."""
+"""Tests of a user's own files on the Models tab, in Chromium with a staged engine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_files_are_inspected_and_become_a_model_on_the_page(page: Any, stand: St
     own.get_by_label("All other parts from").select_option("demo")
     own.get_by_label("Name").fill("mine")
     second.check()
-    assert own.get_by_label("Name").input_value() == "mine"  # what the person has written stays
+    assert own.get_by_label("Name").input_value() == "mine"  # what the user has written stays
     own.get_by_role("button", name="Add model").click()
     page.locator(".lt-model-card[data-model=mine]").wait_for()
     page.wait_for_function("() => document.activeElement?.textContent === 'mine'")

@@ -58,15 +58,15 @@ def test_a_job_that_has_begun_keeps_its_settings(
     store.enter(branch.id, "running", started=1.0)
     monkeypatch.setattr("app.ui.form.actions.picture_path", lambda _: str(branch.folder / "input.png"))
     actions = Actions(service, Catalogue())
-    said = actions.save(branch.id, json.loads(branch.request.to_json()) | {"seed": 9})
-    assert "has begun; expected one that has not" in said
+    reported = actions.save(branch.id, json.loads(branch.request.to_json()) | {"seed": 9})
+    assert "has begun; expected one that has not" in reported
     assert service.job(branch.id).request.seed == branch.request.seed
 
 
 def test_what_a_script_gives_fills_the_form_and_the_rest_is_the_default() -> None:
     actions = Actions(JobService(Path("nowhere")), Catalogue())
     settings = {"model": "demo", "prompt": "a ball", "seed": 9, "vram_cap_gb": None}
-    restored = {"name": "", "settings": settings, "carried": "", "is_whole": True, "notices": []}
+    restored = {"name": "", "settings": settings, "extras": "", "is_whole": True, "notices": []}
     filled = actions.fill(json.dumps({"restored": json.dumps(restored), "kept": None}))
     assert (filled["prompt"], filled["seed"], filled["negative"]) == ("a ball", 9, "")
     assert filled["vram_cap_gb"] == Catalogue().planner.defaults["vram_cap_gb"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import PATIENCE, wait_until
+from tests.support.jobs import TIMEOUT, wait_until
 from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, status, strict_window, visit
 
 pytestmark = needs_chromium
@@ -239,7 +239,7 @@ def test_an_empty_queue_says_what_it_is_for(page: Any, stand: Stand) -> None:
 
 def test_a_phone_shows_the_queue_without_scrolling_sideways(browser: Any, stand: Stand, photo: Path) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    context.set_default_timeout(PATIENCE * 1000)
+    context.set_default_timeout(TIMEOUT * 1000)
     page = context.new_page()
     visit(page, stand)
     add(stand, photo, "a", "the green triangle grows while the camera zooms out " * 3, "c")

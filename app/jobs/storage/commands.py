@@ -1,4 +1,4 @@
-"""The wishes of a person for a job that is being made, which are empty files in the job's folder.
+"""The commands of users for a job that is being made, which are empty files in the job's folder.
 
 Any process may leave one. The process that makes the job looks for them at each sign of life of its engine,
 and they outlast its death. Empty files can be created even on a full disk.
@@ -14,30 +14,30 @@ from diffusers_helper.files import read_file, sync_folder
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.strangers.limited_json import plain_json
 
-Wish = Literal["cancel", "pause", "stop_after_section"]
-WISHES: tuple[Wish, ...] = ("cancel", "pause", "stop_after_section")
+Command = Literal["cancel", "pause", "stop_after_section"]
+COMMANDS: tuple[Command, ...] = ("cancel", "pause", "stop_after_section")
 _PREFIX = "wish-"
 
 
-def leave_wish(folder: JobFolder, wish: Wish) -> None:
-    """Leave a wish, and return when it is on the disk.
+def leave_command(folder: JobFolder, command: Command) -> None:
+    """Leave a command, and return when it is on the disk.
 
     Raises:
         OSError: If it cannot be written.
     """
-    (folder.path / f"{_PREFIX}{wish}").touch()
+    (folder.path / f"{_PREFIX}{command}").touch()
     sync_folder(folder.path)
 
 
-def wishes_of(folder: JobFolder) -> set[Wish]:
-    """Return the wishes that have not been fulfilled yet."""
-    return {wish for wish in WISHES if (folder.path / f"{_PREFIX}{wish}").is_file()}
+def commands_of(folder: JobFolder) -> set[Command]:
+    """Return the commands that have not been carried out yet."""
+    return {command for command in COMMANDS if (folder.path / f"{_PREFIX}{command}").is_file()}
 
 
-def withdraw_wish(folder: JobFolder, wish: Wish) -> None:
-    """Remove a wish, if there is one."""
+def withdraw_command(folder: JobFolder, command: Command) -> None:
+    """Remove a command, if there is one."""
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-        (folder.path / f"{_PREFIX}{wish}").unlink()
+        (folder.path / f"{_PREFIX}{command}").unlink()
 
 
 def paused_jobs(held: Path) -> list[str]:
@@ -50,7 +50,7 @@ def paused_jobs(held: Path) -> list[str]:
     return [one for one in jobs if isinstance(one, str)]
 
 
-def forget_wishes(folder: JobFolder) -> None:
-    """Remove all wishes, because they are fulfilled or the job no longer runs."""
-    for wish in WISHES:
-        withdraw_wish(folder, wish)
+def forget_commands(folder: JobFolder) -> None:
+    """Remove all commands, because they are carried out or the job no longer runs."""
+    for command in COMMANDS:
+        withdraw_command(folder, command)

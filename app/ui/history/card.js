@@ -1,4 +1,4 @@
-// A card of the history: a still that plays its video while a person points at it, and facts about the video.
+// A card of the history: a still that plays its video while a user points at it, and facts about the video.
 import { make, reducedMotion, setText } from '../elements.js';
 import { call } from '../calls/call.js';
 import { stateWords, when } from './words.js';
@@ -10,16 +10,16 @@ let playing = null; // the card whose video plays
 const factsOf = ({ created, model }) => `${when(created)} · ${model}`;
 
 /** One card. Its element is an item of a list. */
-export class Film {
-  element = make('li', { className: 'lt-film' });
+export class Card {
+  element = make('li', { className: 'lt-video-card' });
   data = null;
   #link = make('a', {});
   #frame = make('span', { className: 'lt-frame' });
   #still = make('img', { alt: '', loading: 'lazy', decoding: 'async' });
-  #length = make('span', { className: 'lt-film-length' });
-  #state = make('span', { className: 'lt-film-state' });
-  #words = make('span', { className: 'lt-film-words' });
-  #facts = make('span', { className: 'lt-film-facts' });
+  #length = make('span', { className: 'lt-video-card-length' });
+  #state = make('span', { className: 'lt-video-card-state' });
+  #words = make('span', { className: 'lt-video-card-words' });
+  #facts = make('span', { className: 'lt-video-card-facts' });
   #star = make('button', { type: 'button', className: 'lt-star' });
   #video = null;
   #soon = 0;

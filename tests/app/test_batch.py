@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.batch import MAX_BYTES, random_seed, read_batch, variants
 from app.cli import main
 from app.jobs.service import JobService
-from app.several.batch import MAX_BYTES, random_seed, read_batch, variants
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import MAX_SEED, GenerationRequest
 from tests.support.jobs import write_picture
@@ -71,25 +71,25 @@ def test_every_problem_is_told_with_its_line(folder: Path) -> None:
         {},
     )  # fmt: skip
     assert [entry.line for entry in found.entries] == [1]
-    told = {problem.line: problem.text for problem in found.problems}
+    reported = {problem.line: problem.text for problem in found.problems}
     words = {
         2: "is not JSON", 3: "a JSON object", 4: "is not JSON", 5: "`steps` is 1000", 6: "'style' is not a",
         7: "no picture", 8: "none.png cannot be read", 9: "is not a picture", 10: "`model` is 'none'",
         11: "`model` is 3", 12: "a user with a home folder",
     }  # fmt: skip
-    assert told.keys() == words.keys()
-    assert [line for line in words if words[line] not in told[line]] == [], told
+    assert reported.keys() == words.keys()
+    assert [line for line in words if words[line] not in reported[line]] == [], reported
 
 
 def test_problems_of_csv_have_the_line_where_they_begin(folder: Path) -> None:
     rows = "image,prompt,seed", 'boat.png,"a\nb",five', "boat.png,a,1,2", "boat.png,a,7.0", 'boat.png,"open'
     found = read_batch(write(folder, "a.csv", *rows), {})
     assert [(entry.line, entry.request.seed) for entry in found.entries] == [(5, 7)]
-    told = {problem.line: problem.text for problem in found.problems}
-    assert told.keys() == {2, 4, 6}
-    assert "`seed` is 'five'" in told[2]
-    assert "4 fields" in told[4]
-    assert "not CSV" in told[6]
+    reported = {problem.line: problem.text for problem in found.problems}
+    assert reported.keys() == {2, 4, 6}
+    assert "`seed` is 'five'" in reported[2]
+    assert "4 fields" in reported[4]
+    assert "not CSV" in reported[6]
     (problem,) = read_batch(write(folder, "b.csv", "image,image", "boat.png,boat.png"), {}).problems
     assert "'image' appears twice" in problem.text
 
@@ -131,9 +131,9 @@ def test_a_batch_with_a_problem_starts_nothing(
     monkeypatch.chdir(folder)
     write(folder, "a.jsonl", '{"image": "boat.png", "prompt": "a"}', '{"image": "boat.png", "vae_tile": 7}')
     assert main(["generate", "--batch", "a.jsonl"]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith("a.jsonl, line 2: --vae-tile is 7; expected")
-    assert told[1] == "1 lines of a.jsonl cannot be used; nothing was started. Correct them."
+    reported = capsys.readouterr().err.splitlines()
+    assert reported[0].startswith("a.jsonl, line 2: --vae-tile is 7; expected")
+    assert reported[1] == "1 lines of a.jsonl cannot be used; nothing was started. Correct them."
     assert not (folder / "outputs").exists()
 
 

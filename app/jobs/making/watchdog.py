@@ -52,7 +52,7 @@ def card_in_use(environ: Mapping[str, str]) -> str:
 
 
 @dataclass(slots=True)
-class Patience:
+class WatchdogTimeouts:
     """The longest silences that ended well, in seconds, by card and kind of work.
 
     Attributes:

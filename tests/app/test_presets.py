@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.several.presets import (
+from app.presets import (
     START,
     import_preset,
     load_preset,

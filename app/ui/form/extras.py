@@ -16,7 +16,7 @@ _MOST_CHARACTERS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Extras:
     """The settings without controls.
 
     Attributes:
@@ -69,11 +69,11 @@ class Carried:
     @property
     def words(self) -> str:
         """Return sentences about the carried settings, or "" if there are none."""
-        said = [
+        reported = [
             f"{SETTINGS[name].label}: {SETTINGS[name].shown(value)}" for name, value in self.settings.items()
         ]
         if self.spans:
             last = self.spans[-1].last
             these = "The first section is" if last == 1 else f"The first {last} sections are"
-            said.append(f"{these} made with the settings of the video that was branched.")
-        return " ".join(f"{one.rstrip('.')}." for one in said)
+            reported.append(f"{these} made with the settings of the video that was branched.")
+        return " ".join(f"{one.rstrip('.')}." for one in reported)

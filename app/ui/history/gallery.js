@@ -1,7 +1,7 @@
-// The shelf: all videos of the outputs folder as cards, with a search, filters, and further pages.
+// The gallery: all videos of the outputs folder as cards, with a search, filters, and further pages.
 import { call } from '../calls/call.js';
 import { make, setText } from '../elements.js';
-import { Film } from './film.js';
+import { Card } from './card.js';
 
 const PAGE = 24;
 const MOST = 200; // the most that an endpoint returns
@@ -22,9 +22,9 @@ function fill(select, texts) {
 }
 
 /** The list of cards with its search. */
-export class Shelf {
+export class Gallery {
   #find;
-  #films = new Map(); // by job
+  #cards = new Map(); // by job
   #next = '';
   #models = [];
   #asked = 0; // the number of the last request, since only the last answer counts
@@ -58,7 +58,7 @@ export class Shelf {
     find('.lt-more').addEventListener('click', () => this.#more());
     // The next page is loaded before the end of this one is reached.
     this.#end = new IntersectionObserver(([end]) => { if (end.isIntersecting) this.#more(); }, { rootMargin: '600px' });
-    find('.lt-films').addEventListener('keydown', (event) => this.#takeKey(event));
+    find('.lt-videos').addEventListener('keydown', (event) => this.#takeKey(event));
   }
 
   /** Load the first page of the current search. */
@@ -69,13 +69,13 @@ export class Shelf {
 
   /** Update the cards in place. */
   async refresh() {
-    const pages = Math.max(1, Math.ceil(this.#films.size / PAGE));
+    const pages = Math.max(1, Math.ceil(this.#cards.size / PAGE));
     await this.#ask('', Math.min(MOST, pages * PAGE));
   }
 
   /** Return the card of a job, if it is shown. */
-  film(job) {
-    return this.#films.get(job);
+  card(job) {
+    return this.#cards.get(job);
   }
 
   async #more() {
@@ -91,15 +91,15 @@ export class Shelf {
       const found = await call('history_search', ...this.#wanted(), before, limit);
       if (asked === this.#asked) this.#show(found, before);
     } catch (error) {
-      if (asked === this.#asked) this.tell(error.message);
+      if (asked === this.#asked) this.report(error.message);
     } finally {
       if (asked === this.#asked) more.removeAttribute('aria-busy');
     }
   }
 
   /** Show a sentence beside the title. */
-  tell(words) {
-    setText(this.#find('.lt-shelf-count'), words);
+  report(words) {
+    setText(this.#find('.lt-gallery-count'), words);
   }
 
   #wanted() {
@@ -117,21 +117,21 @@ export class Shelf {
   }
 
   #show({ cards, next, total, models }, before) {
-    const list = this.#find('.lt-films');
-    const kept = before ? [...this.#films.values()] : [];
-    const shown = cards.map((data) => this.#film(data));
+    const list = this.#find('.lt-videos');
+    const kept = before ? [...this.#cards.values()] : [];
+    const shown = cards.map((data) => this.#card(data));
     const wanted = [...new Set([...kept, ...shown])];
-    this.#films = new Map(wanted.map((film) => [film.data.job, film]));
-    wanted.forEach((film, index) => {
-      if (list.children[index] !== film.element) list.insertBefore(film.element, list.children[index] ?? null);
+    this.#cards = new Map(wanted.map((card) => [card.data.job, card]));
+    wanted.forEach((card, index) => {
+      if (list.children[index] !== card.element) list.insertBefore(card.element, list.children[index] ?? null);
     });
     while (list.children.length > wanted.length) list.lastElementChild.remove();
     this.#next = next;
     this.#watchEnd(Boolean(next));
-    this.tell(total ? count(total) : '');
-    this.#tellNone(total);
+    this.report(total ? count(total) : '');
+    this.#reportNone(total);
     this.#offerModels(models);
-    this.#find('.lt-films').dataset.shown = wanted.length;
+    this.#find('.lt-videos').dataset.shown = wanted.length;
   }
 
   // An observer also reports when it begins, so it sees an end that has stayed in sight.
@@ -142,15 +142,15 @@ export class Shelf {
     if (isMore) requestAnimationFrame(() => this.#end.observe(more));
   }
 
-  #film(data) {
-    const film = this.#films.get(data.job);
-    if (!film) return new Film(data, (words) => this.tell(words));
-    film.show(data);
-    return film;
+  #card(data) {
+    const card = this.#cards.get(data.job);
+    if (!card) return new Card(data, (words) => this.report(words));
+    card.show(data);
+    return card;
   }
 
-  #tellNone(total) {
-    const none = this.#find('.lt-shelf-none');
+  #reportNone(total) {
+    const none = this.#find('.lt-gallery-none');
     none.hidden = total > 0;
     setText(none, this.#isNarrowed ? 'No video matches this search.' : 'There is no video yet. Make one in the Create tab, and it appears here.');
   }
@@ -167,17 +167,17 @@ export class Shelf {
 
   // The arrow keys go from card to card; Tab reaches all of them as well.
   #takeKey(event) {
-    const films = [...this.#films.values()];
-    const from = films.findIndex((film) => film.element.contains(document.activeElement));
+    const cards = [...this.#cards.values()];
+    const from = cards.findIndex((card) => card.element.contains(document.activeElement));
     if (from < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
-    const top = films[0].element.offsetTop;
-    const columns = films.findIndex((film) => film.element.offsetTop > top);
-    const row = columns < 0 ? films.length : columns;
+    const top = cards[0].element.offsetTop;
+    const columns = cards.findIndex((card) => card.element.offsetTop > top);
+    const row = columns < 0 ? cards.length : columns;
     const to = {
-      ArrowLeft: from - 1, ArrowRight: from + 1, ArrowUp: from - row, ArrowDown: from + row, Home: 0, End: films.length - 1,
+      ArrowLeft: from - 1, ArrowRight: from + 1, ArrowUp: from - row, ArrowDown: from + row, Home: 0, End: cards.length - 1,
     }[event.key];
-    if (!films[to]) return;
+    if (!cards[to]) return;
     event.preventDefault();
-    films[to].focus();
+    cards[to].focus();
   }
 }
