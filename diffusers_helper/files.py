@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import os
 import secrets
 import stat
+import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 from diffusers_helper.errors import InputError
 
+_log = logging.getLogger(__name__)
 MOST_BYTES = 64 * 2**20
 
 
@@ -78,6 +81,25 @@ def json_line(facts: Mapping[str, Any]) -> bytes:
     return json.dumps(plain, allow_nan=False).encode() + b"\n"
 
 
+def set_aside(path: Path) -> None:
+    """Rename what is at a path to a name that says that it is damaged."""
+    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    _log.warning("%s is damaged; it is kept as %s.", path, aside.name)
+    path.rename(aside)
+
+
+def make_way(path: Path, *, folder: bool = False) -> None:
+    """Set aside what is at the path of a file, or of a folder, and is something else."""
+    if os.path.lexists(path) and not (path.is_dir() if folder else path.is_file()):
+        set_aside(path)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder inside one that exists, unless it is there already."""
+    make_way(path, folder=True)
+    path.mkdir(exist_ok=True)
+
+
 @contextmanager
 def replacing(path: Path) -> Generator[Path]:
     """Yield a temporary path whose file replaces `path` if the block ends without an exception.
@@ -89,6 +111,7 @@ def replacing(path: Path) -> Generator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
+        make_way(path)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

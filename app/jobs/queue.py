@@ -16,7 +16,7 @@ from app.jobs.job import BEGUN, OVER, Job, JobState
 from app.jobs.places import places
 from app.jobs.storage import trash
 from app.jobs.storage.commands import Command, leave_command, paused_jobs, withdraw_command
-from app.jobs.storage.damage import IndexWasRebuilt, make_way
+from app.jobs.storage.damage import IndexWasRebuilt
 from app.jobs.storage.event_log import append_event, last_event
 from app.jobs.storage.locks import is_locked
 from app.jobs.storage.recovery import PAUSED, recover_job, salvage
@@ -27,7 +27,7 @@ from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled
-from diffusers_helper.files import given_path, read_file, sync_folder, write_atomic
+from diffusers_helper.files import given_path, make_way, read_file, sync_folder, write_atomic
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.provenance.branch import Branch, branch, check_changes, extension
 from diffusers_helper.provenance.job_folder import JobFolder

@@ -21,7 +21,7 @@ from torch import Tensor, contiguous_format, uint8
 from diffusers_helper import __version__
 from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.families.packing import count_sections
-from diffusers_helper.files import sha256_of, write_atomic
+from diffusers_helper.files import make_folder, sha256_of, write_atomic
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, joined
 from diffusers_helper.provenance.recorded import names_of, recorded_later
@@ -115,7 +115,7 @@ class Checkpoints:
         left = self._sections.get(number)
         latents = otherwise() if left is None else left
         if left is None or not self._is_in_place:
-            self._folder.sections.mkdir(exist_ok=True)
+            make_folder(self._folder.sections)
             origin = self._origins.of_section(number)
             self._write(_file(self._folder.sections, number), {_KEY: latents}, origin, section=str(number))
         return latents

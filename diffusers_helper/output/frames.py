@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.families.packing import Mode, Section
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import make_folder, write_atomic
 
 MAX_SIDE = 384  # in pixels, which is sharp on a card of the history
 
@@ -31,7 +31,7 @@ def write_thumbnail(folder: Path, section: Section, frames: Tensor, mode: Mode) 
     picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
     content = io.BytesIO()
     picture.save(content, "WEBP", quality=80)
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     path = folder / f"{section.number:04}.webp"
     write_atomic(path, content.getvalue())
     return path

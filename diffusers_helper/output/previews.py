@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.families.packing import FPS
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import make_folder, write_atomic
 
 SECONDS_BETWEEN = 0.5
 _KEPT_FILES = 2
@@ -78,7 +78,7 @@ class Preview:
             content, "WEBP", save_all=True, append_images=rest, duration=_FRAME_MILLISECONDS, loop=0,
             quality=70, method=0,
         )  # fmt: skip
-        self._folder.mkdir(exist_ok=True)
+        make_folder(self._folder)
         path = self._folder / f"{section:04}-{step:03}.webp"
         write_atomic(path, content.getvalue())
         for old in sorted(self._folder.glob("*.webp"))[:-_KEPT_FILES]:

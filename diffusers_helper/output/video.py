@@ -30,8 +30,9 @@ from av.container import OutputContainer
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 
+from diffusers_helper.errors import LongtakeError
 from diffusers_helper.families.packing import FPS, MODES, Mode
-from diffusers_helper.files import file_sum, replacing, write_atomic
+from diffusers_helper.files import file_sum, make_folder, replacing, write_atomic
 from diffusers_helper.provenance.branch import read_sums
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import append_picture
@@ -125,7 +126,7 @@ class GrowingVideo:
         self._width, self._height, self._mode = width, height, mode
         self._crf = effective_crf(crf)
         for folder in (self._segments.parent, self._segments):  # but not the folder that holds all jobs
-            folder.mkdir(exist_ok=True)
+            make_folder(folder)
 
         self._sums = read_sums(self._sums_file)
         made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
@@ -162,11 +163,18 @@ class GrowingVideo:
 
         Raises:
             ValueError: If an array has another type or shape, or if there are no frames.
+            LongtakeError: If an earlier segment is not as it was written. The next writer makes it again.
         """
         final, pending = self._checked("final", final), self._checked("pending", pending)
         if not len(final) + len(pending):
             raise ValueError("final and pending hold no frame; expected at least one.")
         number = self.sections + 1
+        if not all(self._is_whole(self._segment(n)) for n in range(1, number)):
+            raise LongtakeError(
+                "Files of the video so far were changed while it was made.",
+                "They are made again from the sections that are kept.",
+                code="storage",
+            )
         self._encode(self._segment(number), final, _X264)
         order = [self._segment(n) for n in range(1, number + 1)]
         provisional = self._segments / "provisional.mp4"

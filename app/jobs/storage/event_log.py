@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers_helper.events import Event, from_dict, to_dict
-from diffusers_helper.files import json_line, read_file, sync_folder
+from diffusers_helper.files import json_line, make_way, read_file, sync_folder
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.strangers.limited_json import plain_json
 
@@ -19,6 +19,7 @@ _MOST_LINE_BYTES = 2**20
 def append_event(path: Path, event: Event) -> None:
     """Append an event with a single write, after removing an incomplete last line, as left by a full disk."""
     line = json_line(to_dict(event))
+    make_way(path)
     with path.open("a+b") as file:
         cut_torn_line(file.fileno())
         file.write(line)

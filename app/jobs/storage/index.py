@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from app.jobs.job import Job
-from app.jobs.storage.damage import DamagedRow, is_damage, make_way, set_aside
+from app.jobs.storage.damage import DamagedRow, is_damage
 from app.jobs.storage.locks import is_locked
 from app.jobs.storage.state_log import StateLog
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
-from diffusers_helper.files import read_file
+from diffusers_helper.files import make_way, read_file, set_aside
 from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage

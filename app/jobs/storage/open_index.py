@@ -11,9 +11,10 @@ import threading
 from collections.abc import Collection, Generator
 from pathlib import Path
 
-from app.jobs.storage.damage import DamagedRow, IndexWasRebuilt, is_damage, make_way
+from app.jobs.storage.damage import DamagedRow, IndexWasRebuilt, is_damage
 from app.jobs.storage.index import COLUMNS, agree, check_rows, connect, discard_index, open_index
 from app.jobs.storage.locks import identity
+from diffusers_helper.files import make_way
 
 INDEX_FOLDER, _FILE = ".longtake", "jobs.sqlite3"
 _READ_SECONDS = 0.5  # the wait for a locked index, before the last copy is read

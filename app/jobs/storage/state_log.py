@@ -10,11 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from app.jobs.job import TRANSITIONS, JobState
-from app.jobs.storage.damage import set_aside
 from app.jobs.storage.event_log import EventReader, cut_torn_line
 from diffusers_helper.errors import short_repr
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished
-from diffusers_helper.files import json_line, read_file, sync_folder
+from diffusers_helper.files import json_line, read_file, set_aside, sync_folder
 from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.strangers.limited_json import plain_json

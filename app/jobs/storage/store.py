@@ -14,7 +14,6 @@ from typing import Any
 
 from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
 from app.jobs.storage.commands import forget_commands
-from app.jobs.storage.damage import make_way
 from app.jobs.storage.event_log import EventReader, append_event, sync_video
 from app.jobs.storage.index import COLUMNS, agree, bury, job_from_row, put, stamp_of
 from app.jobs.storage.locks import Lock, is_locked
@@ -24,7 +23,7 @@ from app.jobs.storage.recovery import recover, sweep
 from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.trouble import TROUBLE, is_of_one_job, unwritable
 from diffusers_helper.events import Event, Warned
-from diffusers_helper.files import given_path, sync_folder
+from diffusers_helper.files import given_path, make_way, sync_folder
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 

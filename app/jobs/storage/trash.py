@@ -9,11 +9,10 @@ import time
 from pathlib import Path
 
 from app.jobs.job import NoSuchJob
-from app.jobs.storage.damage import make_way
 from app.jobs.storage.index import put
 from app.jobs.storage.locks import is_locked
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import sync_folder
+from diffusers_helper.files import make_way, sync_folder
 from diffusers_helper.provenance.job_folder import JobFolder
 
 TRASH = "trash"
