@@ -310,6 +310,7 @@ class Queue:
         others go to the end. For a job in any other state, only a requested pause is withdrawn.
         """
         with self.store.transaction() as database:
+            self.store.write_held()
             job, folder = self._whole(job_id), self.store.folder(job_id)
             if job.state in BEGUN and not is_locked(folder.states):  # the process that made it is gone
                 recover_job(database, folder, adopt=False)

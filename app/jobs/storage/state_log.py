@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from app.jobs.job import TRANSITIONS, JobState
 from app.jobs.storage.event_log import EventReader, cut_torn_line
-from diffusers_helper.errors import short_repr
+from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished
 from diffusers_helper.files import json_line, read_file, set_aside, sync_folder
 from diffusers_helper.machine.storage import is_storage_trouble
@@ -157,13 +157,16 @@ class StateLog:
 
         Raises:
             OSError: If the line cannot be written.
-            ValueError: If this state cannot follow the present one.
+            InputError: If this state cannot follow the present one.
         """
         before = self.read()
         fault = before.pop("fault")
         is_odd = state != before["state"] and state not in TRANSITIONS[before["state"]]
         if is_odd and not (is_maker or fault):
-            raise ValueError(f"job {self._folder.job} is {before['state']}; it cannot become {state}.")
+            raise InputError(
+                f"Job {self._folder.job} is {before['state']}; it cannot become {state}.",
+                "Look at the job, and try again.",
+            )
         after = {**before, "state": state, **facts}
         if after == before and not fault and self.path.exists():  # a failed attempt wrote the line
             return before

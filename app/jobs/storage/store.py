@@ -172,7 +172,7 @@ class JobStore:
         Args:
             adopt: Whether to take any job, instead of only one of this process.
         """
-        self._write_held()
+        self.write_held()
         if self._index.is_current and not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
         with self.transaction() as database:
@@ -355,11 +355,12 @@ class JobStore:
 
         All of them are queued if `adopt` is true, otherwise only this process's own.
         """
-        self._write_held()
+        self.write_held()
         with self.transaction() as database:
             recover(database, self.outputs, lambda job_id: adopt or job_id in self._own)
 
-    def _write_held(self) -> None:
+    def write_held(self) -> None:
+        """Write the remembered final states that can be written by now."""
         for job_id, held in list(self._held.items()):
             if held["state"] not in BEGUN:
                 try:

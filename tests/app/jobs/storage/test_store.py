@@ -28,6 +28,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import ROOT, Studio, damage_index, kill, run_program, wait_until, write_picture
 
 
@@ -68,6 +69,20 @@ def test_a_job_that_is_resumed_the_moment_it_ends_can_be_made_again(
     monkeypatch.setattr(StateLog, "enter", and_let_go)
     studio.service.resume(job.id)
     assert store.claim(adopt=True) is not None
+
+
+def test_an_end_that_could_not_be_written_is_written_before_the_job_is_resumed(studio: Studio) -> None:
+    store, job = studio.service._store, studio.submit("steps=1")
+    assert store.claim(adopt=True) is not None
+    away = job.folder.with_name("away")
+    job.folder.rename(away)
+    store.hold(job.id, "failed", message="The job's folder cannot be used.")
+    store.let_go(job.id)
+    away.rename(job.folder)
+    assert studio.service.resume(job.id).state == "queued"
+    assert [one.state for one in StateLog(JobFolder(job.folder)).transitions()] == [
+        "queued", "running", "failed", "queued",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
