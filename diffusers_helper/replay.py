@@ -15,9 +15,10 @@ from PIL import Image
 from torch import Tensor
 
 from diffusers_helper import pipeline
-from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
-from diffusers_helper.framepack.guidance import Context
+from diffusers_helper.framepack import work
+from diffusers_helper.framepack.encoders import TextCondition
+from diffusers_helper.framepack.guidance import Condition, Context
 from diffusers_helper.job.setup import OpenJob, open_job
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.machine.local import Local
@@ -25,7 +26,6 @@ from diffusers_helper.miopen_fallback import MIOpenFallbackHandler
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.capture import Comparison, Missing, read_capture
-from diffusers_helper.output.previews import LatentColours, Preview
 from diffusers_helper.planning.variables import DEBUG_VARIABLE
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
@@ -34,9 +34,12 @@ Inputs = Mapping[str, Any]
 
 
 def _sample(job: OpenJob, inputs: Inputs) -> Tensor:
-    section, encodings = job.sections[inputs["section"] - 1], inputs["encodings"]
-    preview = Preview(job.folder.preview, LatentColours(job.picture, encodings["start"]))
-    return pipeline.denoise(job, section, encodings, Context(section.indices, **inputs["context"]), preview)
+    condition, context = (inputs[name] for name in ("condition", "context"))
+    texts = (condition.pop(name) for name in ("positive", "negative"))
+    positive, negative = (text and TextCondition(**text) for text in texts)
+    section = job.sections[inputs["section"] - 1]
+    context["indices"] = section.indices
+    return pipeline.denoise(job, section, Condition(positive, negative, **condition), Context(**context))
 
 
 def _decode(job: OpenJob, inputs: Inputs) -> Tensor:
@@ -46,10 +49,10 @@ def _decode(job: OpenJob, inputs: Inputs) -> Tensor:
 
 # The stages by the names that captures have.
 _STAGES: dict[str, Callable[[OpenJob, Inputs], Any]] = {
-    "text": lambda job, inputs: pipeline.text_states(job, inputs["prompts"]),
-    "text_2": lambda job, inputs: pipeline.text_vectors(job, inputs["prompts"]),
-    "vision": lambda job, inputs: pipeline.vision_states(job),
-    "vae_encode": lambda job, inputs: pipeline.start_latent(job),
+    "text": lambda job, inputs: work.text_states(job, inputs["prompts"]),
+    "text_2": lambda job, inputs: work.text_vectors(job, inputs["prompts"]),
+    "vision": lambda job, inputs: work.vision_states(job),
+    "vae_encode": lambda job, inputs: work.start_latent(job),
     "sample": _sample,
     "decode": _decode,
 }
@@ -98,8 +101,8 @@ def replay(
         if absence := absence_of(info):
             raise NotHere(absence)
         job = open_job(
-            request, load_models(info, convolutions=convolutions), lambda event: None, CancelToken(), None,
-            folder / "job", local, Lineage.read(folder / "lineage.json"),
+            request, load_models(info, convolutions=convolutions), folder=folder / "job", local=local,
+            lineage=Lineage.read(folder / "lineage.json"),
         )  # fmt: skip
         with torch.inference_mode(), job.memory:
             return capture.compare(partial(_STAGES[capture.what], job, inputs))

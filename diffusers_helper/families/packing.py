@@ -133,6 +133,7 @@ class SectionPlan:
     mode: Mode
     window: int
     sections: tuple[Section, ...]
+    fps: int = FPS
 
     def __iter__(self) -> Iterator[Section]:
         return iter(self.sections)
@@ -145,13 +146,13 @@ class SectionPlan:
 
     @property
     def total_frames(self) -> int:
-        """Return the number of frames of the finished video, which is 4 W N + 1."""
-        return 4 * self.window * len(self) + 1
+        """Return the number of frames of the finished video, which is 4 W N + 1 in FramePack."""
+        return self.sections[-1].total_frames
 
     @property
     def seconds(self) -> float:
         """Return the actual length of the finished video in seconds."""
-        return self.total_frames / FPS
+        return self.total_frames / self.fps
 
 
 def _section(mode: Mode, window: int, number: int, count: int, padding: int) -> Section:

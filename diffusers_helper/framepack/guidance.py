@@ -48,10 +48,6 @@ class Context:
     history_4x: Tensor
 
 
-CLEAN_LATENTS = ("start", "history_1x", "history_2x", "history_4x")
-"""The names of the tensors of a context."""
-
-
 class GuidedDenoiser:
     """The transformer as a denoiser, which returns x0 = x - sigma v for its velocity v (flow matching).
 

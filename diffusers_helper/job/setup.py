@@ -19,8 +19,8 @@ from diffusers_helper.conditions.picture import fit_picture, load_picture, plain
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Stage
-from diffusers_helper.families.buckets import nearest_bucket
-from diffusers_helper.families.packing import WINDOW, Section, SectionPlan
+from diffusers_helper.families.family import Family
+from diffusers_helper.families.packing import Section, SectionPlan
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.loading.casting import find_scales
@@ -30,6 +30,7 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.output.capture import Recorder
 from diffusers_helper.output.checkpoints import Checkpoints, Origins, versions
+from diffusers_helper.output.previews import Preview
 from diffusers_helper.output.report import Report
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.planning.variables import DEBUG_VARIABLE
@@ -39,13 +40,13 @@ from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, VaeUse
 from diffusers_helper.provenance.vae_record import note_use, read_uses, write_uses
 from diffusers_helper.request import AUTO, GenerationRequest
+from diffusers_helper.sampling.denoiser import OnStep, StepInfo
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.passes import Progress
 from diffusers_helper.weights.lora_files import loras_of
 
-# The channels of the latents, and the pixels per latent along each side
-_CHANNELS, _SHRINK = 16, 8
 _T = TypeVar("_T")
+_Result = TypeVar("_Result", torch.Tensor, dict[str, torch.Tensor])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class OpenJob:
         memory: The manager of the device's memory.
         vae: The engine that encodes and decodes.
         video: The video so far.
-        report: The sender of the job's events.
+        report: The sender of the job's events, with thumbnails.
+        preview: The writer of previews of the section that is being sampled.
         lineage: The origin of the first sections of a branch.
         recorder: The writer of captures of the stages; None if the environment does not ask for any.
         loras: The LoRAs, which leave the transformer at the end of the job.
@@ -82,17 +84,42 @@ class OpenJob:
     vae: VaeEngine[JobMemory]
     video: GrowingVideo
     report: Report
+    preview: Preview
     lineage: Lineage
     recorder: Recorder | None
     loras: Loras
 
     def latents_shape(self, num_latent_frames: int) -> tuple[int, ...]:
         """Return the shape of a tensor with this number of latent frames."""
-        return 1, _CHANNELS, num_latent_frames, self.picture.height // _SHRINK, self.picture.width // _SHRINK
+        height, width = (side // self.family.shrink for side in (self.picture.height, self.picture.width))
+        return 1, self.family.channels, num_latent_frames, height, width
+
+    @property
+    def family(self) -> Family:
+        """Return the numbers of the model's family."""
+        return self.models.info.family
 
     def pieces(self, stage: Stage, section: Section | None = None) -> Progress:
         """Return a callback that reports each piece that the VAE finishes in a stage."""
         return partial(self.report.piece, stage, section)
+
+    def on_step(self, section: Section) -> OnStep:
+        """Return a callback that ends a cancelled job, and reports each step of sampling with a preview."""
+
+        def on_step(info: StepInfo) -> None:
+            self.cancel.check()
+            picture = self.preview.show(info.x0, section.number, info.step)
+            self.report.step(section, info.step, info.steps, picture)
+
+        return on_step
+
+    def run(
+        self, stage: str, work: Callable[[Any], _Result], section: Section | None = None, **inputs: Any
+    ) -> _Result:
+        """Do a stage's work with its network on the device; see `JobMemory.run` and `captured`."""
+        number = section.number if section else None
+        known = {"section": number} if section else {}
+        return self.captured(stage, lambda: self.memory.run(stage, work, number), **known, **inputs)
 
     def captured(self, stage: str, work: Callable[[], _T], **inputs: Any) -> _T:
         """Do a stage's work, and write a capture of it if the environment asks for captures.
@@ -144,8 +171,8 @@ class OpenJob:
             self.report.warned(sentence)
         size = f"{self.picture.width}x{self.picture.height}"
         facts = {"size": size, "weights": self.models.fingerprint, **self.loras.origin}
-        origins = Origins(self.request, self.lineage, self.given, **facts)
-        checkpoints = Checkpoints(self.folder, origins, self.earlier, self.latents_shape(WINDOW))
+        origins = Origins(self.request, self.lineage, self.given, self.family, **facts)
+        checkpoints = Checkpoints(self.folder, origins, self.earlier, self.latents_shape(self.family.window))
         self.video.recipe = partial(self.recipe, plain_png(self.picture))
         for doubt in checkpoints.doubts:
             self.report.warned(doubt)
@@ -182,17 +209,19 @@ def _nothing() -> None:
 def open_job(
     request: GenerationRequest,
     models: Models,
-    on_event: Callable[[Event], None],
-    cancel: CancelToken,
-    resume_from: Path | None,
-    folder: Path | None,
-    local: Local,
-    lineage: Lineage | None,
+    *,
+    on_event: Callable[[Event], None] = lambda event: None,
+    cancel: CancelToken | None = None,
+    resume_from: Path | None = None,
+    folder: Path | None = None,
+    local: Local | None = None,
+    lineage: Lineage | None = None,
 ) -> OpenJob:
     """Check the request, prepare the job's folder, and announce the start of the job.
 
     The arguments and errors are those of `pipeline.generate`.
     """
+    cancel, local, family = cancel or CancelToken(), local or Local(), models.info.family
     given, loras = load_picture(Path(request.image).expanduser()), Loras(loras_of(request.lora))
     models.info.check_mode(request.mode)
     earlier = JobFolder(resume_from.absolute()) if resume_from else None
@@ -202,8 +231,8 @@ def open_job(
     for one in lineage.requests(request):
         check_prompt(one, models.info)
     side = request.resolution or models.info.side
-    height, width = nearest_bucket(given.height, given.width, side, models.info.multiple)
-    sections = lineage.sections(request)
+    height, width = family.shape(given.height, given.width, side, models.info.multiple)
+    sections = lineage.sections(request, family)
     overflowed = earlier is not None and earlier.overflow.exists()
     largest = _largest(lineage, _as_begun(request, earlier))
     plans = MemoryPlans(largest, models, height, width, local, overflowed=overflowed)
@@ -218,8 +247,10 @@ def open_job(
         write_uses(opened.vae, tuple(use for use in read_uses(earlier.vae) if use.section == 0))
     if overflowed:
         write_atomic(opened.overflow, b"")
-    video = GrowingVideo(opened.path, width=width, height=height, mode=request.mode, crf=request.crf)
-    report = Report(opened.job, sections, video, on_event)
+    video = GrowingVideo(
+        opened.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
+    )
+    report = Report(opened, sections, video, on_event)
     report.started(width, height)
     for doubt in filter(None, (video.doubt, *plans.notes)):
         report.warned(doubt)
@@ -236,7 +267,8 @@ def open_job(
     picture = fit_picture(given, height, width, request.crop)
     return OpenJob(
         request, models, cancel, given, picture, sections, opened, earlier,
-        memory, VaeEngine(memory), video, report, lineage,
+        memory, VaeEngine(memory), video, report,
+        Preview(opened.preview, picture, family.latent_frames / family.fps), lineage,
         Recorder(opened.captures) if local.environ.get(DEBUG_VARIABLE) == "1" else None, loras,
     )  # fmt: skip
 

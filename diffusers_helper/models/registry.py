@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.families.family import FAMILIES, FRAMEPACK, Family
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.request import SETTINGS
@@ -42,6 +43,7 @@ class ModelInfo:
         name: The name in settings.
         title: The name to display.
         parts: The sources of its parts.
+        family: Its family, which plans its sections.
         modes: The orders of sections that it supports; the first is its default.
         side, multiple: The picture shapes (`buckets.buckets`) that it was trained for.
         steps, guidance: The values that suit it best, with which the page starts.
@@ -54,6 +56,7 @@ class ModelInfo:
     name: str
     title: str
     parts: dict[str, PartSource]
+    family: Family = FRAMEPACK
     modes: tuple[Mode, ...] = MODES
     side: int = 640
     multiple: int = 32
@@ -115,7 +118,7 @@ def _published(name: str, title: str, repo: str, revision: str, mode: Mode) -> M
 _MOST_FACTS = 2**18
 _FACT_TYPES: dict[str, type] = {
     "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "shift": float,
-    "modes": list, "vocabulary": dict, "examples": list,
+    "family": str, "modes": list, "vocabulary": dict, "examples": list,
 }  # fmt: skip
 
 
@@ -137,6 +140,8 @@ def _read_facts(file: Path) -> dict[str, Any]:
             raise refusal(f"{name} {short_repr(facts[name])}", f"a value of type {kind.__name__}")
     if "modes" in facts and (not facts["modes"] or not set(facts["modes"]) <= set(MODES)):
         raise refusal(f"modes {short_repr(facts['modes'])}", f"some of {', '.join(MODES)}")
+    if facts.get("family", FRAMEPACK.name) not in FAMILIES:
+        raise refusal(f"family {short_repr(facts['family'])}", f"one of {', '.join(FAMILIES)}")
     if not facts.get("side", 640) >= facts.get("multiple", 32) >= 1:
         raise refusal(f"side {facts.get('side', 640)}", "side >= multiple >= 1")
     for name in ("steps", "guidance"):
@@ -154,6 +159,7 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
         name=name,
         title=facts.get("title", folder.name),
         parts={part: PartSource(location=str(folder / part)) for part in PARTS},
+        family=FAMILIES[facts.get("family", FRAMEPACK.name)],
         modes=tuple(facts.get("modes", MODES)),
         side=facts.get("side", 640),
         multiple=facts.get("multiple", 32),

@@ -12,7 +12,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,7 +27,7 @@ from diffusers_helper.memory.accounting import to_host
 
 _log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 MOST_BYTES = 2 * 1024**3
 _TENSOR, _OBJECT, _ERROR = "$tensor", "$object", "error"
 _T = TypeVar("_T")
@@ -257,6 +257,8 @@ def _plain(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
         return value
     if isinstance(value, list | tuple):
         return [_plain(item, f"{place}.{n}", tensors) for n, item in enumerate(cast(Any, value))]
+    if is_dataclass(value):
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, dict):
         items = cast(dict[Any, Any], value).items()
         return {str(key): _plain(item, f"{place}.{key}", tensors) for key, item in items}

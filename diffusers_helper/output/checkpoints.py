@@ -20,7 +20,7 @@ from torch import Tensor, contiguous_format, uint8
 
 from diffusers_helper import __version__
 from diffusers_helper.errors import LongtakeError, short_repr
-from diffusers_helper.families.packing import count_sections
+from diffusers_helper.families.family import Family
 from diffusers_helper.files import make_folder, sha256_of, write_atomic
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, joined
@@ -39,7 +39,12 @@ class Origins:
     """The origins of a job's encodings and sections: the facts that determine them, by name."""
 
     def __init__(
-        self, request: GenerationRequest, lineage: Lineage, picture: Image.Image, **others: str
+        self,
+        request: GenerationRequest,
+        lineage: Lineage,
+        picture: Image.Image,
+        family: Family,
+        **others: str,
     ) -> None:
         """Collect the facts that are the same for all sections.
 
@@ -47,9 +52,10 @@ class Origins:
             request: The settings of the video.
             lineage: The origin of its first sections.
             picture: The start picture, upright and opaque.
+            family: The family of the model.
             others: Further facts that follow from request and model, such as the frame size.
         """
-        self._request, self._lineage = request, lineage
+        self._request, self._lineage, self._family = request, lineage, family
         pixels = sha256_of((f"{picture.mode} {picture.size} ".encode(), picture.tobytes()))
         # A branch's request has the VAE's settings that were in effect in its parent. The parent's files have
         # those of its request, which may have left them to the plan, so they are not compared.
@@ -66,7 +72,7 @@ class Origins:
         later = recorded_later(request, "section", "video")
         origin |= {name: str(value) for name, value in later.items()}
         if request.mode == "inverted":  # in forward order the number of later sections has no effect
-            origin["sections"] = str(count_sections(request.seconds))
+            origin["sections"] = str(len(self._family.plan(request.seconds, request.mode)))
         if before := joined(self._lineage.before(number), request):
             origin["earlier"] = json.dumps([span.to_dict() for span in before], sort_keys=True)
         return origin

@@ -11,14 +11,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from diffusers_helper.families.packing import FPS
 from diffusers_helper.files import make_folder, write_atomic
 
 SECONDS_BETWEEN = 0.5
 _KEPT_FILES = 2
 _SCALE = 4
 _RIDGE = 1e-2
-_FRAME_MILLISECONDS = round(4 / FPS * 1000)  # a latent frame stands for four frames
 
 
 class LatentColours:
@@ -56,11 +54,22 @@ class LatentColours:
 
 
 class Preview:
-    """A writer of animated WebP files, which writes at most two per second and keeps the last two."""
+    """A writer of animated WebP files, which writes at most two per second and keeps the last two.
 
-    def __init__(self, folder: Path, colours: LatentColours) -> None:
-        self._folder, self._colours = folder, colours
+    Args:
+        folder: The folder for the files.
+        picture: The start picture in the size of the video.
+        seconds: The time that a latent frame takes in the video.
+    """
+
+    def __init__(self, folder: Path, picture: Image.Image, seconds: float) -> None:
+        self._folder, self._picture, self._milliseconds = folder, picture, round(seconds * 1000)
+        self._colours: LatentColours | None = None
         self._last = -SECONDS_BETWEEN
+
+    def fit(self, start_latent: Tensor) -> None:
+        """Learn the colours from the start picture's latent (1, C, 1, h, w); until then nothing is shown."""
+        self._colours = LatentColours(self._picture, start_latent)
 
     def show(self, x0: Tensor, section: int, step: int) -> Path | None:
         """Write the prediction (1, 16, T, h, w) as an animation, unless the last one was just written.
@@ -69,13 +78,13 @@ class Preview:
             The path of the file, or None if none was written.
         """
         now = time.monotonic()
-        if now - self._last < SECONDS_BETWEEN:
+        if self._colours is None or now - self._last < SECONDS_BETWEEN:
             return None
         self._last = now
         first, *rest = self._colours.frames(x0)
         content = io.BytesIO()
         first.save(
-            content, "WEBP", save_all=True, append_images=rest, duration=_FRAME_MILLISECONDS, loop=0,
+            content, "WEBP", save_all=True, append_images=rest, duration=self._milliseconds, loop=0,
             quality=70, method=0,
         )  # fmt: skip
         make_folder(self._folder)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from diffusers_helper.events import (
     Cancelled,
     Event,
@@ -23,16 +25,19 @@ from diffusers_helper.events import (
     Warned,
 )
 from diffusers_helper.families.packing import Section, SectionPlan
+from diffusers_helper.output.frames import write_thumbnail
 from diffusers_helper.output.video import GrowingVideo
+from diffusers_helper.provenance.job_folder import JobFolder
 
 
 class Report:
     """The sender of one job's events, with the job's id and the time since it started."""
 
     def __init__(
-        self, job: str, plan: SectionPlan, video: GrowingVideo, on_event: Callable[[Event], None]
+        self, folder: JobFolder, plan: SectionPlan, video: GrowingVideo, on_event: Callable[[Event], None]
     ) -> None:
-        self._job, self._plan, self._video, self._on_event = job, plan, video, on_event
+        self._job, self._thumbs = folder.job, folder.thumbs
+        self._plan, self._video, self._on_event = plan, video, on_event
         self._start = time.monotonic()
         self._frames_before = 0
 
@@ -66,7 +71,14 @@ class Report:
         if pieces > 1:
             self._report(PieceDone, stage=stage, section=_number(section), piece=piece, pieces=pieces)
 
-    def section(self, section: Section, thumbnail: Path) -> None:
+    def decoded(self, section: Section, frames: Tensor) -> None:
+        """Write the thumbnail of a section, given all frames that were decoded for it."""
+        write_thumbnail(self._thumbnail(section), section, frames, self._plan.mode)
+
+    def _thumbnail(self, section: Section) -> Path:
+        return self._thumbs / f"{section.number:04}.webp"
+
+    def section(self, section: Section) -> None:
         """Report that a section can be watched in the latest version of the video."""
         frames, before = self._video.frames, self._frames_before
         self._frames_before = frames
@@ -77,7 +89,7 @@ class Report:
             video=str(self._video.latest),
             frames=frames,
             added_in_front=frames - before if self._plan.mode == "inverted" and before else 0,
-            thumbnail=str(thumbnail),
+            thumbnail=str(self._thumbnail(section)),
         )
 
     def finished(self, usage: Mapping[str, Any]) -> Path:

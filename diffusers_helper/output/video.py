@@ -42,7 +42,6 @@ MIN_CRF, MAX_CRF = 1, 51
 # The side of a macroblock. Other sizes need cropping in the stream, which some hardware decoders get wrong.
 SIZE_MULTIPLE = 16
 
-_TICK = Fraction(1, FPS)
 _PRESET = "medium"
 # The number of frame threads changes the stream, so it is fixed and does not depend on the machine.
 _THREADS = 4
@@ -101,7 +100,9 @@ class GrowingVideo:
         recipe: A function that returns the recipe for each new version; None for versions without one.
     """
 
-    def __init__(self, folder: Path, *, width: int, height: int, mode: Mode, crf: int) -> None:
+    def __init__(
+        self, folder: Path, *, width: int, height: int, mode: Mode, crf: int, fps: int = FPS
+    ) -> None:
         """Open a folder, which may have the sections of an earlier writer.
 
         Args:
@@ -110,6 +111,7 @@ class GrowingVideo:
             height: The height of the frames in pixels, a multiple of 16.
             mode: The order of sections.
             crf: The constant rate factor of x264, from 0 to 51. Lower is better; 0 counts as 1.
+            fps: The frames per second.
 
         Raises:
             ValueError: If the size, mode or crf cannot be used.
@@ -124,7 +126,7 @@ class GrowingVideo:
         job_folder.remove_leftovers()
         self._segments, self._sums_file = job_folder.segments, job_folder.sums
         self._width, self._height, self._mode = width, height, mode
-        self._crf = effective_crf(crf)
+        self._crf, self._fps, self._tick = effective_crf(crf), fps, Fraction(1, fps)
         for folder in (self._segments.parent, self._segments):  # but not the folder that holds all jobs
             make_folder(folder)
 
@@ -259,10 +261,10 @@ class GrowingVideo:
 
     def _open_encoder(self, container: OutputContainer, x264: str) -> VideoStream:
         options = {"preset": _PRESET, "crf": str(self._crf), "x264-params": x264}
-        stream = container.add_stream("libx264", rate=FPS, options=options)
+        stream = container.add_stream("libx264", rate=self._fps, options=options)
         codec = stream.codec_context
         codec.width, codec.height, codec.pix_fmt = self._width, self._height, "yuv420p"
-        codec.time_base = _TICK
+        codec.time_base = self._tick
         codec.color_primaries = codec.color_trc = codec.colorspace = _BT709
         codec.color_range = ColorRange.MPEG
         codec.thread_count, codec.thread_type = _THREADS, ThreadType.FRAME
@@ -280,7 +282,7 @@ class GrowingVideo:
                 interpolation=_CONVERSION,
                 threads=1,
             )
-            frame.pts, frame.time_base = index, _TICK
+            frame.pts, frame.time_base = index, self._tick
             yield frame
 
     def _join(self, path: Path, segments: Sequence[Path]) -> int:
@@ -290,7 +292,7 @@ class GrowingVideo:
         of frames in all earlier segments, so there is no gap at a join. Its decoding time is its place in the
         file minus `_REORDER_DELAY`, so decoding times rise by one frame per packet.
         """
-        options = {**_BITEXACT, "movflags": "+faststart", "movie_timescale": str(1000 * FPS)}
+        options = {**_BITEXACT, "movflags": "+faststart", "movie_timescale": str(1000 * self._fps)}
         recipe = self.recipe() if self.recipe else None
         with replacing(path) as temporary:
             with av.open(temporary, "w", format="mp4", options=options) as output:
@@ -308,7 +310,7 @@ class GrowingVideo:
             with av.open(segment, stream_options=_COPY_ONLY) as source:
                 stream = source.streams.video[0]
                 if target is None:
-                    target = output.add_stream_from_template(stream, time_base=_TICK)
+                    target = output.add_stream_from_template(stream, time_base=self._tick)
                     headers = stream.codec_context.extradata
                 elif stream.codec_context.extradata != headers:
                     raise ValueError(f"{segment} was encoded with other settings than the earlier segments.")
@@ -316,8 +318,8 @@ class GrowingVideo:
                 for packet in source.demux(stream):
                     if packet.pts is None:  # the end of the segment
                         continue
-                    shown = start + int(packet.pts * cast(Fraction, stream.time_base) / _TICK)
-                    packet.stream, packet.time_base, packet.duration = target, _TICK, 1
+                    shown = start + int(packet.pts * cast(Fraction, stream.time_base) / self._tick)
+                    packet.stream, packet.time_base, packet.duration = target, self._tick, 1
                     packet.pts, packet.dts = shown, position - _REORDER_DELAY
                     output.mux(packet)
                     position += 1

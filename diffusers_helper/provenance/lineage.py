@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.families.packing import SectionPlan, count_sections, plan_sections
+from diffusers_helper.families.family import FRAMEPACK, Family
+from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.provenance.recorded import later_defaults, names_of, recorded
@@ -115,20 +116,18 @@ class Lineage:
         """Return the spans that end before a section."""
         return tuple(span for span in self.spans if span.last < number)
 
-    def sections(self, request: GenerationRequest) -> SectionPlan:
+    def sections(self, request: GenerationRequest, family: Family = FRAMEPACK) -> SectionPlan:
         """Return the plan of the video's sections, in which earlier spans keep the plan for their own length.
 
         Raises:
             InputError: If the spans do not fit the request.
         """
-        self._check(request)
-        plan = plan_sections(request.seconds, mode=request.mode)
+        self._check(request, family)
+        plan = family.plan(request.seconds, request.mode)
         if request.mode == "forward" or not self.spans:
             return plan
         earlier = [
-            plan_sections(self.request_for(section.number, request).seconds, mode=request.mode)[
-                section.number - 1
-            ]
+            family.plan(self.request_for(section.number, request).seconds, request.mode)[section.number - 1]
             for section in plan.sections[: self.spans[-1].last]
         ]
         placed = tuple(
@@ -137,10 +136,10 @@ class Lineage:
         )
         return replace(plan, sections=placed + plan.sections[len(placed) :])
 
-    def _check(self, request: GenerationRequest) -> None:
-        total, last = count_sections(request.seconds), 0
+    def _check(self, request: GenerationRequest, family: Family) -> None:
+        total, last = len(family.plan(request.seconds, request.mode)), 0
         for span in self.spans:
-            own = count_sections(span.settings.get("seconds", request.seconds))
+            own = len(family.plan(span.settings.get("seconds", request.seconds), request.mode))
             most = min(total, own) - 1
             if not last < span.last <= most:
                 raise InputError(

@@ -170,7 +170,7 @@ def test_a_model_that_names_its_shift_is_sampled_with_it(
         shifts.append(shift)
         return flow_sigmas(steps, shift)
 
-    monkeypatch.setattr("diffusers_helper.pipeline.flow_sigmas", noted)
+    monkeypatch.setattr("diffusers_helper.framepack.work.flow_sigmas", noted)
     models = load_tiny(tiny_model)
     models.info = replace(models.info, shift=9.5)
     make(tiny_request(scene), models, tmp_path / "job")

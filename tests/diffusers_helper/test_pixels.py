@@ -16,8 +16,9 @@ from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.families.packing import MODES, Mode, Section, plan_sections
+from diffusers_helper.framepack.blending import FrameBlender
 from diffusers_helper.framepack.guidance import guide
-from diffusers_helper.output.frames import FrameBlender, to_uint8
+from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.output.previews import LatentColours, Preview
 from tests.support.making import write_scene
 
@@ -116,7 +117,9 @@ def test_previews_come_at_most_twice_a_second_and_the_last_two_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Image.open(write_scene(tmp_path / "scene.png")) as picture:
-        preview = Preview(tmp_path / "preview", LatentColours(picture, linear_latent(picture)))
+        preview = Preview(tmp_path / "preview", picture, 4 / 30)
+        assert preview.show(linear_latent(picture), 1, 0) is None
+        preview.fit(linear_latent(picture))
     clock = iter([10.0, 10.2, 10.6, 11.2, 11.3])
     # Only this module's clock is replaced: threads of other tests may look at the real one.
     slow = SimpleNamespace(monotonic=lambda: next(clock))

@@ -20,6 +20,7 @@ from app.ui.form import settings as form
 from app.ui.form.controls import RequestForm
 from app.ui.live import words
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.families.family import FRAMEPACK
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.checkpoints import Origins
 from diffusers_helper.provenance.branch import why_fixed
@@ -98,8 +99,8 @@ def test_a_new_setting_is_recorded_where_it_differs_from_its_default(glow: Setti
     assert "glow" not in Recipe.of(plain, (), (), **facts).settings
     assert Recipe.of(glowing, (), (), **facts).settings["glow"] == 5.0
     picture = Image.new("RGB", (8, 8))
-    assert "glow" not in Origins(plain, Lineage(), picture).of_section(1)
-    assert Origins(glowing, Lineage(), picture).of_section(1)["glow"] == "5.0"
+    assert "glow" not in Origins(plain, Lineage(), picture, FRAMEPACK).of_section(1)
+    assert Origins(glowing, Lineage(), picture, FRAMEPACK).of_section(1)["glow"] == "5.0"
 
 
 def test_a_branch_may_change_a_new_setting(glow: SettingInfo) -> None:

@@ -1,0 +1,54 @@
+"""The joining of FramePack's decoded sections, which overlap."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffusers_helper.families.packing import Mode, Section
+from diffusers_helper.output.frames import to_uint8
+
+
+class FrameBlender:
+    """The blender of decoded sections, which separates final frames from those that will still change.
+
+    Neighbouring sections both decode the frames where they meet. Over these frames the picture changes
+    linearly from that of the earlier section to that of the later one, as in FramePack. Between two calls,
+    only the frames next to the following section are kept.
+    """
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+        self._pending: Tensor | None = None
+
+    def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
+        """Blend a section's decoded frames, (T, H, W, 3) in -1 to 1, with those of the previous section.
+
+        If the previous section was not added, nothing is blended. The pending frames are correct all the
+        same.
+
+        Returns:
+            The final and the pending frames, as `GrowingVideo.add_section` takes them.
+
+        Raises:
+            ValueError: If the number of frames is not the planned one.
+        """
+        if len(frames) != section.decoded_frames:
+            raise ValueError(f"{len(frames)} frames were decoded; expected {section.decoded_frames}.")
+        overlap, pending = section.overlap_frames, section.pending_frames
+        if self._pending is not None and overlap:
+            # The weight of the frame that is earlier in time, from 1 to 0
+            earlier = torch.linspace(1, 0, overlap).view(-1, 1, 1, 1)
+            if self._mode == "inverted":
+                rest, met = frames[:-overlap], frames[-overlap:]
+                frames = torch.cat([rest, earlier * met + (1 - earlier) * self._pending])
+            else:
+                met, rest = frames[:overlap], frames[overlap:]
+                frames = torch.cat([earlier * self._pending + (1 - earlier) * met, rest])
+        if self._mode == "inverted":
+            kept, final = frames[:pending], frames[pending:]
+        else:
+            final, kept = frames[: len(frames) - pending], frames[len(frames) - pending :]
+        self._pending = kept.clone() if pending else None
+        return to_uint8(final), to_uint8(kept)

@@ -1,0 +1,100 @@
+"""FramePack at work: its encoders, its guided denoiser over packed history, and the blending of its sections.
+
+This module is a `job.work.Work`; `families.family.FRAMEPACK` has the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from diffusers_helper.families.packing import Mode, Section
+from diffusers_helper.framepack.blending import FrameBlender
+from diffusers_helper.framepack.encoders import TextCondition, encode_pooled, encode_states, encode_vision
+from diffusers_helper.framepack.guidance import Condition, GuidedDenoiser
+from diffusers_helper.framepack.history import LatentHistory
+from diffusers_helper.job.setup import OpenJob
+from diffusers_helper.memory.accounting import to_host
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sampling import flow_sigmas, shift_of
+from diffusers_helper.sampling.seeds import noise_for
+from diffusers_helper.vae.codec import encode_picture
+
+denoiser = GuidedDenoiser
+joiner = FrameBlender
+
+
+def encode(job: OpenJob) -> dict[str, Tensor]:
+    """Encode the prompts and the picture, and return the encodings by name, on the host."""
+    prompts = job.lineage.texts(job.request)
+    texts = text_states(job, prompts) | text_vectors(job, prompts)
+    start = start_latent(job)
+    job.note_vae(0)
+    return texts | {"start": start, "vision": vision_states(job)}
+
+
+def text_states(job: OpenJob, prompts: Sequence[str]) -> dict[str, Tensor]:
+    """Return the large text encoder's states of each prompt's tokens."""
+    tokenizer = job.models.part("tokenizer")
+
+    def states(llama: Any) -> dict[str, Tensor]:
+        return {f"states_{n}": to_host(encode_states(llama, tokenizer, p)) for n, p in enumerate(prompts)}
+
+    return job.run("text", states, prompts=prompts)
+
+
+def text_vectors(job: OpenJob, prompts: Sequence[str]) -> dict[str, Tensor]:
+    """Return the small text encoder's vector of each prompt."""
+    tokenizer = job.models.part("tokenizer_2")
+
+    def pooled(clip: Any) -> dict[str, Tensor]:
+        return {f"pooled_{n}": to_host(encode_pooled(clip, tokenizer, p)) for n, p in enumerate(prompts)}
+
+    return job.run("text_2", pooled, prompts=prompts)
+
+
+def start_latent(job: OpenJob) -> Tensor:
+    """Encode the picture with the VAE, and return its latent."""
+    seed = job.lineage.root(job.request).seed
+    noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
+    pieces = job.pieces("vae_encode")
+    return job.captured(
+        "vae_encode", partial(encode_picture, job.vae, job.picture, noise, pieces, job.cancel), noise=noise
+    )
+
+
+def vision_states(job: OpenJob) -> Tensor:
+    """Return the vision encoder's states of the picture."""
+    extractor = job.models.part("feature_extractor")
+
+    def vision(siglip: Any) -> Tensor:
+        return to_host(encode_vision(siglip, extractor, job.picture))
+
+    return job.run("vision", vision)
+
+
+def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> Condition:
+    """Return the condition for a section, given the result of `encode`."""
+    request, texts = job.lineage.request_for(section.number, job.request), job.lineage.texts(job.request)
+    places = [texts.index(text) for text in request.texts]
+    positive, *negative = (TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"]) for n in places)
+    return Condition(
+        positive, negative[0] if negative else None, encodings["vision"],
+        request.guidance, request.cfg, request.cfg_rescale,
+    )  # fmt: skip
+
+
+def history(mode: Mode, encodings: Mapping[str, Tensor]) -> LatentHistory:
+    """Return the history before the first section, which is the picture."""
+    return LatentHistory(mode, encodings["start"])
+
+
+def sigmas(job: OpenJob, request: GenerationRequest) -> Tensor:
+    """Return the noise levels of a section, shifted by its number of tokens (patches of 2x2 latents)."""
+    window, height, width = job.latents_shape(job.family.window)[2:]
+    return flow_sigmas(
+        request.steps, job.models.info.shift or shift_of(window * (height // 2) * (width // 2))
+    )

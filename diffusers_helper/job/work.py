@@ -1,0 +1,67 @@
+"""What a family of models brings to the loop in `pipeline.generate`, besides its numbers in `families/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from diffusers_helper.families.packing import Mode, Section
+from diffusers_helper.job.setup import OpenJob
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sampling.denoiser import Denoise
+
+Encodings = Mapping[str, Tensor]
+
+
+class LatentsSoFar(Protocol):
+    """The clean latents made so far, and the parts of them that a section and its decoding need."""
+
+    latents: Tensor
+
+    def add(self, window: Tensor, section: Section) -> None:
+        """Add the latents of a section."""
+
+    def context(self, section: Section) -> Any:
+        """Return what a section sees of the others; a dataclass of tensors and plain values."""
+
+    def to_decode(self, section: Section) -> tuple[Tensor, int]:
+        """Return the latents to decode after a section was added, and the place of the first of them."""
+        ...
+
+
+class Joiner(Protocol):
+    """The joiner of decoded sections."""
+
+    def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
+        """Return a section's frames that are final now, and those that the next one will still change."""
+        ...
+
+
+class Work(Protocol):
+    """The half of a family of models that works on tensors. A module with these functions is one."""
+
+    def encode(self, job: OpenJob) -> dict[str, Tensor]:
+        """Encode what conditions the video. The latent of the picture is named `start`."""
+        ...
+
+    def condition(self, job: OpenJob, section: Section, encodings: Encodings) -> Any:
+        """Return what conditions a section; a dataclass of tensors and plain values."""
+
+    def history(self, mode: Mode, encodings: Encodings) -> LatentsSoFar:
+        """Return the history before the first section."""
+        ...
+
+    def sigmas(self, job: OpenJob, request: GenerationRequest) -> Tensor:
+        """Return the noise levels with which a section is sampled, which descend to 0."""
+        ...
+
+    def denoiser(self, network: Any, condition: Any, context: Any, /) -> Denoise:
+        """Return the network as a function from noisy latents and a noise level to clean latents."""
+        ...
+
+    def joiner(self, mode: Mode) -> Joiner:
+        """Return the joiner of decoded sections."""
+        ...
