@@ -14,7 +14,7 @@ from app.jobs.service import JobService
 from app.redact import without_names, without_paths
 from diffusers_helper import __version__
 from diffusers_helper.events import Event, Failed, to_dict
-from diffusers_helper.families.packing import FPS
+from diffusers_helper.models.registry import family_of
 from diffusers_helper.units import duration, gb_text
 
 LAST_EVENTS = 30
@@ -61,7 +61,8 @@ def _version(package: str) -> str:
 
 
 def _facts(job: Job) -> Iterator[str]:
-    yield f"  state {job.state}, {job.frames} frames ({job.frames / FPS:.2f} s) of video"
+    seconds = job.frames / family_of(job.request.model).fps
+    yield f"  state {job.state}, {job.frames} frames ({seconds:.2f} s) of video"
     if job.started is not None and job.ended is not None:
         waited, took = job.started - job.created, job.ended - job.started
         yield f"  took {duration(took)} after {duration(waited)} in the queue"

@@ -8,8 +8,7 @@ from functools import lru_cache
 from app.jobs.job import Job
 from app.jobs.pace import Pace, PaceBook, Work, passes
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.packing import Mode, plan_sections
-from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.request import GenerationRequest
 
 
@@ -17,7 +16,7 @@ def share_done(job: Job) -> float:
     """Return the share of a job's frames that exist, from 0 to 1."""
     if job.state == "finished":
         return 1.0
-    return min(1.0, job.frames / _frames(job.request.seconds, job.request.mode))
+    return min(1.0, job.frames / _frames(job.request))
 
 
 def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
@@ -38,16 +37,16 @@ def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
 
 
 @lru_cache(maxsize=1024)
-def _frames(seconds: float, mode: Mode) -> int:
-    return plan_sections(seconds, mode=mode).total_frames
+def _frames(request: GenerationRequest) -> int:
+    return plan_of(request).total_frames
 
 
 @lru_cache(maxsize=8192)
 def _work(request: GenerationRequest) -> Work | None:
     """Return the work of a request; None if its model is gone."""
     try:
-        side = request.resolution or find_model(request.model, allow_folder=True).side
+        info = find_model(request.model, allow_folder=True)
     except InputError:
         return None
-    plan = plan_sections(request.seconds, mode=request.mode)
+    plan, side = info.family.plan(request.seconds, request.mode), request.resolution or info.side
     return Work(plan, request.steps, side * side, passes(request.cfg), request.vae_chunk)

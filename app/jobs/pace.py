@@ -17,8 +17,9 @@ from statistics import fmean, median
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
-from diffusers_helper.families.packing import SectionPlan, plan_sections
+from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.vae_windows import OWN_CHUNK, decode_work
+from diffusers_helper.models.registry import plan_of
 from diffusers_helper.request import GenerationRequest
 
 LAST_JOBS = 6
@@ -84,7 +85,7 @@ def passes(cfg: float) -> int:
 
 def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
     """Compute the pace of one job from all its events; None if it did not finish or its log is incomplete."""
-    plan = plan_sections(request.seconds, mode=request.mode)
+    plan = plan_of(request)
     pixels, is_new = 0, True  # is_new: whether the current run of the job has not denoised anything yet
     start_up: float | None = None
     last = 0.0  # the end of the last step or section, or the beginning of the first section's denoising

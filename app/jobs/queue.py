@@ -392,7 +392,7 @@ def _checked(
     """Check a request, and return it and its picture in the form in which a job stores them."""
     info = find_model(request.model, allow_folder=allow_folder)
     info.check_mode(request.mode)
-    lineage.sections(request)
+    lineage.sections(request, info.family)
     for one in lineage.requests(request):
         check_prompt(one, info)
     if picture is None:

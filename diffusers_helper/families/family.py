@@ -37,6 +37,11 @@ class Family:
     shape: Callable[[int, int, int, int], tuple[int, int]]
     plan: Callable[[float, Mode], SectionPlan]
 
+    @property
+    def section_seconds(self) -> float:
+        """Return the time that a section adds to the video."""
+        return self.latent_frames * self.window / self.fps
+
 
 # FramePack's transformers were trained with sections of nine latent frames alone, so the window is fixed.
 FRAMEPACK = Family(

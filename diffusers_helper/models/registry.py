@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.families.family import FAMILIES, FRAMEPACK, Family
-from diffusers_helper.families.packing import MODES, Mode
+from diffusers_helper.families.packing import MODES, Mode, SectionPlan
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
-from diffusers_helper.request import SETTINGS
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.weights.recognition import PARTS
 
@@ -170,6 +170,19 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
         examples=tuple(facts.get("examples", ())),
         folder=folder,
     )
+
+
+def plan_of(request: GenerationRequest) -> SectionPlan:
+    """Return the sections of a video by the family of its model, or by FramePack's if the model is gone."""
+    return family_of(request.model).plan(request.seconds, request.mode)
+
+
+def family_of(model: str) -> Family:
+    """Return the family of a model, or FramePack's if the model is gone."""
+    try:
+        return find_model(model, allow_folder=True).family
+    except InputError:
+        return FRAMEPACK
 
 
 def built_in_names() -> tuple[str, ...]:

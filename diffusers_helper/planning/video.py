@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import cast
 
 from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens
-from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.lora_fit import check_loras, with_loras
@@ -231,7 +230,7 @@ def plan_video(
 
     first = first_plan(request, info, profile, height, width, needs or read, local.learned)
     request, ladder, job = first.request, first.ladder, first.ladder.plan
-    sections = plan_sections(request.seconds, mode=request.mode)
+    sections = info.family.plan(request.seconds, request.mode)
     passes = request.steps * len(request.texts)
     costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
     waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.packing import FPS, MAX_SECONDS, WINDOW, count_sections
+from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.models.registry import family_of, plan_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recorded import names_of
 from diffusers_helper.provenance.vae_record import read_uses, write_uses
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.strangers.limited_json import plain_json
-
-SECTION_SECONDS = 4 * WINDOW / FPS
 
 _WHY_FIXED: dict[str, str] = {
     "image": "The kept sections begin or end at this picture.",
@@ -132,7 +131,7 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
         InputError: If the sections cannot be kept, or a change is not possible.
     """
     found = count_kept(folder)
-    most = min(found, count_sections(request.seconds) - (request.mode == "inverted"))
+    most = min(found, len(plan_of(request)) - (request.mode == "inverted"))
     if most < 1:
         raise InputError(_nothing_to_keep(folder, request, found), "Make a new video instead.")
     if not 1 <= keep <= most:
@@ -143,9 +142,9 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
     check_changes(request, changes)
     given = {name: value for name, value in changes.items() if name in may_differ()}
     new = replace(request, **given)
-    if count_sections(new.seconds) <= keep:
+    if len(plan_of(new)) <= keep:
         raise InputError(
-            f"The video would have {count_sections(new.seconds)} sections, of which {keep} are kept; "
+            f"The video would have {len(plan_of(new))} sections, of which {keep} are kept; "
             "expected at least one new section.",
             "Choose a longer video, or keep fewer sections.",
             setting="seconds",
@@ -154,7 +153,7 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
     spans = [replace(span, last=min(span.last, keep)) for span in before.spans if span.last < keep]
     following = before.request_for(keep, request)
     lineage = Lineage((*spans, Span.of(keep, following)), folder.job, keep)
-    lineage.sections(new)  # raises an error if the spans do not fit
+    lineage.sections(new, family_of(new.model))  # raises an error if the spans do not fit
     return Branch(_as_it_was_decoded(new, folder), lineage, folder)
 
 
@@ -175,28 +174,29 @@ def extension(
     Raises:
         InputError: If the video is not finished, would become too long, or a change is not possible.
     """
-    sections = count_sections(request.seconds)
+    sections = len(plan_of(request))
     if count_kept(folder) < sections:
         raise InputError(
             f"Job {folder.job} is not finished; expected a finished video.",
             "Let it finish, or branch from one of its sections.",
         )
-    longest = count_sections(MAX_SECONDS)
-    total = sections + max(1, round(seconds / SECTION_SECONDS)) if seconds > 0 else 0
+    family = family_of(request.model)
+    longest, each = len(family.plan(MAX_SECONDS, request.mode)), family.section_seconds
+    total = sections + max(1, round(seconds / each)) if seconds > 0 else 0
     if not sections < total <= longest:
         raise InputError(
             f"The video has {sections} of at most {longest} sections, and {seconds:g} s were to be added; "
-            f"expected more than 0 and at most {max(0, longest - sections) * SECTION_SECONDS:g} s.",
+            f"expected more than 0 and at most {max(0, longest - sections) * each:g} s.",
             "Choose another number of seconds.",
             setting="seconds",
         )
     keep = sections if request.mode == "forward" else sections - 1
-    return branch(folder, request, keep, {**(changes or {}), "seconds": round(total * SECTION_SECONDS, 3)})
+    return branch(folder, request, keep, {**(changes or {}), "seconds": round(total * each, 3)})
 
 
 def kept_words(request: GenerationRequest, keep: int) -> str:
     """Return a sentence for the user that says which part of the video a branch keeps."""
-    seconds = f"{keep * SECTION_SECONDS:.1f} s"
+    seconds = f"{keep * family_of(request.model).section_seconds:.1f} s"
     if request.mode == "forward":
         return f"The first {seconds} of the video are kept, and the rest is made anew."
     return (

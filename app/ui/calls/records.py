@@ -13,9 +13,9 @@ from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.loras import with_lora_names
-from diffusers_helper.families.packing import Mode, plan_sections
 from diffusers_helper.models.added import ADDED_MODELS
-from diffusers_helper.request import SETTINGS
+from diffusers_helper.models.registry import plan_of
+from diffusers_helper.request import SETTINGS, GenerationRequest
 
 SMALL_PICTURE = "picture.webp"
 """The name by which the page serves a small copy of a job's start picture, beside the job's files."""
@@ -34,7 +34,7 @@ class Records:
         `offered` is whether the page offers the job's model, so its form can take the settings.
         """
         address, request = _address(job.folder.parent), job.request
-        order, length = SETTINGS["mode"].choices[request.mode], _length(request.seconds, request.mode)
+        order, length = SETTINGS["mode"].choices[request.mode], _length(request)
         return self._outward(record(job, address), job.folder.parent) | {
             "picture": address(job.folder / SMALL_PICTURE),
             "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
@@ -64,8 +64,8 @@ class Records:
 
 
 @lru_cache(maxsize=1024)
-def _length(seconds: float, mode: Mode) -> float:
-    return plan_sections(seconds, mode=mode).seconds
+def _length(request: GenerationRequest) -> float:
+    return plan_of(request).seconds
 
 
 def _address(outputs: Path) -> Any:

@@ -18,9 +18,9 @@ from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, to_request
 from app.ui.loras import with_lora_files
 from app.ui.pictures import Crop, Size, crop_of, picture_path
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.packing import SectionPlan, plan_sections
+from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.models.downloads import absence_of
-from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.registry import ModelInfo, family_of
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import about, count_text
 
@@ -173,7 +173,7 @@ def length_text(seconds: float, plan: SectionPlan) -> str:
 
 def _plan(settings: dict[str, Any]) -> SectionPlan | None:
     try:
-        return plan_sections(settings["seconds"], mode=settings["mode"])
+        return family_of(settings["model"]).plan(settings["seconds"], settings["mode"])
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from app.jobs.job import Job
 from app.ui.live.scene import download_name, file_url
-from diffusers_helper.families.packing import FPS
-from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.models.registry import family_of, find_model, model_names
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _MOST_WORDS = 300  # characters of a prompt on a card; the opened video shows all of them
@@ -20,11 +19,12 @@ Shown = dict[str, Any]
 
 def card(job: Job) -> Shown:
     """Return the data of a job's card."""
+    seconds = job.frames / family_of(job.request.model).fps if job.frames else job.request.seconds
     return {
         "job": job.id,
         "state": job.state,
         "words": job.request.prompt[:_MOST_WORDS],
-        "seconds": round(job.frames / FPS, 2) if job.frames else job.request.seconds,
+        "seconds": round(seconds, 2),
         "created": job.created,
         "model": model_title(job.request.model),
         "favourite": job.favourite,

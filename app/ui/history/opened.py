@@ -11,8 +11,9 @@ from app.ui.errors import page_words
 from app.ui.history.cards import card
 from app.ui.live.present import Presenter
 from app.ui.live.scene import file_url
-from diffusers_helper.families.packing import MAX_SECONDS, count_sections
-from diffusers_helper.provenance.branch import SECTION_SECONDS, count_kept, kept_words, why_fixed
+from diffusers_helper.families.packing import MAX_SECONDS
+from diffusers_helper.models.registry import family_of, plan_of
+from diffusers_helper.provenance.branch import count_kept, kept_words, why_fixed
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.recorded import names_of
 from diffusers_helper.request import SETTINGS
@@ -106,13 +107,14 @@ def _control(name: str, value: Any) -> Shown:
 def branch_facts(job: Job) -> Shown:
     """Return what a branch of a job can keep and change, and why its other settings are fixed."""
     folder, request = JobFolder(job.folder), job.request
-    sections, found = count_sections(request.seconds), count_kept(folder)
+    sections, found = len(plan_of(request)), count_kept(folder)
     most = min(found, sections - (request.mode == "inverted"))
     fixed = {name: reason for name in SETTINGS if (reason := why_fixed(name))}
     reasons: dict[str, list[str]] = {}
     for name, reason in fixed.items():
         reasons.setdefault(reason, []).append(SETTINGS[name].short_label)
-    longest = count_sections(MAX_SECONDS) - sections
+    family = family_of(request.model)
+    longest, each = len(family.plan(MAX_SECONDS, request.mode)) - sections, family.section_seconds
     further = [name for name in names_of("section") if name not in _OWN_FIELDS]
     return {
         "isInverted": request.mode == "inverted",
@@ -121,8 +123,8 @@ def branch_facts(job: Job) -> Shown:
         "seed": str(request.seed),  # a browser's numbers have gaps above 2^53
         "seconds": request.seconds,
         "further": [_control(name, getattr(request, name)) for name in further],
-        "section": SECTION_SECONDS,
-        "longer": round(longest * SECTION_SECONDS, 1) if found >= sections and most else 0,
+        "section": each,
+        "longer": round(longest * each, 1) if found >= sections and most else 0,
         "keptByLonger": kept_words(request, min(most, found)) if most > 0 else "",
         "fixed": [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()],
     }

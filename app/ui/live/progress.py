@@ -22,7 +22,8 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )  # fmt: skip
-from diffusers_helper.families.packing import FPS, SectionPlan, plan_sections
+from diffusers_helper.families.packing import SectionPlan
+from diffusers_helper.models.registry import plan_of
 
 CellState = Literal["waiting", "running", "done"]
 _TAIL: tuple[Stage, ...] = ("decode", "write")
@@ -94,7 +95,7 @@ class LiveJob:
     _section_rest: float = 1.0
 
     def __post_init__(self) -> None:
-        self.plan = plan_sections(self.job.request.seconds, mode=self.job.request.mode)
+        self.plan = plan_of(self.job.request)
         self.timing = Timing(self.plan, self.job.request.steps, self.job.request.vae_chunk)
         self._foresee()
 
@@ -177,7 +178,7 @@ class LiveJob:
         self._add_stage(event.time)
         self.section = self.sections_done = event.section
         if self.video is not None:
-            self.seconds_in_front += event.added_in_front / FPS
+            self.seconds_in_front += event.added_in_front / self.plan.fps
         self.video, self.video_frames, self.preview = event.video, event.frames, None
         if event.thumbnail is not None:
             self.thumbnails[event.section] = event.thumbnail
@@ -211,7 +212,7 @@ class LiveJob:
     def cells(self) -> list[Cell]:
         """Return the sections in order of the video: all, or those that were made before the job ended."""
         found: list[Cell] = []
-        each = 4 * self.plan.window / FPS
+        each = self.plan.total_frames // len(self.plan) / self.plan.fps
         for section in sorted(self.plan, key=lambda section: section.video_position):
             number, place = section.number, section.video_position
             state: CellState = "waiting"
@@ -230,7 +231,7 @@ class LiveJob:
         """Return the seconds of the finished video before the part that can be watched now."""
         if self.job.request.mode == "forward" or not self.video_frames:
             return 0.0
-        return (self.plan.total_frames - self.video_frames) / FPS
+        return (self.plan.total_frames - self.video_frames) / self.plan.fps
 
     @property
     def percent(self) -> float:

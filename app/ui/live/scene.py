@@ -19,7 +19,6 @@ from app.ui.live.memory_record import memory_of
 from app.ui.live.progress import Cell, LiveJob
 from app.ui.live.watch import Scene
 from diffusers_helper.events import Cancelled, Finished
-from diffusers_helper.families.packing import FPS
 from diffusers_helper.files import read_file
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -150,7 +149,7 @@ def _pictures(live: LiveJob) -> Shown:
         shown["video"] = {
             "url": url,
             "front": round(live.seconds_in_front, 4),
-            "seconds": round(live.video_frames / FPS, 2),
+            "seconds": round(live.video_frames / live.plan.fps, 2),
             "name": download_name(
                 live.job.request.prompt, live.job.id, 0 if live.state == "finished" else live.video_frames
             ),

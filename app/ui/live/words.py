@@ -9,7 +9,6 @@ from pathlib import Path
 from app.jobs.storage.commands import Command
 from app.ui.live.progress import LiveJob
 from diffusers_helper.events import STAGES, Stage
-from diffusers_helper.families.packing import FPS
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import count_text, duration, gb_text
@@ -105,7 +104,7 @@ def remark(live: LiveJob, commands: Collection[Command] = ()) -> str:
 def _outcome(live: LiveJob) -> str:
     if live.video is None:
         return "No section was finished, so there is no video."
-    made = f"{live.video_frames / FPS:.2f} s, {live.video_frames} frames"
+    made = f"{live.video_frames / live.plan.fps:.2f} s, {live.video_frames} frames"
     return made if live.state == "finished" else f"The part made until then is kept: {made}."
 
 

@@ -14,7 +14,6 @@ from app.redact import without_paths
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error, page_words
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
@@ -116,7 +115,7 @@ class ModelPresenter:
     def _time(self, name: str, info: ModelInfo) -> str:
         pace = self._paces.pace(self._catalogue.key(name))
         if pace is not None:
-            plan = plan_sections(5.0, mode=info.modes[0])
+            plan = info.family.plan(5.0, info.modes[0])
             work = Work(plan, info.steps, info.side * info.side)
             return f"A video of 5 seconds takes {about(pace.seconds(work))} on this machine."
         if self._catalogue.planner.takes_days(info):
