@@ -1,0 +1,113 @@
+"""Tests that another family of models needs only its own two halves: its numbers, and its work on tensors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from diffusers_helper import pipeline
+from diffusers_helper.errors import InputError
+from diffusers_helper.families.family import FAMILIES, FRAMEPACK, Family
+from diffusers_helper.families.packing import Mode, Section, SectionPlan, frame_indices
+from diffusers_helper.framepack import work as framepack
+from diffusers_helper.framepack.history import LatentHistory
+from diffusers_helper.models.registry import find_model, plan_of
+from diffusers_helper.output.frames import to_uint8
+from tests.support.making import load_tiny, make, tiny_request, write_scene
+
+WINDOW, FRAMES, RATE = 5, 17, 24
+
+
+def plan(seconds: float, mode: Mode) -> SectionPlan:
+    """Plan sections that are decoded by themselves and appended."""
+    count = max(1, round(seconds * RATE / FRAMES))
+    return SectionPlan(
+        mode, WINDOW, tuple(_section(number, number == count) for number in range(1, count + 1)), RATE
+    )
+
+
+def _section(number: int, is_last: bool) -> Section:
+    return Section(
+        number=number, padding=0, is_last=is_last, indices=frame_indices("forward", WINDOW),
+        decode_latents=WINDOW, decoded_frames=FRAMES, overlap_frames=0, final_frames=FRAMES, pending_frames=0,
+        total_frames=FRAMES * number, video_position=number - 1,
+    )  # fmt: skip
+
+
+class MadeHistory(LatentHistory):
+    """A history that begins with a latent that no picture gives, and that is no part of the video."""
+
+    def __init__(self, start: Tensor) -> None:
+        super().__init__("forward", torch.zeros_like(start))
+        self.latents = start[:, :, :0]
+
+    def to_decode(self, section: Section) -> tuple[Tensor, int]:
+        return self.latents[:, :, -WINDOW:], WINDOW * (section.number - 1)
+
+
+class Appender:
+    """A joiner of sections that do not overlap."""
+
+    def __init__(self, mode: Mode) -> None:
+        assert mode == "forward"
+
+    def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
+        assert len(frames) == section.decoded_frames
+        return to_uint8(frames), to_uint8(frames[:0])
+
+
+def history(mode: Mode, encodings: Mapping[str, Tensor]) -> MadeHistory:
+    return MadeHistory(encodings["start"])
+
+
+@pytest.fixture
+def model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Register another family, and return the folder of a model of it, with FramePack's networks."""
+    family = Family("fake", 16, 8, WINDOW, RATE, 4, FRAMEPACK.shape, plan)
+    work: Any = SimpleNamespace(**{**vars(framepack), "history": history, "joiner": Appender})
+    monkeypatch.setitem(FAMILIES, family.name, family)
+    monkeypatch.setitem(pipeline.WORK, family.name, work)
+    folder = tmp_path / "fake"
+    shutil.copytree(tiny_model, folder)
+    facts = folder / "longtake.json"
+    known = json.loads(facts.read_text()) if facts.exists() else {}
+    facts.write_text(json.dumps(known | {"family": "fake", "modes": ["forward"]}))
+    return folder
+
+
+def test_another_family_makes_its_video_in_the_same_loop(model: Path, tmp_path: Path) -> None:
+    request = tiny_request(write_scene(tmp_path / "scene.png"), model=str(model), mode="forward", seconds=2.1)
+    assert [len(plan_of(request)), plan_of(request).seconds] == [3, 51 / 24]
+    straight, _ = make(request, load_tiny(model), tmp_path / "straight")
+    assert (straight.frames, straight.latents.shape[2]) == (51, 15)
+    with av.open(straight.video) as container:
+        stream = container.streams.video[0]
+        assert (stream.average_rate, stream.frames) == (RATE, 51)
+    # A job that lost its last section makes that one again, with the same bytes.
+    shutil.copytree(tmp_path / "straight", tmp_path / "resumed")
+    (tmp_path / "resumed/sections/0003.safetensors").unlink()
+    (tmp_path / "resumed/video-0003.mp4").unlink()
+    resumed, _ = make(request, load_tiny(model), tmp_path / "resumed", resume_from=tmp_path / "resumed")
+    assert torch.equal(resumed.latents, straight.latents)
+    assert resumed.video.read_bytes() == straight.video.read_bytes()
+
+
+def test_a_family_that_is_not_known_is_refused(model: Path) -> None:
+    (model / "longtake.json").write_text('{"family": "unknown"}')
+    with pytest.raises(InputError, match="family 'unknown'; expected one of framepack, fake"):
+        find_model(str(model), allow_folder=True)
+
+
+def test_the_plan_of_a_model_that_is_gone_is_that_of_framepack(tmp_path: Path) -> None:
+    request = tiny_request(tmp_path / "scene.png", model=str(tmp_path / "gone"), seconds=3.6)
+    assert plan_of(request) == FRAMEPACK.plan(3.6, request.mode)
