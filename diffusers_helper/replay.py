@@ -69,7 +69,7 @@ def replay(
     Args:
         file: The JSON file of the capture.
         local: The settings of this machine; None for the defaults.
-        convolutions: See `models.loaders.load_models`.
+        convolutions: See `loading.loaders.load_models`.
 
     Raises:
         InputError: If the file is no capture of a stage with its tensors.

@@ -29,7 +29,7 @@ WEIGHT_TYPES = {
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
 # This is enough for any prompt, and keeps a text from filling the disk. The model's own limit in tokens is
-# checked separately, by its tokenizer (`framepack.prompts`).
+# checked separately, by its tokenizer (`conditions.prompts`).
 MAX_PROMPT_CHARACTERS = 4000
 MAX_SEED = 2**63 - 1
 

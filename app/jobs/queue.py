@@ -261,8 +261,9 @@ class Queue:
         Returns:
             False if the job is over, already paused, or unknown.
         """
-        left = self._command(job_id, "pause")  # first, since a pause without its file counts as withdrawn
-        return self._ask(job_id, "pause") or left
+        return any(
+            [self._command(job_id, "pause"), self._ask(job_id, "pause")]
+        )  # without a file, it is withdrawn
 
     @_change
     def stop_after_section(self, job_id: str) -> bool:

@@ -125,7 +125,7 @@ class OpenJob:
         """Do a stage's work, and write a capture of it if the environment asks for captures.
 
         Args:
-            stage: The name of the stage in `output.replay`.
+            stage: The name of the stage in `replay`.
             work: The work.
             inputs: What the work depends on besides the job.
         """
@@ -241,12 +241,7 @@ def open_job(
     if request.weight_dtype == AUTO:
         request = replace(request, weight_dtype=plans.request.weight_dtype)
         write_atomic(opened.weight_type, request.weight_dtype.encode())
-    if not opened.lineage.exists():
-        lineage.write(opened.lineage)
-    if earlier and earlier != opened:  # the encoded picture of the earlier run is reused
-        write_uses(opened.vae, tuple(use for use in read_uses(earlier.vae) if use.section == 0))
-    if overflowed:
-        write_atomic(opened.overflow, b"")
+    _keep_facts(opened, earlier, lineage, overflowed=overflowed)
     video = GrowingVideo(
         opened.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
     )
@@ -271,6 +266,16 @@ def open_job(
         Preview(opened.preview, picture, family.latent_frames / family.fps), lineage,
         Recorder(opened.captures) if local.environ.get(DEBUG_VARIABLE) == "1" else None, loras,
     )  # fmt: skip
+
+
+def _keep_facts(opened: JobFolder, earlier: JobFolder | None, lineage: Lineage, *, overflowed: bool) -> None:
+    """Write to a job's folder what a later run must know of this one and of an earlier one."""
+    if not opened.lineage.exists():
+        lineage.write(opened.lineage)
+    if earlier and earlier != opened:  # the encoded picture of the earlier run is reused
+        write_uses(opened.vae, tuple(use for use in read_uses(earlier.vae) if use.section == 0))
+    if overflowed:
+        write_atomic(opened.overflow, b"")
 
 
 def _as_begun(request: GenerationRequest, earlier: JobFolder | None) -> GenerationRequest:

@@ -35,12 +35,14 @@ class JobFolder:
     states = _Inside("states.jsonl")  # the job's states, one line per change; the last one is in force
     memory = _Inside("memory.json")  # the memory of each stage on the device, planned and measured
     log = _Inside("job.log")  # the engine's text log for the job; see `output.job_log`
-    vae = _Inside("vae.json")  # the settings with which the VAE has worked; see `output.vae_record`
-    lineage = _Inside("lineage.json")  # the origin of a branch's first sections; see `output.lineage`
+    vae = _Inside("vae.json")  # the settings with which the VAE has worked; see `provenance.vae_record`
+    lineage = _Inside("lineage.json")  # the origin of a branch's first sections; see `provenance.lineage`
     encodings = _Inside("encodings.safetensors")  # the encodings of prompt and picture
     overflow = _Inside("vae_fp32")  # exists if the VAE has overflowed in this job, and so computes in fp32
     weight_type = _Inside("weight_type")  # the type of the weights that the job has chosen itself
-    shortage = _Inside("shortage.json")  # exists after deaths for lack of memory; see `planning.crash_record`
+    shortage = _Inside(
+        "shortage.json"
+    )  # exists after deaths for lack of memory; see `provenance.crash_record`
     engine_errors = _Inside("engine_errors.txt")  # the last lines that engines wrote before they died
     report = _Inside("report.txt")  # the problem report of a job that failed on the command line
     sections = _Inside("sections")  # the latents, `0001.safetensors` and so on, in order of making

@@ -248,8 +248,9 @@ class JobStore:
             with self._changing_locks:
                 lock = self._locks.get(job_id)
                 if lock is not None and not lock.holds():  # the log was replaced
-                    lock.release()
-                    self._locks[job_id] = Lock(log.path)
+                    with contextlib.suppress(IsADirectoryError, FileNotFoundError):  # again; see `keep`
+                        self._locks[job_id] = Lock(log.path)
+                        lock.release()
             if state not in (*BEGUN, "interrupted"):
                 forget_commands(folder)
             return job_from_row(self.outputs, put(database, folder))
