@@ -189,7 +189,7 @@ class _Rewriter(ast.NodeVisitor):
         parent, dot, last = alias.name.rpartition(".")
         if dot and not renamed:  # this loads the module, and gives its topmost package a name
             top = alias.name.partition(".")[0]
-            return f"from {self._to_root}{parent} import {last} as _{last}; from {self._to_root} import {top}"
+            return f"from {self._to_root}{parent} import {last} as _pack_{last}; from {self._to_root} import {top}"
         return f"from {self._to_root}{parent} import {last}{renamed}"
 
     def _follow(self, name: str, node: ast.AST | None = None) -> None:
