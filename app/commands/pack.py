@@ -32,6 +32,7 @@ _SPAWNING = {"multiprocessing", "ProcessPoolExecutor"}
 # Calls whose argument is the name of a module, even where it has no dot, as in "cache".
 _NAMING = {"getLogger", "import_module", "find_spec", "__import__"}
 _FOLDER = "_vendor"
+_DOTTED = re.compile(rf"({'|'.join(PACKED)})\.[\w.]*")
 
 
 def write_pack(folder: Path, root: Path = ROOT) -> None:
@@ -150,7 +151,7 @@ class _Rewriter(ast.NodeVisitor):
         """Turn the name of a module into an expression that is its name wherever the pack is."""
         name = node.value
         is_sure = node in self._names or name in ("diffusers_helper", "rocm_nodes")
-        if isinstance(name, str) and name in self._known and ("." in name or is_sure):
+        if isinstance(name, str) and (is_sure or _DOTTED.fullmatch(name)) and _is_own(name):
             self._follow(name, node)
             skipped = "\n" * _lines(node)
             self._replace(node, f'({skipped}__spec__.parent.removesuffix("{self._package}") + "{name}")')
@@ -158,7 +159,7 @@ class _Rewriter(ast.NodeVisitor):
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Take all modules of a folder along where a module's name is made of `__name__` and something."""
         for part in ast.walk(node):
-            if isinstance(part, ast.Constant) and re.match(rf"({'|'.join(PACKED)})\.", str(part.value)):
+            if isinstance(part, ast.Constant) and _DOTTED.match(str(part.value)):
                 self._refuse(node, "it has the name of a module in a text with other parts")
         if re.match(r"f['\"]\{__name__\}\.", ast.unparse(node)):
             beside = self._file.parent
@@ -187,10 +188,10 @@ class _Rewriter(ast.NodeVisitor):
             return f"import {alias.name}{renamed}"
         self._follow(alias.name, node)
         parent, dot, last = alias.name.rpartition(".")
-        if dot and not renamed:  # this loads the module, and gives its topmost package a name
-            top = alias.name.partition(".")[0]
-            return f"from {self._to_root}{parent} import {last} as _pack_{last}; from {self._to_root} import {top}"
-        return f"from {self._to_root}{parent} import {last}{renamed}"
+        loads = f"from {self._to_root}{parent} import {last}"
+        if dot and not renamed:  # this gives a name to the topmost package alone
+            return f"{loads} as _pack_{last}; from {self._to_root} import {alias.name.partition('.')[0]}"
+        return f"{loads}{renamed}"
 
     def _follow(self, name: str, node: ast.AST | None = None) -> None:
         """Note a module and the packages above it. With a node it must exist, and not be left out."""
