@@ -6,10 +6,13 @@ import argparse
 import json
 import re
 import shlex
+import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.commands.pack import NAME, START, write_pack
 from app.jobs.stdio import say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path, write_atomic
@@ -51,14 +54,19 @@ def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
     install = commands.add_parser(
         "install-comfyui-nodes",
         help="let ComfyUI load the ROCm nodes from here",
-        description="Write one file of three lines into ComfyUI's folder custom_nodes, after checking its "
-        "version and its packages. Nothing else is changed.",
+        description="Write one file of three lines, or a folder, into ComfyUI's folder custom_nodes, after "
+        "checking its version and its packages. Nothing else is changed.",
         allow_abbrev=False,
     )
     install.set_defaults(run=install_nodes, verbose=False)
     install.add_argument("path", metavar="PATH", help=_PATH)
     install.add_argument(
         "--python", metavar="FILE", help="the Python that runs ComfyUI (default: the one in its folder)"
+    )
+    install.add_argument(
+        "--copy",
+        action="store_true",
+        help="write a copy of the nodes that no module of another pack can disturb",
     )
     uninstall = commands.add_parser(
         "uninstall-comfyui-nodes", help="remove what install-comfyui-nodes has written", allow_abbrev=False
@@ -68,7 +76,7 @@ def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def install_nodes(arguments: argparse.Namespace) -> int:
-    """Write the shim, and print the result.
+    """Write the shim or the pack in the place of either, and print the result.
 
     Raises:
         InputError: If the folder is not that of ComfyUI, or if ComfyUI is too old or lacks packages.
@@ -82,10 +90,13 @@ def install_nodes(arguments: argparse.Namespace) -> int:
     python = _python(root, arguments.python)
     if python:
         _check_packages(python)
-    file = root / "custom_nodes" / SHIM
-    if file.exists() and not _is_ours(file):
-        raise InputError(f"{file} was not written by this command.", "Move it away.")
-    write_atomic(file, _shim().encode())
+    before = _installed(root, "this command", "Move it away.")
+    file = root / "custom_nodes" / (NAME if arguments.copy else SHIM)
+    if arguments.copy:
+        write_pack(file)
+    else:
+        write_atomic(file, _shim().encode())
+    _remove(place for place in before if place != file)  # ComfyUI would load the same nodes twice
     lines = [f"Wrote {file}. Start ComfyUI again to see the nodes, under ROCm Ninodes."]
     if version > TRIED:
         lines.append(f"ComfyUI has version {_text(version)}; the nodes were tested up to {_text(TRIED)}.")
@@ -98,21 +109,42 @@ def install_nodes(arguments: argparse.Namespace) -> int:
 
 
 def uninstall_nodes(arguments: argparse.Namespace) -> int:
-    """Remove the shim.
+    """Remove the shim or the pack.
 
     Raises:
-        InputError: If there is no shim, or if another file is in its place.
+        InputError: If there is neither, or if something else is in its place.
     """
-    file = _root(arguments.path) / "custom_nodes" / SHIM
-    if not file.exists():
-        raise InputError(f"{file} does not exist, so there is nothing to remove.")
-    if not _is_ours(file):
+    root = _root(arguments.path)
+    found = _installed(root, "install-comfyui-nodes", "Remove it by hand if you do not need it.")
+    if not found:
         raise InputError(
-            f"{file} was not written by install-comfyui-nodes.", "Remove it by hand if you do not need it."
+            f"{root / 'custom_nodes' / SHIM} does not exist, and neither does {NAME} beside it, so there is "
+            "nothing to remove."
         )
-    file.unlink()
-    say(f"Removed {file}.")
+    _remove(found)
+    say(*(f"Removed {place}." for place in found))
     return 0
+
+
+def _installed(root: Path, writer: str, remedy: str) -> list[Path]:
+    """Return the shim or the pack that are there.
+
+    Raises:
+        InputError: If something else has its name. The message names who should have written it.
+    """
+    places = [place for name in (SHIM, NAME) if (place := root / "custom_nodes" / name).exists()]
+    for place in places:
+        if not _is_ours(place):
+            raise InputError(f"{place} was not written by {writer}.", remedy)
+    return places
+
+
+def _remove(places: Iterable[Path]) -> None:
+    for place in places:
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink()
 
 
 def _shim() -> str:
@@ -122,6 +154,9 @@ def _shim() -> str:
 
 
 def _is_ours(file: Path) -> bool:
+    if file.is_dir():
+        start = file / "__init__.py"
+        return start.is_file() and start.read_bytes() == START
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     return len(lines) == 3 and lines[0] == "import sys" and lines[2] == _LAST_LINE
 

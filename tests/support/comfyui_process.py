@@ -22,11 +22,12 @@ ABSENT = "COMFYUI_ROOT names no checkout of ComfyUI"
 
 
 @contextmanager
-def running(base: Path, *, has_page: bool = False) -> Iterator[Server]:
+def running(base: Path, *options: str, has_page: bool = False) -> Iterator[Server]:
     """Start ComfyUI in a new folder, and end it afterwards.
 
     Args:
         base: The folder for models, inputs and outputs.
+        options: Options for the command that puts the nodes there.
         has_page: Whether to serve ComfyUI's own page, which is a package of its Python. Without it an empty
             page is served.
     """
@@ -36,7 +37,7 @@ def running(base: Path, *, has_page: bool = False) -> Iterator[Server]:
     shutil.copy(Path(COMFYUI, "comfyui_version.py"), base)
     shutil.copy(ROOT / "tests/support/comfyui_toys.py", base / "custom_nodes")
     Image.new("RGB", (96, 64), (200, 40, 40)).save(base / "input" / "start.png")
-    command = [sys.executable, "-m", "app", "install-comfyui-nodes", str(base)]
+    command = [sys.executable, "-m", "app", "install-comfyui-nodes", str(base), *options]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -11,6 +11,7 @@ import pytest
 
 from app.cli import main
 from app.commands.comfyui import NEEDED, SHIM
+from app.commands.pack import NAME
 from tests.support.layers import ROOT
 
 
@@ -53,6 +54,31 @@ def test_installing_twice_and_removing_leaves_the_folder_as_it_was(
     assert list((comfyui / "custom_nodes").iterdir()) == []
     assert main(["uninstall-comfyui-nodes", str(comfyui)]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_the_copy_and_the_file_replace_each_other(comfyui: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = comfyui / "custom_nodes"
+    for options, name in (([], SHIM), (["--copy"], NAME), (["--copy"], NAME), ([], SHIM), (["--copy"], NAME)):
+        assert main(["install-comfyui-nodes", str(comfyui), *options]) == 0
+        assert [path.name for path in places.iterdir()] == [name]
+        assert f"Wrote {places / name}." in capsys.readouterr().out
+    assert (places / NAME / "_vendor" / "rocm_nodes" / "registry.py").is_file()
+    (places / NAME / "__pycache__").mkdir()
+    assert main(["uninstall-comfyui-nodes", str(comfyui)]) == 0
+    assert list(places.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [[], ["--copy"]])
+def test_a_folder_of_somebody_else_is_left_alone(
+    comfyui: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = comfyui / "custom_nodes" / NAME / "__init__.py"
+    file.parent.mkdir()
+    file.write_text("mine = 1\n")
+    assert main(["install-comfyui-nodes", str(comfyui), *options]) == 2
+    assert main(["uninstall-comfyui-nodes", str(comfyui)]) == 2
+    assert capsys.readouterr().err.count("was not written by") == 2
+    assert file.read_text() == "mine = 1\n"
 
 
 @pytest.mark.parametrize("command", ["install-comfyui-nodes", "uninstall-comfyui-nodes"])

@@ -1,0 +1,227 @@
+"""The built pack: a copy of the nodes for ComfyUI whose modules have no name at the top level.
+
+ComfyUI loads the nodes of all authors into one process, where the names `cache`, `app` or `training` may be
+others'. The imports of the copy are therefore rewritten to relative ones, as pip does with what it vendors.
+Only the names change, at their places in the syntax tree, so lines and comments stay as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import resolve_name
+from itertools import pairwise
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "longtake_rocm"
+PACKED = ("cache", "diffusers_helper", "rocm_nodes")
+START = b"""# Built by Longtake's install-comfyui-nodes; changes here are lost when it runs again.
+from ._vendor.rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+
+__all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS"]
+"""
+_OTHERS = ("app", "training")
+# What a module reads at a path that begins with its own `__file__`.
+_DATA = {"diffusers_helper.models.registry": "assets/demo_model"}
+# A new process would look for its modules by name, and finds none that is inside a pack.
+_SPAWNING = {"multiprocessing", "ProcessPoolExecutor"}
+# Calls whose argument is the name of a module, even where it has no dot, as in "cache".
+_NAMING = {"getLogger", "import_module", "find_spec", "__import__"}
+_FOLDER = "_vendor"
+_DOTTED = re.compile(rf"({'|'.join(PACKED)})\.[\w.]*")
+
+
+def write_pack(folder: Path, root: Path = ROOT) -> None:
+    """Write the pack as a folder, in the place of an older one, as a whole or not at all.
+
+    Until it is complete, its name has the ending of folders that ComfyUI does not load.
+    """
+    fresh, old = (folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.disabled") for _ in range(2))
+    try:
+        for name, data in pack_files(root).items():
+            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+            (fresh / name).write_bytes(data)
+        if folder.exists():
+            folder.rename(old)
+        fresh.rename(folder)
+    finally:
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        for left in (fresh, old):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def pack_files(root: Path = ROOT) -> dict[str, bytes]:
+    """Return the content of the pack's files by their paths, which depends on nothing but the source.
+
+    Raises:
+        ValueError: If a module refers to another one in a way that cannot be rewritten.
+    """
+    known = {name: file for top in (*PACKED, *_OTHERS) for name, file in _modules(root, top)}
+    files = {"__init__.py": START, f"{_FOLDER}/__init__.py": b""}
+    if (root / "LICENSE").is_file():
+        files["LICENSE"] = (root / "LICENSE").read_bytes()
+    waiting = ["rocm_nodes"]
+    while waiting:
+        module = waiting.pop()
+        path = f"{_FOLDER}/{known[module].relative_to(root).as_posix()}"
+        if path in files:
+            continue
+        found = _Rewriter(module, known[module], known)
+        files[path] = found.result()
+        waiting += found.targets
+        if module in _DATA:
+            data = (file for file in (root / _DATA[module]).rglob("*") if file.is_file())
+            files |= {f"{_FOLDER}/{file.relative_to(root).as_posix()}": file.read_bytes() for file in data}
+    return dict(sorted(files.items()))
+
+
+def _modules(root: Path, top: str) -> Iterator[tuple[str, Path]]:
+    for file in (root / top).rglob("*.py"):
+        parts = file.relative_to(root).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), file
+
+
+class _Rewriter(ast.NodeVisitor):
+    """The references of one module to others, and its text with these rewritten.
+
+    Attributes:
+        targets: The names of the modules that it refers to, in any way and anywhere.
+    """
+
+    def __init__(self, module: str, file: Path, known: Mapping[str, Path]) -> None:
+        self.targets: set[str] = set()
+        self._module, self._file, self._known = module, file, known
+        self._source = file.read_bytes()
+        self._package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+        self._to_root = "." * (1 + len(self._package.split(".")))
+        self._names: set[ast.AST] = set()
+        self._edits: list[tuple[int, int, str]] = []
+        self._starts = [0]
+        for line in self._source.split(b"\n"):
+            self._starts.append(self._starts[-1] + len(line) + 1)
+        self._follow(self._package)
+        self.visit(ast.parse(self._source, str(file)))
+
+    def result(self) -> bytes:
+        """Return the rewritten text, with as many lines as the original."""
+        text = self._source
+        for start, end, new in sorted(self._edits, reverse=True):
+            text = text[:start] + new.encode() + text[end:]
+        return text
+
+    def visit_Import(self, node: ast.Import) -> None:
+        """Turn each name into a statement of its own, as only `from` can be relative."""
+        statements = [self._import(node, alias) for alias in node.names]
+        if any(_is_own(alias.name) for alias in node.names):
+            skipped = "\\\n" * _lines(node)
+            self._replace(node, "; ".join(statements).replace(" ", f" {skipped}", 1))
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        """Put the dots that lead to the root of the pack before the name of a module."""
+        module = resolve_name("." * node.level + (node.module or ""), self._package)
+        self._refuse_spawning(node, [module, *(alias.name for alias in node.names)])
+        if _is_own(module):
+            self._follow(module, node)
+            for alias in node.names:
+                self._follow(f"{module}.{alias.name}")
+            if not node.level:
+                start, end = self._span(node)
+                word = re.match(rb"from[\s\\]+", self._source[start:end])
+                assert word is not None
+                self._edits.append((start + word.end(), start + word.end(), self._to_root))
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        """Leave docstrings out."""
+        if not isinstance(node.value, ast.Constant):
+            self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Remember which texts are names of modules because of the function that takes them."""
+        function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if function in _NAMING:
+            self._names.update(node.args)
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        """Turn the name of a module into an expression that is its name wherever the pack is."""
+        name = node.value
+        is_sure = node in self._names or name in ("diffusers_helper", "rocm_nodes")
+        if isinstance(name, str) and (is_sure or _DOTTED.fullmatch(name)) and _is_own(name):
+            self._follow(name, node)
+            skipped = "\n" * _lines(node)
+            self._replace(node, f'({skipped}__spec__.parent.removesuffix("{self._package}") + "{name}")')
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        """Take all modules of a folder along where a module's name is made of `__name__` and something."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.Constant) and _DOTTED.match(str(part.value)):
+                self._refuse(node, "it has the name of a module in a text with other parts")
+        if re.match(r"f['\"]\{__name__\}\.", ast.unparse(node)):
+            beside = self._file.parent
+            self.targets.update(name for name, file in self._known.items() if file.parent == beside)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        """Refuse a path to data that the pack does not have."""
+        if node.id == "__file__" and self._module not in _DATA:
+            self._refuse(node, "it reads data that the pack does not have")
+
+    def visit_List(self, node: ast.List) -> None:
+        """Refuse a command that starts a module by its name."""
+        texts = [one.value if isinstance(one, ast.Constant) else "" for one in node.elts]
+        for one, other in pairwise(texts):
+            if one == "-m" and _is_own(str(other)):
+                self._refuse(node, f"it starts {other} by its name")
+        self.generic_visit(node)
+
+    visit_Tuple = visit_List  # type: ignore[assignment]  # both have `elts`
+
+    def _import(self, node: ast.Import, alias: ast.alias) -> str:
+        """Return the statement for one name of an `import`, and follow it."""
+        self._refuse_spawning(node, [alias.name])
+        renamed = f" as {alias.asname}" if alias.asname else ""
+        if not _is_own(alias.name):
+            return f"import {alias.name}{renamed}"
+        self._follow(alias.name, node)
+        parent, dot, last = alias.name.rpartition(".")
+        loads = f"from {self._to_root}{parent} import {last}"
+        if dot and not renamed:  # this gives a name to the topmost package alone
+            return f"{loads} as _pack_{last}; from {self._to_root} import {alias.name.partition('.')[0]}"
+        return f"{loads}{renamed}"
+
+    def _follow(self, name: str, node: ast.AST | None = None) -> None:
+        """Note a module and the packages above it. With a node it must exist, and not be left out."""
+        if node and (name.partition(".")[0] in _OTHERS or name not in self._known):
+            self._refuse(node, f"it refers to {name}, which the pack does not have")
+        while name:
+            if name in self._known:
+                self.targets.add(name)
+            name = name.rpartition(".")[0]
+
+    def _refuse_spawning(self, node: ast.AST, names: Iterable[str]) -> None:
+        for name in names:
+            if name.partition(".")[0] in _SPAWNING:
+                self._refuse(node, f"{name} starts processes that cannot find the pack's modules")
+
+    def _refuse(self, node: ast.AST, why: str) -> None:
+        raise ValueError(f"{self._file}, line {getattr(node, 'lineno', 0)}: {why}.")
+
+    def _replace(self, node: ast.expr | ast.stmt, text: str) -> None:
+        self._edits.append((*self._span(node), text))
+
+    def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """Return the first byte of a node and the byte behind it."""
+        last, behind = node.end_lineno or node.lineno, node.end_col_offset or 0
+        return self._starts[node.lineno - 1] + node.col_offset, self._starts[last - 1] + behind
+
+
+def _is_own(name: str) -> bool:
+    return name.partition(".")[0] in (*PACKED, *_OTHERS)
+
+
+def _lines(node: ast.expr | ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno

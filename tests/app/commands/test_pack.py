@@ -1,0 +1,222 @@
+"""Tests of the built pack: its rewritten imports, what it refuses, and how it is written."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from importlib.util import resolve_name
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.commands.pack import pack_files, write_pack
+from tests.support.layers import ROOT
+
+COMMENT = "  # kept: import cache"
+# A line of rocm_nodes/inner/__init__.py, and what it becomes.
+REWRITTEN = [
+    ("import cache", "from ... import cache"),
+    ("import cache as c", "from ... import cache as c"),
+    ("import cache.conv as c", "from ...cache import conv as c"),
+    ("import cache.conv", "from ...cache import conv as _pack_conv; from ... import cache"),
+    ("import os, cache.conv as c, re as r", "import os; from ...cache import conv as c; import re as r"),
+    ("import os, \\\n    cache", "import \\\nos; from ... import cache"),
+    ("from cache import conv", "from ...cache import conv"),
+    ("from cache.conv import *", "from ...cache.conv import *"),
+    ("from \\\n  cache . conv import (VALUE,\n)", "from \\\n  ...cache . conv import (VALUE,\n)"),
+    ("é = 'é'; from cache.conv import VALUE as a", "é = 'é'; from ...cache.conv import VALUE as a"),
+    ("def f():\n    from cache import conv", "def f():\n    from ...cache import conv"),
+    (
+        "if TYPE_CHECKING:\n    import cache.conv as c",
+        "if TYPE_CHECKING:\n    from ...cache import conv as c",
+    ),
+    (
+        "x = import_module('cache.conv')",
+        'x = import_module((__spec__.parent.removesuffix("rocm_nodes.inner") + "cache.conv"))',
+    ),
+    (
+        "x = ['diffusers_helper.'\n     'errors']",
+        'x = [(\n__spec__.parent.removesuffix("rocm_nodes.inner") + "diffusers_helper.errors")]',
+    ),
+    (
+        "x = logging.getLogger('cache')",
+        'x = logging.getLogger((__spec__.parent.removesuffix("rocm_nodes.inner") + "cache"))',
+    ),
+    ("from . import side", "from . import side"),
+    ("x = 'cache'; y = {'app': 1}", "x = 'cache'; y = {'app': 1}"),
+    ("'cache.conv'", "'cache.conv'"),
+    ("import cachetools, appdirs", "import cachetools, appdirs"),
+]
+REFUSED = [
+    ("from app.engine import main", "refers to app.engine, which the pack does not have"),
+    ("import training", "refers to training"),
+    ("import cache.gone", "refers to cache.gone"),
+    ("x = import_module('app')", "refers to app,"),
+    ("x = 'diffusers_helper.' + name", "refers to diffusers_helper.,"),
+    ("x = 'rocm_nodes.inner.side.NAME'", "refers to rocm_nodes.inner.side.NAME"),
+    ("x = f'cache.{name}'", "the name of a module in a text with other parts"),
+    ("x = f'{import_module(\"cache.conv\")}'", "the name of a module in a text with other parts"),
+    ("x = [sys.executable, '-m', 'rocm_nodes.inner']", "starts rocm_nodes.inner by its name"),
+    ("import multiprocessing.pool", "starts processes"),
+    ("from concurrent.futures import ProcessPoolExecutor", "starts processes"),
+    ("x = Path(__file__).parent / 'data.json'", "reads data"),
+]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a small tree of modules with the names of ours."""
+    texts = {
+        "app/engine.py": "", "cache/__init__.py": "", "cache/conv.py": "VALUE = 'ours'\n",
+        "diffusers_helper/__init__.py": "", "diffusers_helper/errors.py": "import cache\n",
+        "rocm_nodes/__init__.py": "import rocm_nodes.inner\nNODE_CLASS_MAPPINGS = {'A': 1}\n"
+        "NODE_DISPLAY_NAME_MAPPINGS = {}\n",
+        "rocm_nodes/inner/__init__.py": "", "rocm_nodes/inner/side.py": "",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def written(root: Path, text: str) -> None:
+    (root / "rocm_nodes/inner/__init__.py").write_bytes(text.encode())
+
+
+@pytest.mark.parametrize(("text", "expected"), REWRITTEN)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_names_of_modules_are_rewritten_in_place(root: Path, text: str, expected: str, newline: str) -> None:
+    around = '"""Import cache."""\n{}' + COMMENT + "\nbehind = 1\n"
+    written(root, around.format(text).replace("\n", newline) if "\n" not in text else around.format(text))
+    found = pack_files(root)["_vendor/rocm_nodes/inner/__init__.py"].decode()
+    assert found.replace("\r\n", "\n") == around.format(expected)
+    ast.parse(found)
+
+
+@pytest.mark.parametrize(("text", "reason"), REFUSED)
+def test_what_cannot_be_rewritten_is_refused(root: Path, text: str, reason: str) -> None:
+    written(root, f"\n{text}\n")
+    with pytest.raises(ValueError, match=rf"inner.__init__\.py, line 2: .*{reason}"):
+        pack_files(root)
+
+
+def test_only_what_is_imported_is_taken_along(root: Path) -> None:
+    own = ["__init__.py", "_vendor/__init__.py", "_vendor/rocm_nodes/__init__.py",
+           "_vendor/rocm_nodes/inner/__init__.py"]  # fmt: skip
+    assert list(pack_files(root)) == own
+    written(root, "def f(name):\n    import_module(f'{__name__}.{name}')\n")
+    assert list(pack_files(root)) == [*own, "_vendor/rocm_nodes/inner/side.py"]
+    written(root, "if TYPE_CHECKING:\n    from diffusers_helper.errors import InputError\n")
+    names = ("cache/__init__", "diffusers_helper/__init__", "diffusers_helper/errors")
+    assert set(pack_files(root)) - {*own} == {f"_vendor/{name}.py" for name in names}
+
+
+def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    name = str(folder).replace(".", "_x_")
+    spec = importlib.util.spec_from_file_location(name, folder / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_form_finds_the_modules_of_the_pack(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(
+        root,
+        "import logging, cache.conv\nimport cache.conv as a\nfrom cache import conv as b\n"
+        "from importlib import import_module\nc = import_module('cache.conv')\n"
+        "logger = logging.getLogger('cache')\n"
+        "found = [one.VALUE for one in (cache.conv, a, b, c)], len({cache.conv, a, b, c})\n",
+    )
+    write_pack(root / "longtake_rocm", root)
+    pack = load(root / "longtake_rocm", monkeypatch)
+    assert pack.NODE_CLASS_MAPPINGS == {"A": 1}
+    inner = sys.modules[f"{pack.__name__}._vendor.rocm_nodes.inner"]
+    assert inner.found == (["ours"] * 4, 1)
+    assert inner.logger.name == f"{pack.__name__}._vendor.cache"
+
+
+class Absolute(ast.NodeTransformer):
+    """Takes the rewriting back, in the tree of a module of the pack."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        name = resolve_name("." * node.level + (node.module or ""), self.package)
+        return ast.ImportFrom(name.removeprefix("_vendor."), node.names, 0)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        is_name = ast.unparse(node).startswith("__spec__.parent.removesuffix(")
+        return node.right if is_name else self.generic_visit(node)
+
+
+def test_nothing_but_names_of_modules_differs_from_the_source() -> None:
+    files = {name.removeprefix("_vendor/"): data for name, data in pack_files().items() if "_vendor/" in name}
+    del files["__init__.py"]
+    assert files["rocm_nodes/registry.py"].count(b"from ..rocm_nodes.") == 8
+    for name, data in files.items():
+        source = (ROOT / name).read_bytes()
+        if not name.endswith(".py"):
+            assert data == source
+            continue
+        assert data.count(b"\n") == source.count(b"\n")
+        package = ".".join(("_vendor", *Path(name).parent.parts))
+        found = Absolute(package).visit(ast.parse(data))
+        assert ast.dump(found) == ast.dump(ast.parse(source)), name
+
+
+def test_the_pack_has_the_demo_model_and_no_part_of_the_program() -> None:
+    names = list(pack_files())
+    assert "LICENSE" in names
+    assert "_vendor/assets/demo_model/transformer/diffusion_pytorch_model.safetensors" in names
+    assert "_vendor/diffusers_helper/sampling/unipc.py" in names
+    assert {name.split("/")[1] for name in names if name.startswith("_vendor/") and name.count("/") > 1} == {
+        "assets", "cache", "diffusers_helper", "rocm_nodes"
+    }  # fmt: skip
+
+
+def test_the_same_source_gives_the_same_bytes() -> None:
+    code = (
+        "import hashlib; from app.commands.pack import pack_files; "
+        "print(hashlib.sha256(repr(list(pack_files().items())).encode()).hexdigest())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, text=True,
+        capture_output=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == hashlib.sha256(repr(list(pack_files().items())).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("failing", ["write_bytes", "rename"])
+def test_a_failed_write_leaves_the_older_pack(
+    root: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    place = root / "custom_nodes" / "longtake_rocm"
+    write_pack(place, root)
+    (place / "old.txt").write_text("old")
+    plain, calls = getattr(Path, failing), list[Path]()
+
+    def fail(self: Path, *rest: Any) -> Any:
+        calls.append(self)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return plain(self, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, failing, fail)
+        with pytest.raises(OSError, match="No space"):
+            write_pack(place, root)
+    assert calls[1].name.endswith(".disabled") or calls[1].parent.name.endswith((".disabled", "_vendor"))
+    assert [path.name for path in place.parent.iterdir()] == ["longtake_rocm"]
+    assert (place / "old.txt").is_file()
+    write_pack(place, root)
+    assert [path.name for path in place.parent.iterdir()] == ["longtake_rocm"]
+    assert not (place / "old.txt").exists()
