@@ -17,7 +17,7 @@ from app.jobs.places import places
 from app.jobs.storage import trash
 from app.jobs.storage.commands import Command, leave_command, paused_jobs, withdraw_command
 from app.jobs.storage.damage import IndexWasRebuilt
-from app.jobs.storage.event_log import append_event, last_event
+from app.jobs.storage.event_log import append_event, time_of_last
 from app.jobs.storage.locks import is_locked
 from app.jobs.storage.recovery import PAUSED, recover_job, salvage
 from app.jobs.storage.state_log import StateLog, change_by
@@ -261,9 +261,8 @@ class Queue:
         Returns:
             False if the job is over, already paused, or unknown.
         """
-        return any(
-            [self._command(job_id, "pause"), self._ask(job_id, "pause")]
-        )  # without a file, it is withdrawn
+        # First the file, without which the pause counts as withdrawn.
+        return any([self._command(job_id, "pause"), self._ask(job_id, "pause")])
 
     @_change
     def stop_after_section(self, job_id: str) -> bool:
@@ -294,9 +293,8 @@ class Queue:
                     return False
                 self.store.enter(job_id, "paused", **PAUSED)
                 return True
-            last = last_event(folder.events)
             video, frames = salvage(folder)  # an earlier program may have worked on it
-            end = Cancelled(job=job_id, time=last.time if last else 0.0, video=video, frames=frames)
+            end = Cancelled(job=job_id, time=time_of_last(folder.events), video=video, frames=frames)
             state, facts = change_by(end, folder.path) or ("cancelled", {})
             self.store.enter(job_id, state, reason="A user cancelled it.", **facts)
         with contextlib.suppress(OSError):  # followers of the job find its end in the index
@@ -326,8 +324,7 @@ class Queue:
                 remedy="", deaths=0, death="",
             )  # fmt: skip
             with contextlib.suppress(OSError):  # the log may be unreadable, and only the state matters
-                last = last_event(folder.events)
-                self.store.note(job_id, last.time if last else 0.0, RESUMED)
+                self.store.note(job_id, time_of_last(folder.events), RESUMED)
         return job
 
     @_change

@@ -48,6 +48,12 @@ def last_event(path: Path) -> Event | None:
     return events[-1] if events else None
 
 
+def time_of_last(path: Path) -> float:
+    """Return the time of the last event of a log; 0 if it has none."""
+    last = last_event(path)
+    return last.time if last else 0.0
+
+
 @dataclass(slots=True)
 class EventReader:
     """A reader of a log that may still grow, which yields each event once.
