@@ -63,6 +63,10 @@ _BITEXACT = {"fflags": "+bitexact"}
 _COPY_ONLY: Any = [{"skip_frame": "all"}]  # PyAV's stub asks for strings, its code for dictionaries
 _CONVERSION = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
 
+_CHANGED = (
+    "Files of the video so far were changed while it was made.",
+    "They are made again from the sections that are kept.",
+)
 _VERSION = re.compile(r"video-(\d+)\.mp4")
 
 
@@ -172,11 +176,7 @@ class GrowingVideo:
             raise ValueError("final and pending hold no frame; expected at least one.")
         number = self.sections + 1
         if not all(self._is_whole(self._segment(n)) for n in range(1, number)):
-            raise LongtakeError(
-                "Files of the video so far were changed while it was made.",
-                "They are made again from the sections that are kept.",
-                code="storage",
-            )
+            raise LongtakeError(*_CHANGED, code="storage")
         self._encode(self._segment(number), final, _X264)
         order = [self._segment(n) for n in range(1, number + 1)]
         provisional = self._segments / "provisional.mp4"
@@ -186,7 +186,10 @@ class GrowingVideo:
         if self._mode == "inverted":
             order.reverse()
         version = self._version(number)
-        frames = self._join(version, [path for path in order if path.stat().st_size])
+        try:
+            frames = self._join(version, [path for path in order if path.stat().st_size])
+        except av.InvalidDataError as error:
+            raise LongtakeError(*_CHANGED, code="storage") from error
         self._note(number)
         self.latest, self.frames, self.sections = version, frames, number
 
