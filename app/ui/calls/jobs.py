@@ -80,7 +80,7 @@ class JobCalls:
             begins.append(sum_so_far if is_queued and is_known else None)
             is_known = is_known and not (will_be_made and seconds is None)
             sum_so_far += (seconds or 0.0) if will_be_made else 0.0
-        first = max(0, first)
+        first = min(max(0, first), len(jobs))
         shown = range(first, min(len(jobs), first + _bounded(limit)))
         return {
             "total": len(jobs), "first": first, "held": self._queue.is_held,

@@ -116,6 +116,7 @@ def test_the_queue_is_told_in_parts_with_places_and_times(stand: Stand, call: As
     assert [job["turn"] for job in queue["jobs"]] == [0, 1, 2]
     assert queue["jobs"][1]["about"] == "End first · I2V · 2.4 s · Longtake demo model"
     assert (prompts(call("jobs_queue", 1, 1)), prompts(call("jobs_queue", -5, 0))) == ("b", "a")
+    assert call("jobs_queue", 2**70, 50)["first"] == queue["total"]
     # Once a video is finished, its pace tells the times of the others.
     stand.engine.go(FIRST + 6)
     wait_until(lambda: stand.service.job(ids[0]).state == "finished")
