@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job
+from app.jobs.storage.commands import Command
+from app.jobs.view import WORDS, view
 from app.ui.live.scene import download_name, file_url
 from diffusers_helper.families.packing import FPS
 from diffusers_helper.models.registry import find_model, model_names
@@ -18,11 +21,12 @@ _THUMB = re.compile(r"\d{4,9}\.webp")
 Shown = dict[str, Any]
 
 
-def card(job: Job) -> Shown:
-    """Return the data of a job's card."""
-    return {
+def card(job: Job, commands: Collection[Command] = ()) -> Shown:
+    """Return the data of a job's card, given the commands for it if it is being made."""
+    return view(job, commands) | {
         "job": job.id,
         "state": job.state,
+        "sentence": "" if job.state == "finished" else WORDS[job.state].label,
         "words": job.request.prompt[:_MOST_WORDS],
         "seconds": round(job.frames / FPS, 2) if job.frames else job.request.seconds,
         "created": job.created,

@@ -8,7 +8,7 @@ from app.jobs.job import JobState
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.form.restore import Restored
-from app.ui.history.cards import card, model_title
+from app.ui.history.cards import model_title
 from app.ui.history.opened import Opener
 from diffusers_helper.errors import InputError, short_repr
 
@@ -52,7 +52,7 @@ class HistoryCalls:
             limit=max(1, min(MOST_CARDS, limit)),
         )  # fmt: skip
         return {
-            "cards": [card(job) for job in found.jobs],
+            "cards": [self._opener.card(job) for job in found.jobs],
             "next": found.next,
             "total": found.total,
             "models": sorted({model_title(one) for one in models}),

@@ -1,0 +1,168 @@
+"""One view of a job for everyone who shows it: its state in words, its progress, and what it allows now.
+
+The queue refuses by the same table, so a button that is offered and a call that is refused cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from app.jobs.job import Job, JobState
+from app.jobs.storage.commands import Command
+from diffusers_helper.families.packing import Mode, plan_sections
+
+Action = Literal[
+    "watch", "edit", "pause", "resume", "retry", "stop_after_section", "cancel", "reorder", "remove",
+    "duplicate", "branch",
+]  # fmt: skip
+
+_MADE: tuple[Action, ...] = ("watch", "pause", "stop_after_section", "cancel", "duplicate", "branch")
+_HALTED: tuple[Action, ...] = ("cancel", "reorder", "remove", "duplicate", "branch")
+_ENDED: tuple[Action, ...] = ("resume", "retry", "remove", "duplicate", "branch")
+ALLOWED: dict[JobState, tuple[Action, ...]] = {
+    "queued": ("edit", "pause", *_HALTED),
+    "running": _MADE,
+    "waiting": _MADE,
+    "paused": ("edit", "resume", *_HALTED),
+    "interrupted": ("pause", "resume", *_HALTED),
+    "finished": ("remove", "duplicate", "branch"),
+    "failed": _ENDED,
+    "cancelled": _ENDED,
+}
+MOVABLE: tuple[JobState, ...] = tuple(state for state, found in ALLOWED.items() if "reorder" in found)
+# These need the job's settings, which a damaged folder may have lost.
+_READING: tuple[Action, ...] = ("edit", "resume", "retry", "duplicate", "branch")
+
+
+class StateWords(NamedTuple):
+    """The texts for a state.
+
+    Attributes:
+        label: Its name in lists.
+        headline: The text on the stage; empty if the work itself is described there.
+        ending: The sentence that is said when a job comes to rest in it; empty if it does not rest.
+        title: The same in a word, for the window's title.
+    """
+
+    label: str
+    headline: str = ""
+    ending: str = ""
+    title: str = ""
+
+
+WORDS: dict[JobState, StateWords] = {
+    "queued": StateWords("In the queue"),
+    "running": StateWords("Being made"),
+    "waiting": StateWords("Waiting", "Waiting for the disk or the folder"),
+    "paused": StateWords("Paused", "Paused", "The video is paused", "Paused"),
+    "interrupted": StateWords("Interrupted", "Interrupted", "The video was interrupted", "Interrupted"),
+    "finished": StateWords("Finished", "Finished", "The video is finished", "Done"),
+    "failed": StateWords("Failed", "Failed", "The video has failed", "Failed"),
+    "cancelled": StateWords("Ended early", "Ended", "The video was ended", "Ended"),
+}
+# A video that waits for its turn is in the Queue tab; in the history it would only hide those that exist.
+GROUPS: dict[str, tuple[JobState, ...]] = {
+    "All videos": tuple(state for state in ALLOWED if state != "queued"),
+    "Finished": ("finished",),
+    "Being made": ("running", "waiting", "paused", "interrupted"),
+    "Failed": ("failed",),
+    "Ended early": ("cancelled",),
+    "In the queue": ("queued",),
+}
+_ASKED: dict[Command, str] = {
+    "cancel": "Ending after the current work", "pause": "Pausing after the current step",
+    "stop_after_section": "Ends after this section",
+}  # fmt: skip
+
+
+def allows(job: Job, action: Action) -> bool:
+    """Return whether a job's state allows an action."""
+    if action == "edit" and job.started is not None:  # its sections would not fit to other settings
+        return False
+    return action in ALLOWED[job.state] and not (job.damage == "request" and action in _READING)
+
+
+def actions(job: Job, commands: Collection[Command] = ()) -> list[Action]:
+    """Return the actions to offer for a job, without those that a command for it makes pointless."""
+    done: Collection[Action] = ("pause", "stop_after_section") if commands else ()
+    return [one for one in ALLOWED[job.state] if one not in done and allows(job, one)]
+
+
+def asked_words(commands: Collection[Command]) -> str:
+    """Return what users have asked of a job that is being made; empty if nothing."""
+    return next((words for command, words in _ASKED.items() if command in commands), "")
+
+
+def sentence(job: Job, commands: Collection[Command] = (), *, held: bool = False, turn: int = 0) -> str:
+    """Return the text for a job's state.
+
+    Args:
+        job: The job.
+        commands: The commands of users for it, if it is being made.
+        held: Whether the whole queue is paused.
+        turn: Its number among the jobs that will begin; 0 if that is not known.
+    """
+    if asked := asked_words(commands):
+        return asked
+    reason = f"{job.message} {job.remedy}".strip()
+    if job.state == "queued":
+        turns = {0: "Waiting", 1: "Next"}
+        return reason or ("Waiting until the queue is resumed" if held else turns.get(turn, f"Number {turn}"))
+    if job.state == "paused":
+        return "Paused until you resume it"
+    if job.state == "running" or not reason:
+        return WORDS[job.state].label
+    return reason if job.state == "waiting" else f"{WORDS[job.state].label}: {reason}"
+
+
+def share_done(job: Job) -> float:
+    """Return the share of a job's frames that exist, from 0 to 1."""
+    if job.state == "finished":
+        return 1.0
+    return min(1.0, job.frames / _frames(job.request.seconds, job.request.mode))
+
+
+@lru_cache(maxsize=1024)
+def _frames(seconds: float, mode: Mode) -> int:
+    return plan_sections(seconds, mode=mode).total_frames
+
+
+def view(
+    job: Job, commands: Collection[Command] = (), *, held: bool = False, turn: int = 0
+) -> dict[str, Any]:
+    """Return what a record shows of a job beside its state; the arguments are those of `sentence`."""
+    return {
+        "sentence": sentence(job, commands, held=held, turn=turn),
+        "percent": round(100 * share_done(job), 1),
+        "actions": actions(job, commands),
+    }
+
+
+def buttons(
+    job: Job, commands: Collection[Command], section: int, sections: int
+) -> dict[Action, dict[str, Any]]:
+    """Return the buttons of the job on the stage by the names of their actions, with label and readiness.
+
+    Args:
+        job: The job.
+        commands: The commands of users for it.
+        section: The section that is being made; nothing comes after the last one.
+        sections: The number of sections.
+    """
+    found: dict[Action, dict[str, Any]] = {}
+    if "cancel" not in commands:
+        if "pause" in commands:
+            found["pause"] = {"label": "Pausing …", "enabled": False}
+        elif "stop_after_section" in commands:
+            found["stop_after_section"] = {"label": _ASKED["stop_after_section"], "enabled": False}
+    labels: dict[Action, str] = {"resume": "Go on", "pause": "Pause Generation"}
+    if sections > 1:
+        labels["stop_after_section"] = "Stop after this section"
+    offered = actions(job, commands)
+    for action, label in labels.items():
+        if action in offered:
+            ready = action != "stop_after_section" or section < sections
+            found[action] = {"label": label, "enabled": ready}
+    return found
