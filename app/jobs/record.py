@@ -38,13 +38,10 @@ def full_record(service: JobService, job_id: str, address: Address = str) -> dic
         NoSuchJob: If there is no job with that id.
     """
     job, states = service.job(job_id), service.history.transitions(job_id)
-    shown = view(job, service.commands_in_force(job), held=service.queue.is_held)
-    return (
-        record(job, address)
-        | shown
-        | {
-            "jobs_before": service.queue_position(job_id),
-            "wishes": sorted(service.commands(job_id)),
-            "states": [{"state": one.state, "time": one.time, "reason": one.reason} for one in states],
-        }
-    )
+    more = {
+        "jobs_before": service.queue_position(job_id),
+        "wishes": sorted(service.commands(job_id)),
+        "states": [{"state": one.state, "time": one.time, "reason": one.reason} for one in states],
+    }
+    held, commands = service.queue.is_held, service.commands_in_force(job)
+    return record(job, address) | view(job, commands, held=held) | more

@@ -75,6 +75,9 @@ _ASKED: dict[Command, str] = {
     "cancel": "Ending after the current work", "pause": "Pausing after the current step",
     "stop_after_section": "Ends after this section",
 }  # fmt: skip
+_BUTTONS: dict[Action, str] = {
+    "resume": "Go on", "pause": "Pause Generation", "stop_after_section": "Stop after this section",
+}  # fmt: skip
 
 
 def allows(job: Job, action: Action) -> bool:
@@ -86,16 +89,14 @@ def allows(job: Job, action: Action) -> bool:
 
 def actions(job: Job, commands: Collection[Command] = ()) -> list[Action]:
     """Return the actions to offer for a job, without those that a command for it makes pointless."""
-    done: Collection[Action] = ("pause", "stop_after_section") if commands else ()
-    return [one for one in ALLOWED[job.state] if one not in done and allows(job, one)]
+    # An interrupted job can be paused as well, but only its end or its continuation is worth a button.
+    left_out = ("pause", "stop_after_section") if commands or "resume" in ALLOWED[job.state] else ()
+    return [one for one in ALLOWED[job.state] if one not in left_out and allows(job, one)]
 
 
-def asked_words(commands: Collection[Command]) -> str:
-    """Return what users have asked of a job that is being made; empty if nothing."""
-    return next((words for command, words in _ASKED.items() if command in commands), "")
-
-
-def sentence(job: Job, commands: Collection[Command] = (), *, held: bool = False, turn: int = 0) -> str:
+def sentence(
+    job: Job, commands: Collection[Command] = (), *, held: bool = False, turn: int = 0, work: str = ""
+) -> str:
     """Return the text for a job's state.
 
     Args:
@@ -103,9 +104,10 @@ def sentence(job: Job, commands: Collection[Command] = (), *, held: bool = False
         commands: The commands of users for it, if it is being made.
         held: Whether the whole queue is paused.
         turn: Its number among the jobs that will begin; 0 if that is not known.
+        work: What is done now for a running job, if that is known.
     """
-    if asked := asked_words(commands):
-        return asked
+    if asked := [words for command, words in _ASKED.items() if command in commands]:
+        return asked[0]
     reason = f"{job.message} {job.remedy}".strip()
     if job.state == "queued":
         turns = {0: "Waiting", 1: "Next"}
@@ -113,7 +115,7 @@ def sentence(job: Job, commands: Collection[Command] = (), *, held: bool = False
     if job.state == "paused":
         return "Paused until you resume it"
     if job.state == "running" or not reason:
-        return WORDS[job.state].label
+        return work or WORDS[job.state].label
     return reason if job.state == "waiting" else f"{WORDS[job.state].label}: {reason}"
 
 
@@ -129,12 +131,10 @@ def _frames(seconds: float, mode: Mode) -> int:
     return plan_sections(seconds, mode=mode).total_frames
 
 
-def view(
-    job: Job, commands: Collection[Command] = (), *, held: bool = False, turn: int = 0
-) -> dict[str, Any]:
+def view(job: Job, commands: Collection[Command] = (), **more: Any) -> dict[str, Any]:
     """Return what a record shows of a job beside its state; the arguments are those of `sentence`."""
     return {
-        "sentence": sentence(job, commands, held=held, turn=turn),
+        "sentence": sentence(job, commands, **more),
         "percent": round(100 * share_done(job), 1),
         "actions": actions(job, commands),
     }
@@ -142,7 +142,7 @@ def view(
 
 def buttons(
     job: Job, commands: Collection[Command], section: int, sections: int
-) -> dict[Action, dict[str, Any]]:
+) -> dict[str, dict[str, Any]]:
     """Return the buttons of the job on the stage by the names of their actions, with label and readiness.
 
     Args:
@@ -151,18 +151,13 @@ def buttons(
         section: The section that is being made; nothing comes after the last one.
         sections: The number of sections.
     """
-    found: dict[Action, dict[str, Any]] = {}
-    if "cancel" not in commands:
-        if "pause" in commands:
-            found["pause"] = {"label": "Pausing …", "enabled": False}
-        elif "stop_after_section" in commands:
-            found["stop_after_section"] = {"label": _ASKED["stop_after_section"], "enabled": False}
-    labels: dict[Action, str] = {"resume": "Go on", "pause": "Pause Generation"}
-    if sections > 1:
-        labels["stop_after_section"] = "Stop after this section"
-    offered = actions(job, commands)
-    for action, label in labels.items():
-        if action in offered:
+    shown: dict[str, dict[str, Any]] = {}
+    if "cancel" not in commands and "pause" in commands:
+        shown["pause"] = {"label": "Pausing …", "enabled": False}
+    elif "cancel" not in commands and "stop_after_section" in commands:
+        shown["stop_after_section"] = {"label": _ASKED["stop_after_section"], "enabled": False}
+    for action in actions(job, commands):
+        if action in _BUTTONS and (action != "stop_after_section" or sections > 1):
             ready = action != "stop_after_section" or section < sections
-            found[action] = {"label": label, "enabled": ready}
-    return found
+            shown[action] = {"label": _BUTTONS[action], "enabled": ready}
+    return shown

@@ -5,7 +5,6 @@ let queue = { waiting: 0, held: false, revision: '', models: '' };
 let scene = { job: '' };
 let heard = 0; // the server's time of the last update, in seconds since the epoch
 const listeners = [];
-const endListeners = [];
 
 /** Return a job's place among the jobs that run or wait, from 0; -1 if it is over or unknown. */
 export const placeOf = (job) => ids.indexOf(job);
@@ -25,16 +24,6 @@ export const sceneNow = () => scene;
 /** Call the listener after each update. */
 export function onJobsReported(listener) {
   listeners.push(listener);
-}
-
-/** Call the listener after each end of a job that the page sees. */
-export function onJobEnded(listener) {
-  endListeners.push(listener);
-}
-
-/** Report that a job has come to rest. */
-export function reportEnd() {
-  for (const listener of endListeners) listener();
 }
 
 /** Take an update from the server. */

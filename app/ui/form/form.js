@@ -1,7 +1,7 @@
 // The form, which shows the server's description beside the settings, and handles keys and clicks.
 import { groupChoices } from './choices.js';
-import { queueNow, onJobEnded, onJobsReported } from '../jobs.js';
-import { changed, connect, facts, offerModels } from './component.js';
+import { queueNow, onJobsReported } from '../jobs.js';
+import { connect, facts, offerModels } from './component.js';
 import { reportCrop, watchPicture } from './crop.js';
 import { foldsAreThere, prepareFolds, reportFolds } from './folds.js';
 import { restorePicture } from './keep.js';
@@ -85,7 +85,6 @@ function prepare() {
   prepareLength();
   groupChoices();
   prepareProgram();
-  onJobEnded(changed); // a finished job improves the estimate
   watchModels();
   preparePrompts();
   preparePromptHelp();

@@ -4,7 +4,8 @@
 // the next one is made; an announcement beside it leads to that one.
 import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
-import { reportEnd, reportJobs } from '../jobs.js';
+import { changed } from '../form/component.js';
+import { reportJobs } from '../jobs.js';
 import { JobButtons } from './buttons.js';
 import { bringStage, Line } from './line.js';
 import { Log } from './log.js';
@@ -207,7 +208,7 @@ class Live {
     if (scene.job === this.#shown.job) this.#watched = true;
     this.#announce(scene.failure ? '' : `${sentence}.`); // the card shows a failure as an alert
     notify(`Longtake: ${sentence.toLowerCase()}`, scene.prompt, scene.job);
-    reportEnd();
+    changed(); // a finished job improves the form's estimate
   }
 
   #title(scene) {

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from app.jobs.job import Job
-from app.jobs.view import WORDS, asked_words, buttons, view
+from app.jobs.view import WORDS, buttons, view
 from app.ui.errors import page_words
 from app.ui.live import words
 from app.ui.live.memory_record import memory_of
@@ -75,22 +75,21 @@ def show(
         return {"job": "", "state": "idle", "beat": round(now, 1)}
     model = find_model(live.job.request.model)
     elapsed = max(0.0, (live.job.ended or now) - live.job.started) if live.job.started else 0.0
-    running, state_words = live.job.state == "running", WORDS[live.job.state]
+    running, state = live.job.state == "running", WORDS[live.job.state]
     headline = words.headline(live, scene.jobs_first, scene.commands, held=scene.held)
-    shown: Shown = view(live.job, scene.commands, held=scene.held) | {
+    shown: Shown = view(live.job, scene.commands, held=scene.held, work=headline) | {
         "job": live.job.id,
         "state": live.state,
         "beat": round(now, 1),
         "prompt": live.job.request.prompt,
-        "label": state_words.label,
+        "label": state.label,
         "headline": headline,
         "wishes": sorted(scene.commands),
-        "sentence": asked_words(scene.commands) or headline,
         "buttons": buttons(live.job, scene.commands, live.section, live.sections),
         "announcement": words.announcement(live, headline),
         "isRunning": running,
-        "isOpen": not state_words.ending,
-        "ending": {"sentence": state_words.ending, "title": state_words.title},
+        "isOpen": not state.ending,
+        "ending": {"sentence": state.ending, "title": state.title},
         "remark": words.remark(live, scene.commands),
         "section": live.section,
         "sections": live.sections,

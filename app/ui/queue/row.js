@@ -8,7 +8,6 @@ const SVG = 'http://www.w3.org/2000/svg';
 const SHOWN = [['edit', 'Edit'], ['resume', 'Go on'], ['pause', 'Pause'], ['stop_after_section', 'Stop after this section'], ['remove', 'Remove']];
 const HIDDEN = [['watch', 'Watch it'], ['duplicate', 'Duplicate'], ['cancel', 'End it now']];
 const MOVES = [['first', 'Make it the next one'], ['earlier', 'Earlier'], ['later', 'Later'], ['last', 'Make it the last one']];
-const INSTEAD = { pause: 'resume', cancel: 'remove' }; // one button stands for both
 
 /** Return whether a job can be given another place. */
 export const isMovable = (job) => job.actions.includes('reorder');
@@ -21,8 +20,9 @@ export function title(job) {
 
 /** Return the actions for a job as pairs of a name and a label: those in sight, and those behind "More". */
 function actions(job) {
-  const isOffered = ([name]) => job.actions.includes(name) && !job.actions.includes(INSTEAD[name]);
-  return [SHOWN.filter(isOffered), [...(isMovable(job) ? MOVES : []), ...HIDDEN.filter(isOffered)]];
+  const isOffered = ([name]) => job.actions.includes(name);
+  if (isMovable(job)) return [SHOWN.filter(isOffered), [...MOVES, ['duplicate', 'Duplicate']]]; // Remove ends it, too
+  return [SHOWN.filter(isOffered), HIDDEN.filter(isOffered)];
 }
 
 /** Return the texts for a job's state and for its time; `live` is its scene while it is made. */
