@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from app.jobs.job import Job, JobState
 from app.jobs.storage.commands import Command
+from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.families.packing import Mode, plan_sections
 
 Action = Literal[
@@ -78,6 +79,19 @@ _ASKED: dict[Command, str] = {
 _BUTTONS: dict[Action, str] = {
     "resume": "Go on", "pause": "Pause Generation", "stop_after_section": "Stop after this section",
 }  # fmt: skip
+
+
+def states_named(given: Collection[str] | None) -> list[JobState]:
+    """Return the states with these names.
+
+    Raises:
+        InputError: If there is no state with one of them.
+    """
+    for state in given or ():
+        if state not in ALLOWED:
+            expected = ", ".join(ALLOWED)
+            raise InputError(f"{short_repr(state)} is not a state; expected {expected}.", "Correct `states`.")
+    return cast(list[JobState], list(given or ()))
 
 
 def allows(job: Job, action: Action) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from types import MethodType
-from typing import Any, cast, get_args
+from typing import Any
 
 from app.jobs.forecast import seconds_left
-from app.jobs.job import BEGUN, Job, JobState
+from app.jobs.job import BEGUN, Job
 from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
-from app.jobs.view import allows
+from app.jobs.view import allows, states_named
 from app.ui.calls.records import Records
 from app.ui.catalogue import Catalogue
 from app.ui.live.present import Presenter
@@ -48,15 +48,9 @@ class JobCalls:
         limit: int = 50,
     ) -> dict[str, Any]:
         """Return `jobs`, newest first, and `next`, the argument `before` for the next page."""
-        for state in states or ():
-            if state not in get_args(JobState):
-                expected = ", ".join(get_args(JobState))
-                raise InputError(
-                    f"{short_repr(state)} is not a state; expected {expected}.", "Correct `states`."
-                )
         keys = {self._catalogue.name_of(key): key for key in self._service.history.models()}
         found = self._service.history.search(
-            text, states=cast(list[JobState], states or []),
+            text, states=states_named(states),
             models=[keys.get(name, name) for name in models or ()], min_seconds=min_seconds,
             max_seconds=max_seconds, favourites=favourites, before=before, limit=_bounded(limit),
         )  # fmt: skip
