@@ -75,21 +75,15 @@ def show(
         return {"job": "", "state": "idle", "beat": round(now, 1)}
     model = find_model(live.job.request.model)
     elapsed = max(0.0, (live.job.ended or now) - live.job.started) if live.job.started else 0.0
-    running, state = live.job.state == "running", WORDS[live.job.state]
+    running = live.job.state == "running"
     headline = words.headline(live, scene.jobs_first, scene.commands, held=scene.held)
-    shown: Shown = view(live.job, scene.commands, held=scene.held, work=headline) | {
+    shown: Shown = _standing(scene, live, headline) | {
         "job": live.job.id,
         "state": live.state,
         "beat": round(now, 1),
         "prompt": live.job.request.prompt,
-        "label": state.label,
         "headline": headline,
         "wishes": sorted(scene.commands),
-        "buttons": buttons(live.job, scene.commands, live.section, live.sections),
-        "announcement": words.announcement(live, headline),
-        "isRunning": running,
-        "isOpen": not state.ending,
-        "ending": {"sentence": state.ending, "title": state.title},
         "remark": words.remark(live, scene.commands),
         "section": live.section,
         "sections": live.sections,
@@ -121,6 +115,19 @@ def show(
         }
     shown["isWorthKeeping"] = live.job.is_over and bool(shown["video"] or shown.get("failure"))
     return shown
+
+
+def _standing(scene: Scene, live: LiveJob, headline: str) -> Shown:
+    """Return what the job's state means for the page."""
+    state = WORDS[live.job.state]
+    return view(live.job, scene.commands, held=scene.held, work=headline) | {
+        "label": state.label,
+        "buttons": buttons(live.job, scene.commands, live.section, live.sections),
+        "announcement": words.announcement(live, headline),
+        "isRunning": live.job.state == "running",
+        "isOpen": not state.ending,
+        "ending": {"sentence": state.ending, "title": state.title},
+    }
 
 
 def _rounded(seconds: float | None) -> float | None:
