@@ -21,6 +21,7 @@ from app.in_process import InProcessEngine
 from app.jobs.job import BEGUN, Job, NoSuchJob
 from app.jobs.service import JobService, ServiceStopped
 from app.jobs.stdio import complain, say, take_stdout
+from app.jobs.view import allows
 from app.machine import cache_folder, this_profile
 from app.report_text import report_text
 from app.starting import EXIT_CANCELLED
@@ -113,9 +114,9 @@ def _service(arguments: argparse.Namespace) -> JobService:
     if (wanted := arguments.resume or arguments.branch) and not outputs.is_dir():
         raise NoSuchJob(wanted)
     service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
-    if wanted and (arguments.branch or service.job(wanted).is_resumable):
+    if wanted and (arguments.branch or allows(service.job(wanted), "resume")):
         usable_model(service.job(wanted).request.model, arguments)
-    if arguments.resume and service.job(arguments.resume).is_resumable:
+    if arguments.resume and allows(service.job(arguments.resume), "resume"):
         check_changes_of(service, arguments.resume)
     return service
 

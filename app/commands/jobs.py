@@ -26,6 +26,7 @@ from app.jobs.job import Job, JobState
 from app.jobs.record import full_record, record
 from app.jobs.service import JobService
 from app.jobs.stdio import say
+from app.jobs.view import allows
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path, replacing
 from diffusers_helper.provenance.branch import kept_words, may_differ
@@ -155,12 +156,12 @@ def _resume(service: JobService, arguments: argparse.Namespace) -> int:
     if arguments.all:
         service.queue.go_on()
     for job_id in arguments.jobs:
-        was = service.job(job_id)
-        if was.is_resumable:
+        is_resumable = allows(service.job(job_id), "resume")
+        if is_resumable:
             check_changes_of(service, job_id)
         job = service.resume(job_id)
         _queued(service, arguments, job)
-        if not was.is_resumable:
+        if not is_resumable:
             return EXIT_FAILED
     return 0
 

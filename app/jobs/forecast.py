@@ -7,16 +7,10 @@ from functools import lru_cache
 
 from app.jobs.job import Job
 from app.jobs.pace import Pace, PaceBook, Work, passes
+from app.jobs.view import share_done
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.registry import find_model, plan_of
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import GenerationRequest
-
-
-def share_done(job: Job) -> float:
-    """Return the share of a job's frames that exist, from 0 to 1."""
-    if job.state == "finished":
-        return 1.0
-    return min(1.0, job.frames / _frames(job.request))
 
 
 def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
@@ -34,11 +28,6 @@ def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
         rest = 1.0 - share_done(job)
         found.append(None if pace is None or work is None else rest * pace.seconds(work))
     return found
-
-
-@lru_cache(maxsize=1024)
-def _frames(request: GenerationRequest) -> int:
-    return plan_of(request).total_frames
 
 
 @lru_cache(maxsize=8192)

@@ -28,7 +28,6 @@ TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
 }
 OVER: tuple[JobState, ...] = ("finished", "failed", "cancelled")
 BEGUN: tuple[JobState, ...] = ("running", "waiting")
-RESUMABLE: tuple[JobState, ...] = ("paused", "interrupted", "failed", "cancelled")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,16 +70,6 @@ class Job:
     def waits(self) -> bool:
         """Return whether the job is queued and cannot begin yet, since its model is not on this machine."""
         return self.state == "queued" and bool(self.message)
-
-    @property
-    def is_resumable(self) -> bool:
-        """Return whether the job can be put back into the queue."""
-        return self.state in RESUMABLE
-
-    @property
-    def is_editable(self) -> bool:
-        """Return whether the job has never begun, so its request can still be replaced."""
-        return self.started is None and self.state in ("queued", "paused")
 
 
 class NoSuchJob(InputError):

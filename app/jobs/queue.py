@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from app.jobs.job import BEGUN, OVER, Job, JobState
+from app.jobs.job import BEGUN, OVER, TRANSITIONS, Job, JobState
 from app.jobs.places import places
 from app.jobs.storage import trash
 from app.jobs.storage.commands import Command, leave_command, paused_jobs, withdraw_command
@@ -23,6 +23,7 @@ from app.jobs.storage.recovery import PAUSED, recover_job, salvage
 from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
+from app.jobs.view import ALLOWED, MOVABLE, allows
 from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
@@ -35,8 +36,7 @@ from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 RESUMED = "The job continues; finished work is not repeated."
-_OPEN = "state IN ('queued', 'running', 'waiting', 'paused', 'interrupted')"
-_HALTED: tuple[JobState, ...] = ("queued", "paused", "interrupted")  # not over, and not being made
+_OPEN = f"state IN {tuple(state for state in TRANSITIONS if state not in OVER)}"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -193,7 +193,7 @@ class Queue:
     def _edit(self, job_id: str, request: GenerationRequest, picture: bytes) -> Job:
         with self.store.transaction():
             job, folder = self._whole(job_id), self.store.folder(job_id)
-            if not job.is_editable:
+            if not allows(job, "edit"):
                 raise InputError(
                     f"Job {job_id} has begun; expected one that has not.", "Duplicate it with other settings."
                 )
@@ -216,7 +216,7 @@ class Queue:
         """
         with self.store.transaction():
             job = self.store.job(job_id)
-            if job.state not in _HALTED:
+            if not allows(job, "reorder"):
                 raise InputError(f"Job {job_id} is {job.state}; expected one that waits in the queue.")
             others = self._others(job_id)
             number = len(others)
@@ -234,7 +234,7 @@ class Queue:
 
     def move_first(self, job_id: str) -> Job:
         """Move a job in front of all others that have not begun."""
-        waiting = [row["id"] for row in self._others(job_id) if row["state"] in _HALTED]
+        waiting = [row["id"] for row in self._others(job_id) if row["state"] in MOVABLE]
         return self.move(job_id, before=waiting[0] if waiting else None)
 
     def _others(self, job_id: str) -> list[sqlite3.Row]:
@@ -282,15 +282,13 @@ class Queue:
             if facts["fault"] and not is_locked(folder.states):
                 return False
             state: JobState = facts["state"]
+            if command not in ALLOWED[state]:
+                return False
             if state in BEGUN:
                 leave_command(folder, command)
                 recover_job(database, folder, adopt=False)  # does nothing while a process makes it
                 return True
-            if command == "stop_after_section" or state not in _HALTED:
-                return False
             if command == "pause":
-                if state == "paused":
-                    return False
                 self.store.enter(job_id, "paused", **PAUSED)
                 return True
             video, frames = salvage(folder)  # an earlier program may have worked on it
@@ -315,7 +313,7 @@ class Queue:
                 recover_job(database, folder, adopt=False)
                 job = self.store.enter(job_id, StateLog(folder).read()["state"])
             self.store.own(job_id)
-            if not job.is_resumable:
+            if not allows(job, "resume"):
                 withdraw_command(folder, "pause")
                 return job
             place = self.store.last_place() if job.state in OVER else job.place

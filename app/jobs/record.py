@@ -9,6 +9,7 @@ from typing import Any
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
+from app.jobs.view import view
 
 Address = Callable[[Path], str]
 
@@ -31,14 +32,16 @@ def record(job: Job, address: Address = str) -> dict[str, Any]:
 
 
 def full_record(service: JobService, job_id: str, address: Address = str) -> dict[str, Any]:
-    """Return everything about a job: its record, its place in the queue, its states, and the commands for it.
+    """Return everything about a job: its record, its view, its place in the queue, and its states.
 
     Raises:
         NoSuchJob: If there is no job with that id.
     """
-    states = service.history.transitions(job_id)
-    return record(service.job(job_id), address) | {
+    job, states = service.job(job_id), service.history.transitions(job_id)
+    more = {
         "jobs_before": service.queue_position(job_id),
         "wishes": sorted(service.commands(job_id)),
         "states": [{"state": one.state, "time": one.time, "reason": one.reason} for one in states],
     }
+    held, commands = service.queue.is_held, service.commands_in_force(job)
+    return record(job, address) | view(job, commands, held=held) | more

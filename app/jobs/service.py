@@ -151,13 +151,15 @@ class JobService:
         return self._worker is not None and self._worker.ask(job_id, command)
 
     def commands(self, job_id: str) -> set[Command]:
-        """Return the commands that users have left for a job that this or another process is making."""
-        return commands_of(self._store.folder(job_id))
+        """Return the commands of users for a job that this or another process is making."""
+        commands = commands_of(self._store.folder(job_id))
+        if self._worker is not None and self._worker.is_ending(job_id):  # also if no file could be left
+            commands.add("cancel")
+        return commands
 
-    def is_ending(self, job_id: str) -> bool:
-        """Return whether a running job has been asked to end and has not ended yet."""
-        asked = self._worker is not None and self._worker.is_ending(job_id)
-        return asked or "cancel" in self.commands(job_id)
+    def commands_in_force(self, job: Job) -> set[Command]:
+        """Return the commands for a job that is being made; none for another one, which costs no look."""
+        return self.commands(job.id) if job.state in BEGUN else set()
 
     def job(self, job_id: str) -> Job:
         """Return a job by its id.

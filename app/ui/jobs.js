@@ -2,7 +2,7 @@
 
 let ids = []; // in the order of the queue
 let queue = { waiting: 0, held: false, revision: '', models: '' };
-let scene = { state: 'idle' };
+let scene = { job: '' };
 let heard = 0; // the server's time of the last update, in seconds since the epoch
 const listeners = [];
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import gradio as gr
 
+from app.jobs.view import GROUPS
 from app.ui.scripts import on_load
 
 _HERE = Path(__file__).parent
@@ -17,8 +18,9 @@ def build_panel(tab: str) -> gr.HTML:
     Args:
         tab: The name of the tab and of the folder with its HTML and its script.
     """
+    groups = "".join(f'<option value="{" ".join(states)}">{name}</option>' for name, states in GROUPS.items())
     return gr.HTML(
-        html_template=(_HERE / tab / f"{tab}.html").read_text(encoding="utf-8"),
+        html_template=(_HERE / tab / f"{tab}.html").read_text(encoding="utf-8").replace("@states@", groups),
         js_on_load=on_load(f"{tab}/{tab}.js"),
         apply_default_css=False,
         elem_id=f"panel-{tab}",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from types import MethodType
-from typing import Any, cast, get_args
+from typing import Any
 
-from app.jobs.forecast import seconds_left, share_done
-from app.jobs.job import BEGUN, Job, JobState
+from app.jobs.forecast import seconds_left
+from app.jobs.job import BEGUN, Job
 from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
+from app.jobs.view import allows, states_named
 from app.ui.calls.records import Records
 from app.ui.catalogue import Catalogue
 from app.ui.live.present import Presenter
@@ -47,15 +48,9 @@ class JobCalls:
         limit: int = 50,
     ) -> dict[str, Any]:
         """Return `jobs`, newest first, and `next`, the argument `before` for the next page."""
-        for state in states or ():
-            if state not in get_args(JobState):
-                expected = ", ".join(get_args(JobState))
-                raise InputError(
-                    f"{short_repr(state)} is not a state; expected {expected}.", "Correct `states`."
-                )
         keys = {self._catalogue.name_of(key): key for key in self._service.history.models()}
         found = self._service.history.search(
-            text, states=cast(list[JobState], states or []),
+            text, states=states_named(states),
             models=[keys.get(name, name) for name in models or ()], min_seconds=min_seconds,
             max_seconds=max_seconds, favourites=favourites, before=before, limit=_bounded(limit),
         )  # fmt: skip
@@ -66,42 +61,36 @@ class JobCalls:
 
         `total` is the number of all such jobs, `left` the seconds for those that will be made, and `held` is
         true while the whole queue is paused. Each of `jobs` has `percent`, `left` in seconds and, if it is
-        queued, `turn` (1 for the next one) and `begins_in` in seconds.
+        queued, `turn` (1 for the next one) and, unless the queue is paused, `begins_in` in seconds.
         """
         jobs = self._queue.jobs(limit=1_000_000)
         left = seconds_left(jobs, self._paces)
         begins, turns = list[float | None](), list[int]()
-        sum_so_far, turn, is_known = 0.0, 0, True
+        sum_so_far, turn, is_known, held = 0.0, 0, True, self._queue.is_held
         for job, seconds in zip(jobs, left, strict=True):
             is_queued = job.state == "queued" and not job.waits
             will_be_made = is_queued or job.state in BEGUN
             turn += is_queued
             turns.append(turn if is_queued else 0)
-            begins.append(sum_so_far if is_queued and is_known else None)
+            begins.append(sum_so_far if is_queued and is_known and not held else None)
             is_known = is_known and not (will_be_made and seconds is None)
             sum_so_far += (seconds or 0.0) if will_be_made else 0.0
         first = min(max(0, first), len(jobs))
         shown = range(first, min(len(jobs), first + _bounded(limit)))
         return {
-            "total": len(jobs), "first": first, "held": self._queue.is_held,
+            "total": len(jobs), "first": first, "held": held,
             "left": _rounded(sum_so_far) if is_known else None,
             "jobs": [
-                self._row(jobs[n])
-                | {"left": _rounded(left[n]), "turn": turns[n], "begins_in": _rounded(begins[n])}
+                self._row(jobs[n], turns[n])
+                | {"left": _rounded(left[n]), "begins_in": _rounded(begins[n])}
                 for n in shown
             ],
         }  # fmt: skip
 
-    def _row(self, job: Job) -> dict[str, Any]:
-        made, has_reason = self._records.of(job), job.waits or job.state not in ("queued", "running")
-        return made | {
-            "percent": round(100 * share_done(job), 1),
-            "wishes": self._commands(job),
-            "reason": f"{made['message']} {made['remedy']}".strip() if has_reason else "",
-        }
-
-    def _commands(self, job: Job) -> list[str]:
-        return sorted(self._service.commands(job.id)) if job.state in BEGUN else []
+    def _row(self, job: Job, turn: int) -> dict[str, Any]:
+        made, has_reason = self._records.of(job, turn), job.waits or job.state not in ("queued", "running")
+        reason = f"{made['message']} {made['remedy']}".strip() if has_reason else ""
+        return made | {"turn": turn, "reason": reason}
 
     def jobs_show(self, job: str) -> dict[str, Any]:
         """Return everything about a job, with the states that it went through."""
@@ -123,7 +112,7 @@ class JobCalls:
         """Resume jobs that were paused or interrupted."""
 
         def resume(job_id: str) -> bool:
-            was = self._service.job(job_id).is_resumable
+            was = allows(self._service.job(job_id), "resume")
             self._queue.resume(job_id)
             return was
 
@@ -202,10 +191,7 @@ class JobCalls:
             self._service.job(job_id)
         asked = [ask(job_id) for job_id in jobs]
         found = [self._service.job(job_id) for job_id in jobs]
-        return [
-            self._records.of(job) | {"asked": one, "wishes": self._commands(job)}
-            for job, one in zip(found, asked, strict=True)
-        ]
+        return [self._records.of(job) | {"asked": one} for job, one in zip(found, asked, strict=True)]
 
     def _inward(self, changes: dict[str, Any] | None) -> dict[str, Any]:
         """Return changed settings in the form that requests take.

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from app.jobs.job import Job
 from app.jobs.record import full_record, record
 from app.jobs.service import JobService
+from app.jobs.view import view
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.loras import with_lora_names
@@ -28,14 +29,18 @@ class Records:
         self._service, self._catalogue = service, catalogue
         self._title = cache(self._find_title)
 
-    def of(self, job: Job) -> dict[str, Any]:
-        """Return the record of a job, with the address of a small start picture and a few words about it.
+    def of(self, job: Job, turn: int = 0) -> dict[str, Any]:
+        """Return the record and the view of a job, with the address of a small picture and a few words.
 
-        `offered` is whether the page offers the job's model, so its form can take the settings.
+        `offered` is whether the page offers the job's model, so its form can take the settings. `turn` is the
+        job's number among those that will begin, if it is known.
         """
+        commands = self._service.commands_in_force(job)
+        shown = view(job, commands, held=self._service.queue.is_held, turn=turn)
         address, request = _address(job.folder.parent), job.request
         order, length = SETTINGS["mode"].choices[request.mode], _length(request)
-        return self._outward(record(job, address), job.folder.parent) | {
+        return self._outward(record(job, address) | shown, job.folder.parent) | {
+            "wishes": sorted(commands),
             "picture": address(job.folder / SMALL_PICTURE),
             "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
             "about": f"{order} · {length:.1f} s · {self._title(request.model, ADDED_MODELS.revision)}",
@@ -58,7 +63,7 @@ class Records:
     def _outward(self, made: dict[str, Any], outputs: Path) -> dict[str, Any]:
         made["request"] = with_lora_names(made["request"])
         made["request"]["model"] = self._catalogue.name_of(made["request"]["model"])
-        for name in ("message", "remedy"):
+        for name in ("message", "remedy", "sentence"):
             made[name] = page_words(made[name], outputs)
         return made
 

@@ -57,7 +57,7 @@ export function judge(names, _edited, ...values) {
 leave.addEventListener('click', () => (job ? end() : show('', '')));
 whenSaved(end);
 onJobsReported(() => {
-  if (!job || sceneNow().job !== job.id || sceneNow().state === 'queued') return;
+  if (!job || sceneNow().job !== job.id || sceneNow().actions.includes('edit')) return;
   [job, before] = [null, null];
   show(BEGUN, 'Close');
 });

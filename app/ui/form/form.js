@@ -1,7 +1,7 @@
 // The form, which shows the server's description beside the settings, and handles keys and clicks.
 import { groupChoices } from './choices.js';
 import { queueNow, onJobsReported } from '../jobs.js';
-import { changed, connect, facts, offerModels } from './component.js';
+import { connect, facts, offerModels } from './component.js';
 import { reportCrop, watchPicture } from './crop.js';
 import { foldsAreThere, prepareFolds, reportFolds } from './folds.js';
 import { restorePicture } from './keep.js';
@@ -76,13 +76,6 @@ function watchModels() {
   });
 }
 
-// A finished job improves the estimate.
-function watchJobs() {
-  new MutationObserver((changes) => {
-    if (changes.some((change) => change.target.dataset.state === 'finished')) changed();
-  }).observe(document.body, { subtree: true, attributeFilter: ['data-state'] });
-}
-
 function prepare() {
   const isApple = /Mac|iPhone|iPad/.test(navigator.platform);
   find('#set-prompt [data-testid="block-info"]').dataset.hint = isApple ? '⌘ Enter starts' : 'Ctrl + Enter starts';
@@ -92,7 +85,6 @@ function prepare() {
   prepareLength();
   groupChoices();
   prepareProgram();
-  watchJobs();
   watchModels();
   preparePrompts();
   preparePromptHelp();

@@ -5,8 +5,6 @@ import { restoreForm } from '../form/fill.js';
 import { newSeed } from '../form/form.js';
 import { actOnce, setText } from '../elements.js';
 
-const BEING_MADE = ['running', 'waiting'];
-
 /** The buttons of the video that is shown. */
 export class Actions {
   #parts;
@@ -36,10 +34,10 @@ export class Actions {
 
   /** Show the buttons that apply to a video. */
   show(video) {
-    const { card, isResumable, job, state } = video;
+    const { card, actions, job } = video;
     this.#video = video;
-    this.#parts.goOn.hidden = !isResumable;
-    this.#parts.remove.hidden = BEING_MADE.includes(state);
+    this.#parts.goOn.hidden = !actions.includes('resume');
+    this.#parts.remove.hidden = !actions.includes('remove');
     this.#parts.download.hidden = !card.video;
     if (card.video) Object.assign(this.#parts.download, { href: card.video, download: card.name });
     setText(this.#parts.address, new URL(`#history/${encodeURIComponent(job)}`, document.baseURI).href);

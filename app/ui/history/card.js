@@ -1,7 +1,7 @@
 // A card of the history: a still that plays its video while a user points at it, and facts about the video.
 import { make, reducedMotion, setText } from '../elements.js';
 import { call } from '../calls/call.js';
-import { stateWords, when } from './words.js';
+import { when } from './words.js';
 
 const PAUSE = 120; // milliseconds, so that a pointer on its way to another card loads nothing
 let playing = null; // the card whose video plays
@@ -42,7 +42,7 @@ export class Card {
     this.#link.href = `#history/${encodeURIComponent(data.job)}`;
     if (this.#still.getAttribute('src') !== data.still) this.#still.src = data.still;
     setText(this.#length, `${data.seconds.toFixed(1)} s`);
-    setText(this.#state, data.state === 'finished' ? '' : stateWords(data.state));
+    setText(this.#state, data.sentence);
     setText(this.#words, data.words || 'No prompt');
     setText(this.#facts, factsOf(data));
     showStar(this.#star, data);

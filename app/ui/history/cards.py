@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job
+from app.jobs.storage.commands import Command
+from app.jobs.view import WORDS, view
 from app.ui.live.scene import download_name, file_url
 from diffusers_helper.models.registry import family_of, find_model, model_names
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -17,12 +20,13 @@ _THUMB = re.compile(r"\d{4,9}\.webp")
 Shown = dict[str, Any]
 
 
-def card(job: Job) -> Shown:
-    """Return the data of a job's card."""
+def card(job: Job, commands: Collection[Command] = ()) -> Shown:
+    """Return the data of a job's card, given the commands for it if it is being made."""
     seconds = job.frames / family_of(job.request.model).fps if job.frames else job.request.seconds
-    return {
+    return view(job, commands) | {
         "job": job.id,
         "state": job.state,
+        "sentence": "" if job.state == "finished" else WORDS[job.state].label,
         "words": job.request.prompt[:_MOST_WORDS],
         "seconds": round(seconds, 2),
         "created": job.created,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast, get_args
+from typing import Any
 
-from app.jobs.job import JobState
 from app.jobs.service import JobService
+from app.jobs.view import states_named
 from app.ui.catalogue import Catalogue
 from app.ui.form.restore import Restored
-from app.ui.history.cards import card, model_title
+from app.ui.history.cards import model_title
 from app.ui.history.opened import Opener
-from diffusers_helper.errors import InputError, short_repr
 
 MOST_CARDS = 200
 
@@ -47,12 +46,12 @@ class HistoryCalls:
         models = history.models()
         wanted = [one for one in models if model_title(one) == model] or [model]
         found = history.search(
-            text, states=_states(states), models=wanted if model else [], min_seconds=min_seconds,
+            text, states=states_named(states), models=wanted if model else [], min_seconds=min_seconds,
             max_seconds=max_seconds, favourites=favourites, before=before,
             limit=max(1, min(MOST_CARDS, limit)),
         )  # fmt: skip
         return {
-            "cards": [card(job) for job in found.jobs],
+            "cards": [self._opener.card(job) for job in found.jobs],
             "next": found.next,
             "total": found.total,
             "models": sorted({model_title(one) for one in models}),
@@ -65,11 +64,3 @@ class HistoryCalls:
     def history_settings(self, job: str) -> dict[str, Any]:
         """Return the settings of a video for the form, and the path of its picture among the uploads."""
         return Restored.of_job(self._service.job(job), self._catalogue).to_dict()
-
-
-def _states(given: list[str] | None) -> list[JobState]:
-    for state in given or ():
-        if state not in get_args(JobState):
-            expected = ", ".join(get_args(JobState))
-            raise InputError(f"{short_repr(state)} is not a state; expected {expected}.", "Correct `states`.")
-    return cast(list[JobState], given or [])

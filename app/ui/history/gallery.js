@@ -6,12 +6,6 @@ import { Card } from './card.js';
 const PAGE = 24;
 const MOST = 200; // the most that an endpoint returns
 const TYPING = 200; // milliseconds without a key before a search
-const MADE = ['running', 'waiting', 'paused', 'interrupted', 'finished', 'failed', 'cancelled'];
-// A video that waits for its turn is in the Queue tab; here it would only hide those that exist.
-const STATES = [
-  ['All videos', MADE], ['Finished', ['finished']], ['Being made', ['running', 'waiting', 'paused', 'interrupted']],
-  ['Failed', ['failed']], ['Ended early', ['cancelled']], ['In the queue', ['queued']],
-];
 const LENGTHS = [['Any length', null, null], ['Up to 3 s', null, 3], ['3 to 10 s', 3, 10], ['10 s and more', 10, null]];
 const ANY_MODEL = 'Any model';
 
@@ -33,7 +27,6 @@ export class Gallery {
 
   constructor(root) {
     this.#find = (selector) => root.querySelector(selector);
-    fill(this.#find('.lt-find-state'), STATES.map(([words]) => words));
     fill(this.#find('.lt-find-length'), LENGTHS.map(([words]) => words));
     fill(this.#find('.lt-find-model'), [ANY_MODEL]);
     this.#listen();
@@ -104,7 +97,7 @@ export class Gallery {
 
   #wanted() {
     const chosen = (name) => Number(this.#find(`.lt-find-${name}`).value);
-    const [, states] = STATES[chosen('state')];
+    const states = this.#find('.lt-find-state').value.split(' ');
     const [, least, most] = LENGTHS[chosen('length')];
     const model = this.#models[chosen('model') - 1] ?? '';
     const favourites = this.#find('.lt-find-favourites').getAttribute('aria-pressed') === 'true';
@@ -112,8 +105,8 @@ export class Gallery {
   }
 
   get #isNarrowed() {
-    const [text, states, model, least, most, favourites] = this.#wanted();
-    return Boolean(text.trim() || states !== MADE || model || least || most || favourites);
+    const [text, , model, least, most, favourites] = this.#wanted();
+    return Boolean(text.trim() || this.#find('.lt-find-state').selectedIndex || model || least || most || favourites);
   }
 
   #show({ cards, next, total, models }, before) {

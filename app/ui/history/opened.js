@@ -9,14 +9,14 @@ import { Actions } from './actions.js';
 import { Branch } from './branch.js';
 import { Card, showStar } from './card.js';
 import { layOut } from './layout.js';
-import { exactly, stateWords, when } from './words.js';
+import { exactly, when } from './words.js';
 
 const TICK = 500; // milliseconds
-const NOTHING = { job: '', state: 'idle', poster: null, crop: 0.5, ratio: null, video: null };
+const NOTHING = { job: '', poster: null, crop: 0.5, ratio: null, video: null };
 
-const stateRow = ({ state, time, reason }) => make(
+const stateRow = ({ label, time, reason }) => make(
   'li', {},
-  make('b', { textContent: stateWords(state) }),
+  make('b', { textContent: label }),
   make('time', { textContent: time ? exactly(time) : '' }),
   make('span', { textContent: reason }),
 );
@@ -89,7 +89,7 @@ export class Opened {
 
   #clear() {
     this.#player.show(NOTHING);
-    this.#log.show({ log: '', state: 'idle' });
+    this.#log.show({ log: '' });
   }
 
   async #toggleFavourite() {
@@ -109,7 +109,7 @@ export class Opened {
     parts.body.hidden = false;
     parts.view.dataset.state = video.state;
     // The video plays at once and in a loop, as it does while it is being made.
-    this.#player.show({ ...video, state: 'running' });
+    this.#player.show({ ...video, isRunning: true });
     this.#strip.show(video);
     parts.strip.hidden = video.cells.length < 2;
     this.#showHead(video);
@@ -123,11 +123,11 @@ export class Opened {
     this.#root.dataset.job = video.job; // shows that the view is complete
   }
 
-  #showHead({ card, state, headline, remark }) {
+  #showHead({ card, label, note }) {
     const parts = this.#parts;
     setText(parts.title, card.words || 'No prompt');
-    setText(parts.facts, `${stateWords(state)} · ${when(card.created)} · ${card.seconds.toFixed(2)} s · ${card.model}`);
-    setText(parts.remark, ['finished', 'queued'].includes(state) ? '' : [headline, remark].filter(Boolean).join('. '));
+    setText(parts.facts, `${label} · ${when(card.created)} · ${card.seconds.toFixed(2)} s · ${card.model}`);
+    setText(parts.remark, note);
     showStar(parts.star, card);
   }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
+from app.jobs.view import WORDS, allows
 from app.ui.errors import page_words
 from app.ui.history.cards import card
 from app.ui.live.present import Presenter
@@ -36,22 +37,30 @@ class Opener:
         """
         job, family = self._service.job(job_id), self._service.history.family(job_id)
         shown = self._presenter.show_job(job_id)
+        sentences = filter(None, (shown["headline"], shown["remark"]))
         return shown | {
             "preview": None,  # only the stage shows it
             "cells": [_with_thumbnail(job, cell) for cell in shown["cells"]],
-            "card": card(job),
-            "isResumable": job.is_resumable,
+            "card": self.card(job),
+            "isResumable": allows(job, "resume"),
+            # A finished video speaks for itself, and the words about a queued one are about the stage.
+            "note": "" if job.state in ("finished", "queued") else ". ".join(sentences),
             "states": self._states(job),
             "files": files(job),
-            "parent": family.parent and card(family.parent),
-            "children": [card(child) for child in family.children],
+            "parent": family.parent and self.card(family.parent),
+            "children": [self.card(child) for child in family.children],
             "branch": branch_facts(job),
         }
+
+    def card(self, job: Job) -> Shown:
+        """Return the data of a job's card."""
+        return card(job, self._service.commands_in_force(job))
 
     def _states(self, job: Job) -> list[Shown]:
         return [
             {
                 "state": one.state,
+                "label": WORDS[one.state].label,
                 "time": one.time or None,
                 "reason": page_words(one.reason, job.folder.parent),
             }
@@ -66,7 +75,7 @@ _OWN_FIELDS = ("prompt", "seconds", "seed")
 def _with_thumbnail(job: Job, cell: Shown) -> Shown:
     """Return a section with its thumbnail. No event names the thumbnail of a section that a branch kept."""
     thumb = JobFolder(job.folder).thumbs / f"{cell['number']:04}.webp"
-    if cell["thumb"] or cell["state"] != "done" or not thumb.is_file():
+    if cell["thumb"] or not cell["isDone"] or not thumb.is_file():
         return cell
     return cell | {"thumb": file_url(job, f"{thumb.parent.name}/{thumb.name}")}
 

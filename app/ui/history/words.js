@@ -1,16 +1,9 @@
-// The history's texts for states and times.
+// The history's texts for times.
 
-const STATES = {
-  queued: 'In the queue', running: 'Being made', waiting: 'Waiting', paused: 'Paused', interrupted: 'Interrupted',
-  finished: 'Finished', failed: 'Failed', cancelled: 'Ended early',
-};
 const TIME = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit' });
 const EXACT = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
 const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric' });
 const A_DAY = 86400000; // milliseconds
-
-/** Return the label of a state. */
-export const stateWords = (state) => STATES[state] ?? state;
 
 /** Return a text such as `today, 08:15` for a time in seconds since the epoch. */
 export function when(seconds) {

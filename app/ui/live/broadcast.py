@@ -8,8 +8,8 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from app.jobs.job import JobState
 from app.jobs.service import JobService
+from app.jobs.view import MOVABLE
 from app.ui.live import scene
 from app.ui.live.present import Presenter
 from app.ui.live.watch import watch
@@ -17,7 +17,6 @@ from diffusers_helper.models.added import ADDED_MODELS
 
 _LOOK_SECONDS = 0.1
 _LOOK_SECONDS_A_PAGE = 0.02  # each update of a page costs a few milliseconds, so many pages get fewer of them
-_WAITING: tuple[JobState, ...] = ("queued", "paused", "interrupted")
 _HUNG_SECONDS = 3.0  # a watch yields something every second
 
 
@@ -56,7 +55,7 @@ class _Watch:
             shown = presenter.show(seen)
             shown["open"] = [job.id for job in (seen.running, *seen.waiting) if job is not None]
             shown["queue"] = {
-                "waiting": self._service.history.count(_WAITING), "held": self._service.queue.is_held,
+                "waiting": self._service.history.count(MOVABLE), "held": self._service.queue.is_held,
                 "revision": self._service.revision, "download": self._service.downloads.share,
                 "models": ADDED_MODELS.revision,
             }  # fmt: skip

@@ -28,8 +28,8 @@ export class Line {
   }
 
   /** Show what the card shows, or, after a word such as "Next", the headline of another job. */
-  show({ state, percent, headline: other }, word = '') {
-    const isShown = narrow.matches && ['queued', 'running', 'waiting'].includes(state);
+  show({ isOpen, percent, headline: other }, word = '') {
+    const isShown = narrow.matches && isOpen;
     this.#line.hidden = !isShown;
     if (!isShown) {
       this.#words.textContent = '';

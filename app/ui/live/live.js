@@ -4,6 +4,7 @@
 // the next one is made; an announcement beside it leads to that one.
 import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
+import { changed } from '../form/component.js';
 import { reportJobs } from '../jobs.js';
 import { JobButtons } from './buttons.js';
 import { bringStage, Line } from './line.js';
@@ -17,19 +18,8 @@ import { prepareCopy, showStatus } from './status.js';
 import { Strip } from './strip.js';
 
 const TICK = 500; // milliseconds
-const ENDS = {
-  finished: { short: 'Done', sentence: 'The video is finished' },
-  cancelled: { short: 'Ended', sentence: 'The video was ended' },
-  interrupted: { short: 'Interrupted', sentence: 'The video was interrupted' },
-  paused: { short: 'Paused', sentence: 'The video is paused' },
-  failed: { short: 'Failed', sentence: 'The video has failed' },
-};
-const OVER = ['finished', 'failed', 'cancelled'];
-
-const isOpen = (scene) => ['queued', 'running', 'waiting'].includes(scene.state);
-const isWorthKeeping = (scene) => OVER.includes(scene.state) && Boolean(scene.video || scene.failure);
 // An id begins with the time of its creation.
-const comesAfter = (scene, other) => isOpen(scene) || scene.job > other.job;
+const comesAfter = (scene, other) => scene.isOpen || scene.job > other.job;
 
 let live = null; // the view of this page
 
@@ -98,13 +88,13 @@ class Live {
   /** Decide what is shown now that the server sends a job other than the one on the stage. */
   #meetOther(before) {
     const [shown, now] = [this.#shown, this.#now];
-    const isNews = before?.job === now.job ? isOpen(before) : comesAfter(now, shown);
-    if (isNews && !isOpen(now)) this.#end(now);
+    const isNews = before?.job === now.job ? before.isOpen : comesAfter(now, shown);
+    if (isNews && !now.isOpen) this.#end(now);
     if (this.#isExpecting && comesAfter(now, shown)) {
       this.follow();
       this.#isExpecting = false; // also for a job that was over before its first update came
-    } else if (this.#stays || (this.#watched && isWorthKeeping(shown) && comesAfter(now, shown))) this.#keep(shown);
-    else if (isOpen(shown) && isOpen(now)) this.#askForEnd(shown.job);
+    } else if (this.#stays || (this.#watched && shown.isWorthKeeping && comesAfter(now, shown))) this.#keep(shown);
+    else if (shown.isOpen && now.isOpen) this.#askForEnd(shown.job);
     else this.follow();
   }
 
@@ -115,7 +105,7 @@ class Live {
     const scene = await call('jobs_scene', job).catch(() => null);
     this.#asked = '';
     if (this.#shown.job !== job || this.#now.job === job) return;
-    if (!scene || !isWorthKeeping(scene)) {
+    if (!scene || !scene.isWorthKeeping) {
       this.follow();
       return;
     }
@@ -129,11 +119,11 @@ class Live {
     this.#showOnStage(scene);
     this.#next.show(this.#now);
     this.#line.show(this.#now, 'Next');
-    if (isNew && isOpen(this.#now)) this.#announce([this.#sentence(scene), nextWords(this.#now)].join(' '));
+    if (isNew && this.#now.isOpen) this.#announce([this.#sentence(scene), nextWords(this.#now)].join(' '));
   }
 
   #sentence(scene) {
-    return this.#watched && !scene.failure ? `${ENDS[scene.state].sentence}.` : '';
+    return this.#watched && !scene.failure ? `${scene.ending.sentence}.` : '';
   }
 
   /** Show a job until the user moves on. */
@@ -147,7 +137,7 @@ class Live {
 
   /** Give the stage to the next job that begins, or not. */
   expect(isExpecting = true) {
-    const isBusy = this.#now !== null && isOpen(this.#now);
+    const isBusy = this.#now !== null && this.#now.isOpen;
     this.#isExpecting = isExpecting && !isBusy;
   }
 
@@ -166,7 +156,7 @@ class Live {
       this.#next.show(null);
       this.#line.show(scene);
     }
-    if (this.#isExpecting && isOpen(scene)) {
+    if (this.#isExpecting && scene.isOpen) {
       this.#isExpecting = false;
       bringStage();
     }
@@ -175,10 +165,10 @@ class Live {
   show(scene) {
     this.#view.dataset.state = scene.state;
     // On a narrow screen the video comes first while it is made, and does not leave when it is finished.
-    this.#view.dataset.first = isOpen(scene) || this.#watched;
-    if (scene.state !== 'idle') this.#strip.show(scene);
+    this.#view.dataset.first = scene.isOpen || this.#watched;
+    if (scene.job) this.#strip.show(scene);
     showStatus(this.#view.querySelector('.lt-status'), scene);
-    showNotify(this.#view.querySelector('.lt-notify'), isOpen(scene));
+    showNotify(this.#view.querySelector('.lt-notify'), scene.isOpen);
     this.#buttons.show(scene);
     this.#player.show(scene);
     this.#preview.show(scene.preview || null);
@@ -202,28 +192,29 @@ class Live {
     this.#shown = scene;
     if (isOther) this.#watched = false;
     if (!before) {
-      if (isOpen(scene)) this.#announce(scene.headline);
+      if (scene.isOpen) this.#announce(scene.headline);
       return;
     }
     // A job may be over before its first update arrives.
-    if (isOther ? scene.job && !isOpen(scene) : isOpen(before) && !isOpen(scene)) this.#end(scene);
-    else if (isOther && isOpen(scene)) this.#announce(scene.headline);
-    else if (isOpen(scene) && before.section !== scene.section) {
+    if (isOther ? scene.job && !scene.isOpen : before.isOpen && !scene.isOpen) this.#end(scene);
+    else if (isOther && scene.isOpen) this.#announce(scene.headline);
+    else if (scene.isOpen && before.section !== scene.section) {
       this.#announce(`Section ${scene.section} of ${scene.sections} is being made.`);
     }
   }
 
   #end(scene) {
-    const { sentence } = ENDS[scene.state];
+    const { sentence } = scene.ending;
     if (scene.job === this.#shown.job) this.#watched = true;
     this.#announce(scene.failure ? '' : `${sentence}.`); // the card shows a failure as an alert
     notify(`Longtake: ${sentence.toLowerCase()}`, scene.prompt, scene.job);
+    changed(); // a finished job improves the form's estimate
   }
 
   #title(scene) {
-    if (scene.state === 'running') return `${Math.floor(scene.percent)} % · Longtake`;
-    if (scene.state === 'queued' || scene.state === 'waiting') return 'Waiting · Longtake';
-    return this.#watched ? `${ENDS[scene.state].short} · Longtake` : 'Longtake';
+    if (scene.isRunning) return `${Math.floor(scene.percent)} % · Longtake`;
+    if (scene.isOpen) return 'Waiting · Longtake';
+    return this.#watched ? `${scene.ending.title} · Longtake` : 'Longtake';
   }
 }
 

@@ -9,7 +9,7 @@ export class Log {
   #fold;
   #text;
   #address = '';
-  #state = '';
+  #isRunning = false;
   #due = Infinity; // the time of the next reading
 
   constructor(fold) {
@@ -20,10 +20,10 @@ export class Log {
 
   show(scene) {
     this.#fold.hidden = !scene.log;
-    if (!scene.log || (scene.log === this.#address && scene.state === this.#state)) return;
+    if (!scene.log || (scene.log === this.#address && scene.isRunning === this.#isRunning)) return;
     if (scene.log !== this.#address) setText(this.#text, '');
     this.#address = scene.log;
-    this.#state = scene.state;
+    this.#isRunning = scene.isRunning;
     this.#soon();
   }
 
@@ -49,7 +49,7 @@ export class Log {
     if (address !== this.#address) return;
     const box = this.#text;
     // The engine may log a little more after the job's end.
-    if (this.#state !== 'running' && box.textContent === text) this.#due = Infinity;
+    if (!this.#isRunning && box.textContent === text) this.#due = Infinity;
     const follows = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
     setText(box, text);
     if (follows) box.scrollTop = box.scrollHeight;

@@ -3,14 +3,6 @@ import { setText } from '../elements.js';
 import { about } from '../text.js';
 
 const MOST_PROMPT = 120; // characters
-const KINDS = {
-  queued: ['Next', 'Show it'],
-  running: ['Next', 'Watch it'],
-  waiting: ['Next', 'Show it'],
-  finished: ['Also finished', 'Show it'],
-  failed: ['Another one failed', 'Show it'],
-};
-const OTHERS = ['Newest', 'Show it'];
 
 /** Return a prompt in one line of bounded length. */
 function short(prompt) {
@@ -19,13 +11,12 @@ function short(prompt) {
 }
 
 /** Return what happens in a scene, in a few words. */
-function progress(scene) {
-  if (scene.state !== 'running') return scene.state === 'queued' ? 'It begins in a moment.' : '';
-  return [scene.headline, scene.left === null ? '' : `${about(scene.left)} left`].filter(Boolean).join(', ');
+function progress({ announcement, left }) {
+  return [announcement.now, left === null ? '' : `${about(left)} left`].filter(Boolean).join(', ');
 }
 
 /** Return the sentence that announces the following job to screen readers. */
-export const nextWords = (scene) => (scene.state === 'running' || scene.state === 'queued' ? `Next: ${short(scene.prompt)}.` : '');
+export const nextWords = ({ announcement, prompt }) => `${announcement.kind}: ${short(prompt)}.`;
 
 /** The announcement. */
 export class Next {
@@ -41,14 +32,14 @@ export class Next {
   show(scene) {
     this.#box.hidden = !scene;
     if (!scene) return;
-    const [kind, label] = KINDS[scene.state] ?? OTHERS;
+    const { kind, label } = scene.announcement;
     const find = (selector) => this.#box.querySelector(selector);
     this.#box.dataset.job = scene.job;
     this.#box.dataset.state = scene.state;
     setText(find('.lt-next-kind'), kind);
     setText(find('.lt-next-prompt'), short(scene.prompt));
     setText(find('.lt-next-now'), progress(scene));
-    find('i').style.transform = `scaleX(${(scene.state === 'running' ? scene.percent : 0) / 100})`;
+    find('i').style.transform = `scaleX(${(scene.isRunning ? scene.percent : 0) / 100})`;
     setText(find('button'), label);
     find('button').setAttribute('aria-label', `${label}: ${short(scene.prompt)}`);
   }

@@ -46,7 +46,7 @@ export class Player {
       this.#clear(scene.poster);
       this.#parts.poster.style.objectPosition = `${100 * scene.crop}% ${100 * scene.crop}%`;
     }
-    const isRunning = scene.state === 'running';
+    const { isRunning } = scene;
     this.#stage.style.setProperty('--ratio', scene.ratio || '');
     this.#parts.fit.classList.toggle('lt-shaped', Boolean(scene.ratio));
     this.#videos.loop(isRunning && !reducedMotion.matches);

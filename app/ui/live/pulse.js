@@ -10,7 +10,7 @@ const NEARLY_DONE = 95; // percent
 
 /** Return the text of the line about the time, `since` seconds after the update. */
 function timeText(scene, since, isLost) {
-  if (scene.state !== 'running') return scene.elapsed ? `took ${duration(scene.elapsed)}` : '';
+  if (!scene.isRunning) return scene.elapsed ? `took ${duration(scene.elapsed)}` : '';
   const soFar = `${duration(scene.elapsed + since)} so far`;
   if (scene.left === null || isLost) return soFar;
   const left = scene.left - since;
@@ -19,8 +19,7 @@ function timeText(scene, since, isLost) {
 }
 
 // The page cannot distinguish a broken connection from a server that has ended.
-function lostWords({ state }) {
-  const isOpen = ['queued', 'running', 'waiting'].includes(state);
+function lostWords({ isOpen }) {
   const video = isOpen ? ' If the server has ended, the video continues once it runs again.' : '';
   return `Connection lost. This page reconnects by itself.${video}`;
 }
@@ -28,7 +27,7 @@ function lostWords({ state }) {
 /** Return the kind and the text of the sign of life, `since` seconds after the update. */
 function signOfLife(scene, since, isLost) {
   if (isLost) return ['lost', lostWords(scene)];
-  if (scene.state !== 'running') return ['none', ''];
+  if (!scene.isRunning) return ['none', ''];
   const quiet = scene.quiet + since;
   if (quiet > scene.calm) return ['quiet', `No sign of life for ${duration(quiet)}: ${scene.usual}.`];
   return ['alive', `Last sign of life ${quiet < JUST_NOW ? 'just now' : `${duration(quiet)} ago`}.`];
@@ -38,7 +37,7 @@ function signOfLife(scene, since, isLost) {
 export class Pulse {
   #view;
   #subscribe;
-  #scene = { state: 'idle' };
+  #scene = {};
   #received = performance.now() + GRACE;
   #retried = 0;
   #sign = null;
@@ -53,7 +52,7 @@ export class Pulse {
   receive(scene) {
     this.#scene = scene;
     this.#received = performance.now();
-    if (scene.state !== 'idle' && scene.sign !== this.#sign) this.#beat(scene.sign);
+    if (scene.job && scene.sign !== this.#sign) this.#beat(scene.sign);
     this.tick();
   }
 

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from app.jobs.job import Job
+from app.jobs.view import WORDS, buttons, view
 from app.ui.errors import page_words
 from app.ui.live import words
 from app.ui.live.memory_record import memory_of
@@ -73,13 +74,14 @@ def show(
         return {"job": "", "state": "idle", "beat": round(now, 1)}
     model = find_model(live.job.request.model)
     elapsed = max(0.0, (live.job.ended or now) - live.job.started) if live.job.started else 0.0
-    running = live.state == "running"
-    shown: Shown = {
+    running = live.job.state == "running"
+    headline = words.headline(live, scene.jobs_first, scene.commands, held=scene.held)
+    shown: Shown = _standing(scene, live, headline) | {
         "job": live.job.id,
         "state": live.state,
         "beat": round(now, 1),
         "prompt": live.job.request.prompt,
-        "headline": words.headline(live, scene.jobs_first, scene.commands, held=scene.held),
+        "headline": headline,
         "wishes": sorted(scene.commands),
         "remark": words.remark(live, scene.commands),
         "section": live.section,
@@ -94,7 +96,7 @@ def show(
         "elapsed": round(elapsed, 1),
         "left": _rounded(live.seconds_left(elapsed)) if running else None,
         "warnings": _warnings(live),
-        "cells": [_cell(live.job, cell) for cell in live.cells],
+        "cells": [_cell(live, cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),
         "settings": words.settings(live.job.request, model),
         "log": file_url(live.job, JobFolder(live.job.folder).log.name),
@@ -110,7 +112,21 @@ def show(
             "remedy": page_words(live.job.remedy, live.job.folder.parent),
             "report": report(live.job.id),
         }
+    shown["isWorthKeeping"] = live.job.is_over and bool(shown["video"] or shown.get("failure"))
     return shown
+
+
+def _standing(scene: Scene, live: LiveJob, headline: str) -> Shown:
+    """Return what the job's state means for the page."""
+    state = WORDS[live.job.state]
+    return view(live.job, scene.commands, held=scene.held, work=headline) | {
+        "label": state.label,
+        "buttons": buttons(live.job, scene.commands, live.section, live.sections),
+        "announcement": words.announcement(live, headline),
+        "isRunning": live.job.state == "running",
+        "isOpen": not state.ending,
+        "ending": {"sentence": state.ending, "title": state.title},
+    }
 
 
 def _rounded(seconds: float | None) -> float | None:
@@ -162,14 +178,23 @@ def _pictures(live: LiveJob) -> Shown:
     return shown
 
 
-def _cell(job: Job, cell: Cell) -> Shown:
-    thumbs = JobFolder(job.folder).thumbs.name
+def _cell(live: LiveJob, cell: Cell) -> Shown:
+    thumbs, percent = JobFolder(live.job.folder).thumbs.name, round(live.section_percent, 1)
+    spoken, mark = {
+        "waiting": ("waiting", ""),
+        "running": (words.doing(live), f"{int(percent)} %"),
+        "done": ("finished, jump there", "✓"),
+    }[cell.state]
     return {
+        "spoken": spoken,
+        "mark": mark,
+        "percent": percent if cell.state == "running" else 0,
+        "isDone": cell.state == "done",
         "number": cell.number,
         "begin": round(cell.begin, 3),
         "label": _span(cell),
         "state": cell.state,
-        "thumb": file_url(job, f"{thumbs}/{Path(cell.thumbnail).name}") if cell.thumbnail else None,
+        "thumb": file_url(live.job, f"{thumbs}/{Path(cell.thumbnail).name}") if cell.thumbnail else None,
     }
 
 

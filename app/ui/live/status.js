@@ -26,8 +26,8 @@ function showProgress(find, scene) {
 }
 
 // While a video is made, space is reserved for the link before there is something to download, so nothing moves.
-function showDownload(link, { video, state }) {
-  link.hidden = !video && state !== 'running';
+function showDownload(link, { video, isRunning }) {
+  link.hidden = !video && !isRunning;
   link.classList.toggle('lt-reserved', !video);
   if (!video) return;
   link.href = video.url;
@@ -56,7 +56,7 @@ export function prepareCopy(box) {
 export function showStatus(card, scene) {
   const find = (selector) => card.querySelector(selector);
   showFacts(card, scene);
-  if (scene.state === 'idle') return;
+  if (!scene.job) return;
   setText(find('.lt-headline'), scene.headline);
   setText(find('.lt-remark'), scene.remark);
   setText(find('.lt-job'), `Job ${scene.job}`);

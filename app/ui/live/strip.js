@@ -26,8 +26,8 @@ export class Strip {
       this.#build(scene.cells);
     }
     this.#hidden = scene.hidden;
-    scene.cells.forEach((cell, index) => this.#fill(this.#cells[index], cell, scene));
-    const running = scene.cells.findIndex((cell) => cell.state === 'running');
+    scene.cells.forEach((cell, index) => this.#fill(this.#cells[index], cell));
+    const running = scene.cells.findIndex((cell) => cell.number === scene.section && !cell.isDone);
     if (running < 0 || this.#running === scene.section) return;
     this.#running = scene.section;
     if (!this.#strip.contains(document.activeElement)) this.#reveal(this.#cells[running].button);
@@ -62,17 +62,13 @@ export class Strip {
     return { button, picture, state, begin: cell.begin };
   }
 
-  #fill({ button, picture, state }, cell, scene) {
-    const isRunning = cell.state === 'running';
-    const done = isRunning ? scene.sectionPercent : 0;
-    const doing = isRunning ? scene.doing : '';
-    if (!hasChanged(button, [cell.state, cell.thumb, done, doing])) return;
-    const spoken = { waiting: 'waiting', running: doing, done: 'finished, jump there' };
+  #fill({ button, picture, state }, cell) {
+    if (!hasChanged(button, cell)) return;
     button.dataset.state = cell.state;
-    button.setAttribute('aria-disabled', String(cell.state !== 'done'));
-    button.setAttribute('aria-label', `Section ${cell.label}, ${spoken[cell.state]}`);
-    button.style.setProperty('--done', `${done}%`);
-    state.textContent = { waiting: '', running: `${Math.floor(done)} %`, done: '✓' }[cell.state];
+    button.setAttribute('aria-disabled', String(!cell.isDone));
+    button.setAttribute('aria-label', `Section ${cell.label}, ${cell.spoken}`);
+    button.style.setProperty('--done', `${cell.percent}%`);
+    state.textContent = cell.mark;
     if (cell.thumb && picture.getAttribute('src') !== cell.thumb) {
       picture.src = cell.thumb;
       picture.hidden = false;

@@ -10,6 +10,7 @@ from app.jobs.job import Job, NoSuchJob
 from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
 from app.jobs.storage.commands import Command
+from app.jobs.view import MOVABLE
 from app.ui.live.progress import LiveJob
 from diffusers_helper.conditions.picture import size_of as picture_size
 from diffusers_helper.errors import InputError, LongtakeError
@@ -78,20 +79,14 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
                 continue  # the change comes with the next event, or with the pause after it
         live.job = service.job(live.job.id)
         running, waiting = service.open_jobs()
-        commands = _commands(service, live.job.id) if live.state == "running" else frozenset[Command]()
+        commands = frozenset(service.commands_in_force(live.job))
         first = service.queue_position(live.job.id) if live.state == "queued" else 0
         yield Scene(live, running, waiting, commands, first, live.state == "queued" and service.queue.is_held)
         shown = time.monotonic()
-        if live.job.state in ("queued", "interrupted", "paused") and running is not None:
+        if live.job.state in MOVABLE and running is not None:
             return
     live.job = service.job(live.job.id)
     yield Scene(live, *service.open_jobs())
-
-
-def _commands(service: JobService, job_id: str) -> frozenset[Command]:
-    commands = frozenset(service.commands(job_id))
-    ending: frozenset[Command] = frozenset({"cancel"})
-    return commands | ending if service.is_ending(job_id) else commands
 
 
 def _newest(service: JobService, live: LiveJob | None) -> Job | None:

@@ -6,17 +6,15 @@ from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 
+from app.jobs.job import JobState
 from app.jobs.storage.commands import Command
+from app.jobs.view import WORDS
 from app.ui.live.progress import LiveJob
 from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import count_text, duration, gb_text
 
-_OVER = {
-    "finished": "Finished", "cancelled": "Ended", "failed": "Failed", "interrupted": "Interrupted",
-    "waiting": "Waiting for the disk or the folder", "paused": "Paused",
-}  # fmt: skip
 _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
@@ -31,8 +29,8 @@ def headline(
         commands: The commands of users for a job that is being made.
         held: Whether the whole queue is paused.
     """
-    if live.job.state in _OVER:
-        return _OVER[live.job.state]
+    if known := WORDS[live.job.state].headline:
+        return known
     for command, word in _STOPS.items():
         if command in commands:
             return f"{word}: {_at_hand(live)} is finished first"
@@ -56,6 +54,17 @@ def headline(
     if live.stage == "write":
         return f"Writing s{section}"
     return f"S{section}, step {live.step} of {live.steps}"
+
+
+def announcement(live: LiveJob, headline: str) -> dict[str, str]:
+    """Return how a job is announced beside another one on the stage: its kind, what it does, and a button."""
+    state = live.job.state
+    kinds: dict[JobState, str] = {"finished": "Also finished", "failed": "Another one failed"}
+    return {
+        "kind": kinds.get(state, "Newest" if WORDS[state].ending else "Next"),
+        "now": {"queued": "It begins in a moment.", "running": headline}.get(state, ""),
+        "label": "Watch it" if state == "running" else "Show it",
+    }
 
 
 def doing(live: LiveJob) -> str:
@@ -82,10 +91,10 @@ def remark(live: LiveJob, commands: Collection[Command] = ()) -> str:
         return f"{live.job.message} {live.job.remedy}".strip()
     if live.state == "queued":
         return "It starts by itself; you may close this tab."
-    if "stop_after_section" in commands:
-        return "It ends after the current section."
     if live.state in ("waiting", "paused", "interrupted"):
         return f"{live.job.message} {live.job.remedy}"
+    if "stop_after_section" in commands:
+        return "It ends after the current section."
     if live.job.is_over:
         return _outcome(live)
     if not live.section:

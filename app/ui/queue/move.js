@@ -1,5 +1,5 @@
 // Moving rows: by the pointer or a finger on the grip, and by the arrow keys on it.
-import { isMade } from './row.js';
+import { isMovable } from './row.js';
 
 const SLACK = 4; // pixels that a press may move before it counts as a drag
 const EDGE = 72; // pixels from the window's edge within which the page scrolls
@@ -85,7 +85,7 @@ export class Mover {
     const { jobs, first } = this.#queue;
     const drag = this.#drag;
     const height = this.#queue.rowHeight();
-    const least = jobs.filter(isMade).length;
+    const least = jobs.filter((job) => !isMovable(job)).length;
     const at = Math.floor((drag.pointer - this.#list.getBoundingClientRect().top) / height) - first;
     drag.to = Math.max(least, Math.min(jobs.length - 1, at));
     const moved = drag.pointer - drag.start + window.scrollY - drag.scroll;

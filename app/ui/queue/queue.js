@@ -7,7 +7,7 @@ import { watchRunning } from '../live/live.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { about } from '../text.js';
 import { Mover } from './move.js';
-import { Row, isMade, isMovable, title } from './row.js';
+import { Row, isMovable, title } from './row.js';
 import { Undo } from './undo.js';
 
 const AROUND = 24; // rows that are kept ready above and below the window
@@ -90,7 +90,7 @@ class Queue {
   move(job, to) {
     const others = this.jobs.filter((one) => one.id !== job.id);
     const [before, after] = [others[to], others[to - 1]];
-    const isFirst = after === undefined ? this.first === 0 : isMade(after);
+    const isFirst = after === undefined ? this.first === 0 : !isMovable(after);
     this.#data = { ...this.#data, jobs: [...others.slice(0, to), job, ...others.slice(to)] };
     this.draw();
     this.report(`${title(job)} is now number ${this.first + to + 1} of ${this.#data.total}.`);
@@ -105,13 +105,7 @@ class Queue {
     else this.move(job, to);
   }
 
-  /** Draw the expected result of a change before the server answers. */
-  #assume(job, facts) {
-    const jobs = this.jobs.map((one) => (one.id === job.id ? { ...one, ...facts } : one));
-    this.#data = { ...this.#data, jobs };
-    this.draw();
-  }
-
+  /** Draw the queue without a job before the server answers. */
   #assumeAway(job) {
     this.#data = { ...this.#data, jobs: this.jobs.filter((one) => one.id !== job.id), total: this.#data.total - 1 };
     this.draw();
@@ -120,7 +114,7 @@ class Queue {
   /** Make a job the next one or the last one. */
   sendTo(end, job) {
     const others = this.jobs.filter((one) => one.id !== job.id);
-    const made = others.filter(isMade);
+    const made = others.filter((one) => !isMovable(one));
     if (end === 'first' && this.first === 0) {
       this.#data = { ...this.#data, jobs: [...made, job, ...others.slice(made.length)] };
       this.draw();
@@ -160,16 +154,16 @@ class Queue {
   }
 
   #show(job, index) {
-    const { first, total, held } = this.#data;
+    const { first, total } = this.#data;
     const scene = sceneNow();
-    const live = isMade(job) && scene.job === job.id && scene.state === 'running' ? scene : null;
-    this.#rows.get(job.id).show(job, live, { number: first + index + 1, total, held });
+    const live = !isMovable(job) && scene.job === job.id && scene.isRunning ? scene : null;
+    this.#rows.get(job.id).show(job, live, { number: first + index + 1, total });
   }
 
   #showHead() {
     const { say, hold } = this.#parts;
     const { total, held, jobs } = this.#data;
-    const running = jobs.find(isMade);
+    const running = jobs.find((job) => !isMovable(job));
     const words = `${total === 1 ? '1 video' : `${total} videos`}${this.#timeWords(running)}.`;
     setText(say, [total ? words : '', held ? 'The queue is paused: no video is made until you resume it.' : ''].join(' ').trim());
     hold.hidden = !total && !held;
@@ -191,11 +185,11 @@ class Queue {
     if (!this.isShown) return;
     const { revision, held } = queueNow();
     if (`${revision} ${held}` !== this.#revision && !this.#open) this.load();
-    const index = this.jobs.findIndex(isMade);
+    const index = this.jobs.findIndex((job) => !isMovable(job));
     if (index < 0) return;
-    const { percent, left, headline, state } = sceneNow();
+    const { percent, left, sentence, state } = sceneNow();
     if (!this.#rows.has(this.jobs[index].id)) return;
-    if (hasChanged(this.#parts.section, [percent, left, headline, state])) {
+    if (hasChanged(this.#parts.section, [percent, left, sentence, state])) {
       this.#show(this.jobs[index], index);
       this.#showHead();
     }
@@ -247,25 +241,14 @@ class Queue {
     this.#act(action, row.job);
   }
 
-  #end(job, wish) {
-    this.#assume(job, { wishes: [wish] });
-    this.change(() => call('jobs_cancel', [job.id], wish === 'stop_after_section'));
-  }
-
   #act(action, job) {
     const acts = {
       watch: () => { goTo('create'); watchRunning(); },
       edit: () => editJob(job).catch((error) => this.#complain(error)),
-      pause: () => {
-        this.#assume(job, isMade(job) ? { wishes: ['pause'] } : { state: 'paused' });
-        this.change(() => call('jobs_pause', [job.id]));
-      },
-      resume: () => {
-        this.#assume(job, { state: 'queued', begins_in: null });
-        this.change(() => call('jobs_resume', [job.id]));
-      },
-      stop: () => this.#end(job, 'stop_after_section'),
-      cancel: () => this.#end(job, 'cancel'),
+      pause: () => this.change(() => call('jobs_pause', [job.id])),
+      resume: () => this.change(() => call('jobs_resume', [job.id])),
+      stop_after_section: () => this.change(() => call('jobs_cancel', [job.id], true)),
+      cancel: () => this.change(() => call('jobs_cancel', [job.id], false)),
       duplicate: () => this.change(() => call('jobs_duplicate', job.id, {}))
         .then(() => this.report(`A copy of ${title(job)} is at the end of the queue.`)),
       remove: () => {

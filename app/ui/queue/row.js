@@ -4,14 +4,13 @@ import { about, duration } from '../text.js';
 
 const GRIP = 'M9 5.5h.01M15 5.5h.01M9 12h.01M15 12h.01M9 18.5h.01M15 18.5h.01';
 const SVG = 'http://www.w3.org/2000/svg';
-const MADE = ['running', 'waiting'];
-const WISHES = { cancel: 'Ending after the current work', pause: 'Pausing after the current step', stop_after_section: 'Ends after this section' };
-
-/** Return whether a job is being made. */
-export const isMade = (job) => MADE.includes(job.state);
+// The actions with their labels: those in sight, those behind "More", and the moves, also behind it.
+const SHOWN = [['edit', 'Edit'], ['resume', 'Go on'], ['pause', 'Pause'], ['stop_after_section', 'Stop after this section'], ['remove', 'Remove']];
+const HIDDEN = [['watch', 'Watch it'], ['duplicate', 'Duplicate'], ['cancel', 'End it now']];
+const MOVES = [['first', 'Make it the next one'], ['earlier', 'Earlier'], ['later', 'Later'], ['last', 'Make it the last one']];
 
 /** Return whether a job can be given another place. */
-export const isMovable = (job) => !isMade(job);
+export const isMovable = (job) => job.actions.includes('reorder');
 
 /** Return the prompt of a job in one line. */
 export function title(job) {
@@ -21,33 +20,16 @@ export function title(job) {
 
 /** Return the actions for a job as pairs of a name and a label: those in sight, and those behind "More". */
 function actions(job) {
-  const places = [['first', 'Make it the next one'], ['earlier', 'Earlier'], ['later', 'Later'], ['last', 'Make it the last one']];
-  const copy = ['duplicate', 'Duplicate'];
-  if (isMade(job)) {
-    const pause = job.wishes.length ? [] : [['pause', 'Pause'], ['stop', 'Stop after this section']];
-    return [pause, [['watch', 'Watch it'], copy, ['cancel', 'End it now']]];
-  }
-  const edit = job.started === null && job.state !== 'interrupted' ? [['edit', 'Edit']] : [];
-  const halt = job.state === 'queued' ? ['pause', 'Pause'] : ['resume', 'Go on'];
-  return [[...edit, halt, ['remove', 'Remove']], [...places, copy]];
+  const isOffered = ([name]) => job.actions.includes(name);
+  if (isMovable(job)) return [SHOWN.filter(isOffered), [...MOVES, ['duplicate', 'Duplicate']]]; // Remove ends it, too
+  return [SHOWN.filter(isOffered), HIDDEN.filter(isOffered)];
 }
 
 /** Return the texts for a job's state and for its time; `live` is its scene while it is made. */
-function stateOf(job, live, { held }) {
-  if (isMade(job)) {
-    const wish = Object.keys(WISHES).find((one) => job.wishes.includes(one));
-    const left = live?.left ?? null;
-    const now = job.state === 'waiting' ? job.reason : live?.headline ?? 'Being made';
-    return [WISHES[wish] ?? now, left === null ? '' : `${about(left)} left`];
-  }
-  const takes = job.left === null ? '' : `takes ${about(job.left)}`;
-  if (job.state === 'paused') return ['Paused until you resume it', takes];
-  if (job.state !== 'queued') return [['Interrupted', job.reason].filter(Boolean).join(': '), takes];
-  if (job.reason) return [job.reason, takes];
-  if (held) return ['Waiting until the queue is resumed', takes];
-  const turn = job.turn === 1 ? 'Next' : `Number ${job.turn}`;
-  const begins = job.begins_in ? `begins in ${about(job.begins_in)}` : '';
-  return [[job.turn ? turn : 'Waiting', begins].filter(Boolean).join(', '), takes];
+function stateOf(job, live) {
+  if (live) return [live.sentence, live.left === null ? '' : `${about(live.left)} left`];
+  const begins = job.begins_in ? `, begins in ${about(job.begins_in)}` : '';
+  return [`${job.sentence}${begins}`, isMovable(job) && job.left !== null ? `takes ${about(job.left)}` : ''];
 }
 
 function grip() {
@@ -108,18 +90,18 @@ export class Row {
     handle.hidden = !isMovable(job);
     handle.setAttribute('aria-label', `Place ${where.number} of ${where.total}: ${title(job)}. The arrow keys move it.`);
     more.firstElementChild.setAttribute('aria-label', `More for ${title(job)}`);
-    this.#showState(job, live, where);
+    this.#showState(job, live);
     this.#showActions(job);
   }
 
-  #showState(job, live, where) {
+  #showState(job, live) {
     const { state, time, bar, meter } = this.#parts;
-    const [now, left] = stateOf(job, live, where);
+    const [now, left] = stateOf(job, live);
     setText(state, now);
     state.title = now;
     setText(time, left);
     const percent = live ? live.percent : job.percent;
-    meter.hidden = !isMade(job) && !percent;
+    meter.hidden = isMovable(job) && !percent;
     bar.style.transform = `scaleX(${percent / 100})`;
     const took = live?.elapsed ? `, ${duration(live.elapsed)} so far` : '';
     meter.title = `${Math.floor(percent)} %${took}`;

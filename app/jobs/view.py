@@ -1,0 +1,178 @@
+"""One view of a job for everyone who shows it: its state in words, its progress, and what it allows now.
+
+The queue refuses by the same table, so a button that is offered and a call that is refused cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, cast
+
+from app.jobs.job import Job, JobState
+from app.jobs.storage.commands import Command
+from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.models.registry import plan_of
+from diffusers_helper.request import GenerationRequest
+
+Action = Literal[
+    "watch", "edit", "pause", "resume", "retry", "stop_after_section", "cancel", "reorder", "remove",
+    "duplicate", "branch",
+]  # fmt: skip
+
+_MADE: tuple[Action, ...] = ("watch", "pause", "stop_after_section", "cancel", "duplicate", "branch")
+_HALTED: tuple[Action, ...] = ("cancel", "reorder", "remove", "duplicate", "branch")
+_ENDED: tuple[Action, ...] = ("resume", "retry", "remove", "duplicate", "branch")
+ALLOWED: dict[JobState, tuple[Action, ...]] = {
+    "queued": ("edit", "pause", *_HALTED),
+    "running": _MADE,
+    "waiting": _MADE,
+    "paused": ("edit", "resume", *_HALTED),
+    "interrupted": ("pause", "resume", *_HALTED),
+    "finished": ("remove", "duplicate", "branch"),
+    "failed": _ENDED,
+    "cancelled": _ENDED,
+}
+MOVABLE: tuple[JobState, ...] = tuple(state for state, found in ALLOWED.items() if "reorder" in found)
+# These need the job's settings, which a damaged folder may have lost.
+_READING: tuple[Action, ...] = ("edit", "resume", "retry", "duplicate", "branch")
+
+
+class StateWords(NamedTuple):
+    """The texts for a state.
+
+    Attributes:
+        label: Its name in lists.
+        headline: The text on the stage; empty if the work itself is described there.
+        ending: The sentence that is said when a job comes to rest in it; empty if it does not rest.
+        title: The same in a word, for the window's title.
+    """
+
+    label: str
+    headline: str = ""
+    ending: str = ""
+    title: str = ""
+
+
+WORDS: dict[JobState, StateWords] = {
+    "queued": StateWords("In the queue"),
+    "running": StateWords("Being made"),
+    "waiting": StateWords("Waiting", "Waiting for the disk or the folder"),
+    "paused": StateWords("Paused", "Paused", "The video is paused", "Paused"),
+    "interrupted": StateWords("Interrupted", "Interrupted", "The video was interrupted", "Interrupted"),
+    "finished": StateWords("Finished", "Finished", "The video is finished", "Done"),
+    "failed": StateWords("Failed", "Failed", "The video has failed", "Failed"),
+    "cancelled": StateWords("Ended early", "Ended", "The video was ended", "Ended"),
+}
+# A video that waits for its turn is in the Queue tab; in the history it would only hide those that exist.
+GROUPS: dict[str, tuple[JobState, ...]] = {
+    "All videos": tuple(state for state in ALLOWED if state != "queued"),
+    "Finished": ("finished",),
+    "Being made": ("running", "waiting", "paused", "interrupted"),
+    "Failed": ("failed",),
+    "Ended early": ("cancelled",),
+    "In the queue": ("queued",),
+}
+_ASKED: dict[Command, str] = {
+    "cancel": "Ending after the current work", "pause": "Pausing after the current step",
+    "stop_after_section": "Ends after this section",
+}  # fmt: skip
+_BUTTONS: dict[Action, str] = {
+    "resume": "Go on", "pause": "Pause Generation", "stop_after_section": "Stop after this section",
+}  # fmt: skip
+
+
+def states_named(given: Collection[str] | None) -> list[JobState]:
+    """Return the states with these names.
+
+    Raises:
+        InputError: If there is no state with one of them.
+    """
+    for state in given or ():
+        if state not in ALLOWED:
+            expected = ", ".join(ALLOWED)
+            raise InputError(f"{short_repr(state)} is not a state; expected {expected}.", "Correct `states`.")
+    return cast(list[JobState], list(given or ()))
+
+
+def allows(job: Job, action: Action) -> bool:
+    """Return whether a job's state allows an action."""
+    if action == "edit" and job.started is not None:  # its sections would not fit to other settings
+        return False
+    return action in ALLOWED[job.state] and not (job.damage == "request" and action in _READING)
+
+
+def actions(job: Job, commands: Collection[Command] = ()) -> list[Action]:
+    """Return the actions to offer for a job, without those that a command for it makes pointless."""
+    # An interrupted job can be paused as well, but only its end or its continuation is worth a button.
+    left_out = ("pause", "stop_after_section") if commands or "resume" in ALLOWED[job.state] else ()
+    return [one for one in ALLOWED[job.state] if one not in left_out and allows(job, one)]
+
+
+def sentence(
+    job: Job, commands: Collection[Command] = (), *, held: bool = False, turn: int = 0, work: str = ""
+) -> str:
+    """Return the text for a job's state.
+
+    Args:
+        job: The job.
+        commands: The commands of users for it, if it is being made.
+        held: Whether the whole queue is paused.
+        turn: Its number among the jobs that will begin; 0 if that is not known.
+        work: What is done now for a running job, if that is known.
+    """
+    if asked := [words for command, words in _ASKED.items() if command in commands]:
+        return asked[0]
+    reason = f"{job.message} {job.remedy}".strip()
+    if job.state == "queued":
+        turns = {0: "Waiting", 1: "Next"}
+        return reason or ("Waiting until the queue is resumed" if held else turns.get(turn, f"Number {turn}"))
+    if job.state == "paused":
+        return "Paused until you resume it"
+    if job.state == "running" or not reason:
+        return work or WORDS[job.state].label
+    return reason if job.state == "waiting" else f"{WORDS[job.state].label}: {reason}"
+
+
+def share_done(job: Job) -> float:
+    """Return the share of a job's frames that exist, from 0 to 1."""
+    if job.state == "finished":
+        return 1.0
+    return min(1.0, job.frames / _frames(job.request))
+
+
+@lru_cache(maxsize=1024)
+def _frames(request: GenerationRequest) -> int:
+    return plan_of(request).total_frames
+
+
+def view(job: Job, commands: Collection[Command] = (), **more: Any) -> dict[str, Any]:
+    """Return what a record shows of a job beside its state; the arguments are those of `sentence`."""
+    return {
+        "sentence": sentence(job, commands, **more),
+        "percent": round(100 * share_done(job), 1),
+        "actions": actions(job, commands),
+    }
+
+
+def buttons(
+    job: Job, commands: Collection[Command], section: int, sections: int
+) -> dict[str, dict[str, Any]]:
+    """Return the buttons of the job on the stage by the names of their actions, with label and readiness.
+
+    Args:
+        job: The job.
+        commands: The commands of users for it.
+        section: The section that is being made; nothing comes after the last one.
+        sections: The number of sections.
+    """
+    shown: dict[str, dict[str, Any]] = {}
+    if "cancel" not in commands and "pause" in commands:
+        shown["pause"] = {"label": "Pausing …", "enabled": False}
+    elif "cancel" not in commands and "stop_after_section" in commands:
+        shown["stop_after_section"] = {"label": _ASKED["stop_after_section"], "enabled": False}
+    for action in actions(job, commands):
+        if action in _BUTTONS and (action != "stop_after_section" or sections > 1):
+            ready = action != "stop_after_section" or section < sections
+            shown[action] = {"label": _BUTTONS[action], "enabled": ready}
+    return shown
