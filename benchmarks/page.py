@@ -265,10 +265,10 @@ def summary(delays: list[Delay]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for mode in MODES:
         some = [delay for delay in delays if delay.mode == mode]
-        reported, shown = ([getattr(one, name) for one in some] for name in ("told_ms", "shown_ms"))
+        reported, shown = ([getattr(one, name) for one in some] for name in ("reported_ms", "shown_ms"))
         found[mode] = {
             "sections": len(some),
-            "told_ms_median": statistics.median(reported),
+            "reported_ms_median": statistics.median(reported),
             "shown_ms_min": min(shown),
             "shown_ms_median": statistics.median(shown),
             "shown_ms_max": max(shown),
@@ -282,7 +282,7 @@ def line(mode: str, facts: dict[str, float]) -> str:
     return (
         f"first frame of a new section on screen, {mode}: {least:.2f} / {middle:.2f} / {most:.2f} s "
         f"(least, median, most of {facts['sections']}); the tab is told after "
-        f"{facts['told_ms_median'] / 1000:.2f} s"
+        f"{facts['reported_ms_median'] / 1000:.2f} s"
     )
 
 

@@ -119,9 +119,9 @@ def test_captures_keep_within_their_bytes(tmp_path: Path) -> None:
 
 def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
-    for text in ("{}", "[]", "x", '{"format": 2}'):
+    for text in ("{}", "[]", "x", '{"format": 1}'):
         file.write_text(text)
-        with pytest.raises(InputError, match="expected the JSON file of a capture in format 1"):
+        with pytest.raises(InputError, match="expected the JSON file of a capture in format 2"):
             read_capture(file)
 
 

@@ -13,6 +13,7 @@ import torch
 from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warned
+from diffusers_helper.framepack import work
 from diffusers_helper.job.memory import JobMemory
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.facts import Facts
@@ -229,7 +230,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str | None]], N
     """Let a function raise these texts in turn, and work for None and after the last."""
 
     def install(name: str, texts: list[str | None]) -> None:
-        module = pipeline if hasattr(pipeline, name) else engine
+        module = next(one for one in (pipeline, work, engine) if hasattr(one, name))
         real, left = getattr(module, name), iter(texts)
 
         def double(*given: Any, **named: Any) -> Any:
@@ -255,7 +256,7 @@ def test_sampling_goes_on_with_less_of_the_weights_and_the_same_bytes(
     undisturbed: Result,
     fail: Callable[[str, list[str | None]], None],
 ) -> None:
-    fail("GuidedDenoiser", [HSA, CUDA])
+    fail("denoiser", [HSA, CUDA])
     local = Local(folder=tmp_path / "cache")
     result, events = make(tiny_request(small_scene), deep_models, tmp_path / "job", local=local)
     assert result.video.read_bytes() == undisturbed.video.read_bytes()
@@ -354,7 +355,7 @@ def test_after_deaths_the_smallest_plan_comes_at_once(stage: str, changes: list[
 def test_after_three_steps_the_user_is_told_what_to_do(
     deep_models: Models, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:
-    fail("GuidedDenoiser", [HIP] * 9)
+    fail("denoiser", [HIP] * 9)
     with pytest.raises(OutOfDeviceMemory) as caught:
         make(tiny_request(small_scene), deep_models, tmp_path / "job")
     assert caught.value.shortage.kind == "driver"
