@@ -249,6 +249,7 @@ class GrowingVideo:
 
     def _encode(self, path: Path, frames: np.ndarray, x264: str) -> None:
         """Encode frames (T, H, W, 3) as a segment, or write an empty file if there are none."""
+        make_folder(path.parent)  # something may have removed it since the start
         with replacing(path) as temporary:
             if not len(frames):
                 temporary.touch()
