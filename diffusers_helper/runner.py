@@ -65,34 +65,38 @@ class Runner:
 
         with job_log(JobFolder(folder).log):
             self._convolutions.log_start()
-            self._run(request, folder, _Said(on_event, on_end), cancel)
+            self._run(request, folder, _Reporter(on_event, on_end), cancel)
             self._convolutions.print_stats()
         # The parts of a job refer to each other and hold pictures and tensors. Between small jobs, Python
         # itself would collect only young objects.
         gc.collect()
 
-    def _run(self, request: GenerationRequest, folder: Path, said: _Said, cancel: CancelToken) -> None:
+    def _run(
+        self, request: GenerationRequest, folder: Path, reporter: _Reporter, cancel: CancelToken
+    ) -> None:
         started = time.monotonic()
         try:
             models = self._load(find_model(request.model, allow_folder=True), cancel)
             generate(
-                request, models, on_event=said, cancel=cancel,
+                request, models, on_event=reporter, cancel=cancel,
                 folder=folder, resume_from=folder, local=self._local,
             )  # fmt: skip
         except GenerationCancelled:
-            if not said.the_end:
+            if not reporter.the_end:
                 elapsed = time.monotonic() - started
-                said(Cancelled(job=folder.name, time=elapsed, video=said.video, frames=said.frames))
+                reporter(
+                    Cancelled(job=folder.name, time=elapsed, video=reporter.video, frames=reporter.frames)
+                )
         except Exception as error:  # noqa: BLE001 - every error ends here and becomes the Failed event
             end = failed_event(
-                error, folder.name, time.monotonic() - started, said.video, said.frames, folder
+                error, folder.name, time.monotonic() - started, reporter.video, reporter.frames, folder
             )
             expected = isinstance(error, LongtakeError) or end.code in ("storage", "disk_full", "download")
             level = logging.INFO if isinstance(error, InputError) else logging.ERROR
             _log.log(level, "job %s: %s", folder.name, end.message, exc_info=not expected)
             if not isinstance(error, InputError):
                 self._drop()  # the next job must not find what an error left in memory or on the device
-            said(end)
+            reporter(end)
 
     def _load(self, info: ModelInfo, cancel: CancelToken) -> Models:
         if self._models is None or info != self._info:
@@ -106,7 +110,7 @@ class Runner:
         gc.collect()
 
 
-class _Said:
+class _Reporter:
     """A forwarder of events that remembers the figures that a final event has to repeat.
 
     Args:

@@ -261,8 +261,8 @@ class Queue:
         Returns:
             False if the job is over, already paused, or unknown.
         """
-        # First the file, without which the pause counts as withdrawn.
-        return any([self._command(job_id, "pause"), self._ask(job_id, "pause")])
+        left = self._command(job_id, "pause")  # first, since a pause without its file counts as withdrawn
+        return self._ask(job_id, "pause") or left
 
     @_change
     def stop_after_section(self, job_id: str) -> bool:

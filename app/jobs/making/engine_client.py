@@ -67,7 +67,7 @@ class EngineDied(Exception):
 
 
 # A message of the engine: an event, a trial that begins, "" when that has ended, None when the pipe closes.
-_Said = Event | Trial | Literal[""] | None
+_Message = Event | Trial | Literal[""] | None
 
 
 class Engine(Protocol):
@@ -124,7 +124,7 @@ class EngineProcess:
         self._command = command
         self._lock = threading.Lock()  # guards the attributes below and writing to stdin
         self._process: subprocess.Popen[bytes] | None = None
-        self._events: queue.SimpleQueue[_Said] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._errors: ErrorTail | None = None
         self._cancelled: set[str] = set()
 
@@ -214,7 +214,7 @@ class EngineProcess:
                 pipe.flush()
 
     def _follow(
-        self, job_id: str, process: subprocess.Popen[bytes], events: queue.SimpleQueue[_Said]
+        self, job_id: str, process: subprocess.Popen[bytes], events: queue.SimpleQueue[_Message]
     ) -> Iterator[Event | None]:
         trial: Trial | None = None
         while True:
@@ -236,18 +236,18 @@ class EngineProcess:
                     return
 
 
-def _pump(pipe: IO[bytes], events: queue.SimpleQueue[_Said]) -> None:
+def _pump(pipe: IO[bytes], events: queue.SimpleQueue[_Message]) -> None:
     """Put the engine's messages into the queue until the pipe closes, then put None."""
     for line in pipe:
         try:
-            events.put(_reported(json.loads(line)))
+            events.put(_message(json.loads(line)))
         except (ValueError, AttributeError, TypeError):
             _log.warning("not an event from the engine: %r", line[:200])
     pipe.close()
     events.put(None)
 
 
-def _reported(data: dict[str, Any]) -> _Said:
+def _message(data: dict[str, Any]) -> _Message:
     if "trial" not in data:
         return from_dict(data)
     return "" if data["trial"] is None else Trial(**data["trial"])

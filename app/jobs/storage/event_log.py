@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from diffusers_helper.events import Event, from_dict, to_dict
 from diffusers_helper.files import json_line, make_way, read_file, sync_folder
@@ -17,18 +18,29 @@ _MOST_LINE_BYTES = 2**20
 
 
 def append_event(path: Path, event: Event) -> None:
-    """Append an event with a single write, after removing an incomplete last line, as left by a full disk."""
-    line = json_line(to_dict(event))
+    """Append an event with a single write. What stands in the place of the log is set aside."""
     make_way(path)
+    append_line(path, to_dict(event), sync=event.is_final)
+
+
+def append_line(path: Path, facts: Mapping[str, Any], *, sync: bool) -> None:
+    """Append a line of JSON to a log, after removing an incomplete last line, as left by a full disk.
+
+    Args:
+        path: The log, which is made if it is missing.
+        facts: The content of the line.
+        sync: Whether the line is on the disk on return.
+    """
+    line = json_line(facts)
     with path.open("a+b") as file:
-        cut_torn_line(file.fileno())
+        _cut_torn_line(file.fileno())
         file.write(line)
         file.flush()
-        if event.is_final:
+        if sync:
             os.fsync(file.fileno())
 
 
-def cut_torn_line(descriptor: int) -> None:
+def _cut_torn_line(descriptor: int) -> None:
     """Remove everything after the last line break of a file that is open for appending.
 
     More than any line of ours stays, and ends as a damaged line.

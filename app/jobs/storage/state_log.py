@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from app.jobs.job import TRANSITIONS, JobState
-from app.jobs.storage.event_log import EventReader, cut_torn_line
+from app.jobs.storage.event_log import EventReader, append_line
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished
-from diffusers_helper.files import json_line, read_file, set_aside, sync_folder
+from diffusers_helper.files import read_file, set_aside, sync_folder
 from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.strangers.limited_json import plain_json
@@ -201,11 +201,7 @@ class StateLog:
         self._append({"state": "queued", "time": round(time.time(), 3), **_reported(reason), **facts})
 
     def _append(self, line: dict[str, Any]) -> None:
-        with self.path.open("a+b") as file:
-            cut_torn_line(file.fileno())
-            file.write(json_line(line))
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.path, line, sync=True)
 
 
 def _checked(line: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error
 from app.ui.form.extras import Extras
 from app.ui.form.markup import extras_line, model_note
-from app.ui.form.memory_view import Told, report
+from app.ui.form.memory_view import MemoryReport, report
 from app.ui.form.program import example_program
 from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, to_request
 from app.ui.loras import with_lora_files
@@ -102,13 +102,13 @@ class Describer:
             return error
         return self.pictures.judge(path) if path else None
 
-    def _memory(self, settings: dict[str, Any], info: ModelInfo, crop: Crop | None) -> Told:
+    def _memory(self, settings: dict[str, Any], info: ModelInfo, crop: Crop | None) -> MemoryReport:
         known = {name: settings[name] for name in _MEMORY_NEEDS if name in settings}
         try:
             settings = with_lora_files(to_request(known | {"image": "any"}, info, self._planner))
             request = GenerationRequest.from_dict(settings)
         except InputError as error:
-            return Told("", _refusal(error) if error.setting in (*_MEMORY, "lora") else "")
+            return MemoryReport("", _refusal(error) if error.setting in (*_MEMORY, "lora") else "")
         return report(self._planner, request, info, (crop.pixels[1], crop.pixels[0]) if crop else None)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:

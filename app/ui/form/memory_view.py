@@ -21,7 +21,7 @@ _SMALL_SHARE, _AROUND = 0.1, 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MemoryReport:
     """The form's account of a plan: the text in the fold's head, and the markup within it."""
 
     state: str = ""
@@ -30,19 +30,19 @@ class Told:
 
 def report(
     planner: Planner, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
-) -> Told:
+) -> MemoryReport:
     """Return the account of a plan. `shape` is the video's height and width; None for an unknown picture."""
     if not planner.knows_the_size and request.vram_cap_gb is None:
         text = "Only the driver knows how much memory this card has, so the plan is made when a video starts."
-        return Told("planned at the start", f'<p class="lt-plan-say">{text}</p>')
+        return MemoryReport("planned at the start", f'<p class="lt-plan-say">{text}</p>')
     try:
         found = planner.plan(request, info, shape)
     except DoesNotFit as error:
-        return Told("does not fit", _refused(error, planner))
+        return MemoryReport("does not fit", _refused(error, planner))
     except LongtakeError as error:
         message = escape(" ".join(page_error(error)))
-        return Told("", f'<p class="lt-refusal">No plan: {message}</p>')
-    return Told(f"fits, peak {gb_text(found.job.peak_bytes)} GB", _fits(found, planner, request))
+        return MemoryReport("", f'<p class="lt-refusal">No plan: {message}</p>')
+    return MemoryReport(f"fits, peak {gb_text(found.job.peak_bytes)} GB", _fits(found, planner, request))
 
 
 def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
