@@ -4,9 +4,10 @@ ComfyUI reads the two mappings here. Nothing of ComfyUI is imported until it ask
 one.
 """
 
-from rocm_nodes.registry import node_classes, node_names
+from rocm_nodes.neighbours import watch
+from rocm_nodes.registry import node_tables
 
-NODE_CLASS_MAPPINGS = node_classes()
-NODE_DISPLAY_NAME_MAPPINGS = node_names()
+NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS = node_tables()
+watch(NODE_CLASS_MAPPINGS)
 
 __all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS"]

@@ -30,9 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
         if given.comfyui is not None:
             _prepare(given.comfyui, flags)
         from rocm_nodes.debugging import replay
-        from rocm_nodes.registry import node_classes
+        from rocm_nodes.registry import node_tables
 
-        found = replay(given.file, objects, node_classes())
+        found = replay(given.file, objects, node_tables()[0])
     except LongtakeError as error:
         sys.stderr.write(f"{one_line(str(error))}\n")
         return 2

@@ -56,24 +56,39 @@ class ROCMFluxBenchmark:
     CATEGORY = "ROCm Ninodes/Benchmark"
     OUTPUT_NODE = True
     DESCRIPTION = "Sample and decode at each size and scale, and write the figures as JSON."
+    SEARCH_ALIASES = ("benchmark", "speed", "hipblaslt", "longtake")
+    OUTPUT_TOOLTIPS = ("The figures.", "The times as a chart.", "What follows.", "The peaks of memory.")
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "model": ("MODEL",),
-                "vae": ("VAE",),
-                "clip": ("CLIP",),
-                "test_resolutions": ("STRING", {"default": "256x320,512x512,1024x1024"}),
-                "test_steps": ("INT", {"default": 20, "min": 1, "max": 100}),
-                "test_cfg_values": ("STRING", {"default": "1.0,3.5,8.0"}),
+                "model": ("MODEL", {"tooltip": "The diffusion model to measure. It is not changed."}),
+                "vae": ("VAE", {"tooltip": "The VAE that decodes the results. It is not changed."}),
+                "clip": ("CLIP", {"tooltip": "The text encoder for the prompt of the measurement."}),
+                "test_resolutions": (
+                    "STRING",
+                    {
+                        "default": "256x320,512x512,1024x1024",
+                        "tooltip": "The sizes to measure: width x height in pixels, separated by commas.",
+                    },
+                ),
+                "test_steps": (
+                    "INT", {"default": 20, "min": 1, "max": 100, "tooltip": "The steps of each run."}
+                ),
+                "test_cfg_values": (
+                    "STRING",
+                    {"default": "1.0,3.5,8.0", "tooltip": "The scales to measure, separated by commas."},
+                ),
                 "test_hipblas": (
                     "BOOLEAN",
                     {"default": True, "tooltip": "Compare hipBLASLt with hipBLAS, on AMD cards only."},
                 ),
-                "generate_report": ("BOOLEAN", {"default": True}),
+                "generate_report": (
+                    "BOOLEAN", {"default": True, "tooltip": "Write the figures to a JSON file, too."}
+                ),
             }
-        }
+        }  # fmt: skip
 
     @classmethod
     def IS_CHANGED(cls, **inputs: Any) -> float:

@@ -18,12 +18,20 @@ from rocm_nodes.reports import reported
 
 _CATEGORY = "ROCm Ninodes/VAE"
 _PRECISIONS = ("fp32", "fp16", "bf16")
+PREFERRED: tuple[Any, ...] = (
+    [*_PRECISIONS, "auto"],
+    {
+        "default": "fp32",
+        "tooltip": "The precision on AMD cards where precision_mode is auto and ComfyUI would take fp16. "
+        "Where it takes bf16 or fp32, its choice stays.",
+    },
+)
 
 
-def _tile_inputs() -> dict[str, Any]:
+def tile_inputs(does: str) -> dict[str, Any]:
+    """Return the inputs for a VAE and its tiles; `does` says what it does with the first input."""
     return {
-        "samples": ("LATENT", {"tooltip": "The latents of pictures or of a video."}),
-        "vae": ("VAE", {"tooltip": "The VAE that decodes them. It is not changed."}),
+        "vae": ("VAE", {"tooltip": f"The VAE that {does} them. It is not changed."}),
         "tile_size": (
             "INT",
             {
@@ -41,7 +49,13 @@ def _tile_inputs() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _switch(default: bool, tooltip: str) -> tuple[str, dict[str, Any]]:
+def _decoder_inputs() -> dict[str, Any]:
+    facts = {"tooltip": "The latents of pictures or of a video."}
+    return {"samples": ("LATENT", facts), **tile_inputs("decodes")}
+
+
+def switch(default: bool, tooltip: str) -> tuple[str, dict[str, Any]]:
+    """Return an input that is on or off."""
     return ("BOOLEAN", {"default": default, "tooltip": tooltip})
 
 
@@ -89,7 +103,7 @@ def _chunk_inputs() -> dict[str, Any]:
                 "pixels do not depend on it.",
             },
         ),
-        "memory_optimization_enabled": _switch(
+        "memory_optimization_enabled": switch(
             True, "Plan with memory_threshold of the free memory, or, if this is off, with all of it."
         ),
         "compatibility_mode": _idle("compatibility_mode"),
@@ -118,13 +132,7 @@ def _chunk_inputs() -> dict[str, Any]:
             },
         ),
         "cpu_offload": _idle("cpu_offload"),
-        "rocm_preferred": (
-            [*_PRECISIONS, "auto"],
-            {
-                "default": "fp32",
-                "tooltip": "The precision on AMD cards if precision_mode is auto; auto is the VAE's own.",
-            },
-        ),
+        "rocm_preferred": PREFERRED,
         "fallback": (
             ["fp32"],
             {"default": "fp32", "tooltip": "The precision after a result that overflows.", "advanced": True},
@@ -146,22 +154,45 @@ class ROCMOptimizedVAEDecode:
         "Decode pictures and video. Wan's video is decoded frame after frame, exactly. After a shortage of "
         "memory, decoding continues in smaller pieces, and a line says so."
     )
+    SEARCH_ALIASES = ("decode latent", "latent to image", "latent to video", "longtake")
+    OUTPUT_TOOLTIPS = ("The pictures, or the frames of the video.",)
+
+    @classmethod
+    def VALIDATE_INPUTS(
+        cls, video_chunk_size: int | None = None, chunk_size: str | None = None
+    ) -> bool | str:
+        # ComfyUI gives None for what another node makes.
+        if video_chunk_size in (None, *range(1, 33)) and chunk_size in (None, "auto", *map(str, CHUNKS)):
+            return True
+        return (
+            f"video_chunk_size is {video_chunk_size} and chunk_size is {chunk_size}; expected 1 to 32, and "
+            "auto, 1, 2, 4 or 8. Workflows of newer rocm-ninodes have other inputs here: click on the node "
+            "with the right button and choose Fix node (recreate)."
+        )
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                **_tile_inputs(),
-                "use_rocm_optimizations": _switch(
+                **_decoder_inputs(),
+                "use_rocm_optimizations": switch(
                     True,
-                    "On an AMD card, use rocm_preferred, and compute failing convolutions in another way.",
+                    "Compute failing convolutions in another way, and, on an AMD card, take rocm_preferred "
+                    "instead of fp16.",
                 ),
-                "precision_mode": (["auto", *_PRECISIONS], {"default": "auto"}),
-                "batch_optimization": _switch(
+                "precision_mode": (
+                    ["auto", *_PRECISIONS],
+                    {"default": "auto", "tooltip": "The type in which the VAE computes."},
+                ),
+                "batch_optimization": switch(
                     True, "Decode as many pictures of a batch together as the memory allows."
                 ),
             },
-            "optional": _chunk_inputs(),
+            # The page shows the others on request.
+            "optional": {
+                name: (kind, {**facts, "advanced": name not in ("chunk_size", "rocm_preferred")})
+                for name, (kind, facts) in _chunk_inputs().items()
+            },
         }
 
     def decode(
@@ -182,20 +213,19 @@ class ROCMOptimizedVAEDecode:
         fallback: str = "fp32",
         **idle: Any,
     ) -> dict[str, Any]:
-        precision: Any = precision_mode
-        if precision == "auto" and use_rocm_optimizations and is_rocm():
-            precision = rocm_preferred
+        preferred = rocm_preferred if use_rocm_optimizations and is_rocm() else "auto"
+        precision, why = chosen_precision(vae, precision_mode, preferred)
         chunk = int(chunk_size) if chunk_size != "auto" else _stream_chunk(vae, video_chunk_size)
         settings = VaeSettings(
             chunk=chunk,
-            fallback_px=_whole(tile_size),
-            overlap=_share(overlap, tile_size),
+            fallback_px=whole_tile(tile_size),
+            overlap=overlap_share(overlap, tile_size),
             precision=precision,
             memory_threshold=memory_threshold if memory_optimization_enabled else 1.0,
             cleanup_frequency=cleanup_frequency,
             batch=batch_optimization,
         )
-        ladder, notes = use_rocm_optimizations, _idle_notes(idle)
+        ladder, notes = use_rocm_optimizations, [why, *_idle_notes(idle)]
         return _decoded("VAE decode", vae, samples, settings, ladder, notes, stock=vae.decode)
 
 
@@ -208,13 +238,15 @@ class ROCMOptimizedVAEDecodeTiled:
     DESCRIPTION = (
         "Decode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
     )
+    SEARCH_ALIASES = ("decode latent", "tiled decode", "out of memory", "longtake")
+    OUTPUT_TOOLTIPS = ("The pictures, or the frames of the video.",)
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         frames = {"min": 8, "max": 4096, "step": 4}
         return {
             "required": {
-                **_tile_inputs(),
+                **_decoder_inputs(),
                 "temporal_size": (
                     "INT",
                     {
@@ -231,7 +263,7 @@ class ROCMOptimizedVAEDecodeTiled:
                         "For others, it is the number of frames that the VAE needs.",
                     },
                 ),
-                "rocm_optimizations": _switch(True, "Compute failing convolutions in another way."),
+                "rocm_optimizations": switch(True, "Compute failing convolutions in another way."),
             }
         }  # fmt: skip
 
@@ -247,8 +279,8 @@ class ROCMOptimizedVAEDecodeTiled:
     ) -> dict[str, Any]:
         settings = VaeSettings(
             chunk=_window_chunk(vae, samples["samples"], temporal_size),
-            largest_px=_whole(tile_size),
-            overlap=_share(overlap, tile_size),
+            largest_px=whole_tile(tile_size),
+            overlap=overlap_share(overlap, tile_size),
         )
 
         def stock(latents: Tensor) -> Tensor:
@@ -260,6 +292,23 @@ class ROCMOptimizedVAEDecodeTiled:
 
         ladder, notes = rocm_optimizations, _idle_notes({"temporal_overlap": temporal_overlap})
         return _decoded("VAE decode (tiled)", vae, samples, settings, ladder, notes, stock=stock)
+
+
+def chosen_precision(vae: Any, wanted: str, preferred: str) -> tuple[Any, str]:
+    """Return the precision in which a VAE computes, and a sentence on who has chosen it, "" for the user.
+
+    Args:
+        vae: ComfyUI's VAE, whose type ComfyUI has chosen.
+        wanted: What the user asks for; "auto" for ComfyUI's choice.
+        preferred: What takes the place of fp16; "auto" for nothing.
+    """
+    if wanted != "auto":
+        return wanted, ""
+    own = str(vae.vae_dtype).removeprefix("torch.")
+    if own == "float16" and preferred not in ("auto", "fp16"):
+        why = "which overflows in some VAEs; rocm_preferred or precision_mode changes this"
+        return preferred, f"ComfyUI would take {own}, {why}."
+    return "auto", f"The precision {own} is ComfyUI's choice."
 
 
 def _decoded(
@@ -284,17 +333,24 @@ def _decoded(
             pictures = pictures.reshape(-1, *pictures.shape[-3:])
         words = f"ComfyUI's own decode was used, since the VAE is {reason}."
         return reported(title, [words, f"Decoded in {duration(time.perf_counter() - begin)}."], (pictures,))
+    if vae.latent_dim == 2 and latents.dim() == 5 and latents.shape[2] > 1:
+        notes = [
+            f"Each of the {latents.shape[2]} latent frames is decoded as a picture, where ComfyUI's own node "
+            "decodes the first one or none.",
+            *notes,
+        ]
     with explained():
         found = decode(vae, latents, settings, has_ladder=has_ladder)
     return reported(title, [*found.lines, *notes], (found.pictures,))
 
 
-def _whole(tile_size: int) -> int:
+def whole_tile(tile_size: int) -> int:
     """Return the side of a tile as a multiple of 32 pixels, as the engine requires."""
     return max(64, tile_size // 32 * 32)
 
 
-def _share(overlap: int, tile_size: int) -> float:
+def overlap_share(overlap: int, tile_size: int) -> float:
+    """Return the overlap as a share of a tile, of which the engine takes at most a half."""
     return min(0.5, overlap / tile_size)
 
 

@@ -1,10 +1,10 @@
-"""The decoding with ComfyUI's VAE, which ComfyUI loads and Longtake's engine drives without changing it."""
+"""Decoding and encoding with ComfyUI's VAE, which ComfyUI loads and our engine drives unchanged."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,7 +89,8 @@ class ComfyOwner(Guest):
         vae = self._comfy
         whole = getattr(vae, "disable_offload", False)
         management().load_models_gpu([vae.patcher], memory_required=wanted, force_full_load=whole)
-        return free_bytes(vae.device)
+        # Newer versions also count what dynamic memory gives back at once.
+        return int(getattr(vae.patcher, "get_free_memory", free_bytes)(vae.device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,41 @@ def decode(vae: Any, latents: Tensor, settings: VaeSettings, *, has_ladder: bool
     """Decode latents of pictures or of video with ComfyUI's VAE.
 
     Raises:
+        InputError: If the engine cannot drive it.
+    """
+    frames, lines = _driven("Decoded", VaeEngine.decode, vae, latents, settings, has_ladder)
+    return Decoded(pictures_of(vae, frames), lines)
+
+
+def encode(
+    vae: Any, pixels: Tensor, settings: VaeSettings, *, has_ladder: bool = True
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Encode pictures with ComfyUI's VAE, and return the latents on ComfyUI's device, and a report.
+
+    Args:
+        pixels: (frames, height, width, channels), 0 to 1, as ComfyUI's IMAGE.
+
+    Raises:
         InputError: If the engine cannot drive the VAE.
     """
+    source = vae.vae_encode_crop_pixels(pixels[..., :3]).movedim(-1, 1)
+    if vae.latent_dim == 3 and getattr(vae, "not_video", False):
+        source = source.unsqueeze(2)
+    elif vae.latent_dim == 3:
+        stride = vae.temporal_compression_decode() or 1
+        whole = (len(source) - 1) // stride * stride + 1  # Wan leaves out the other frames, too
+        source = source[:whole].movedim(1, 0).unsqueeze(0)
+    latents, lines = _driven(
+        "Encoded", VaeEngine.encode, vae, vae.process_input(source), settings, has_ladder
+    )
+    dtype = vae.vae_output_dtype() if hasattr(vae, "vae_output_dtype") else torch.float32
+    return latents.to(vae.output_device).to(dtype), lines
+
+
+def _driven(
+    done: str, work: Callable[..., Tensor], vae: Any, source: Tensor, settings: VaeSettings, has_ladder: bool
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the result of a method of the engine, and a report."""
     notes: list[str] = []
     if kind := quantised(vae):
         settings = for_quantised(settings, kind)
@@ -122,8 +156,8 @@ def decode(vae: Any, latents: Tensor, settings: VaeSettings, *, has_ladder: bool
     place.reset_peak()
     begin = time.perf_counter()
     with interruptible() as interrupt:
-        frames = VaeEngine(owner).decode(latents, progress=progress_bar(), cancel=interrupt)
-    return Decoded(pictures_of(vae, frames), (*_lines(owner, time.perf_counter() - begin), *notes))
+        result = work(VaeEngine(owner), source, progress=progress_bar(), cancel=interrupt)
+    return result, (*_lines(done, owner, time.perf_counter() - begin), *notes)
 
 
 def pictures_of(vae: Any, frames: Tensor) -> Tensor:
@@ -162,12 +196,12 @@ def for_quantised(settings: VaeSettings, kind: str) -> VaeSettings:
     )
 
 
-def _lines(owner: ComfyOwner, seconds: float) -> list[str]:
+def _lines(done: str, owner: ComfyOwner, seconds: float) -> list[str]:
     plan = owner.plan_in_force
     assert plan is not None
     name = str(owner.dtype).removeprefix("torch.")
-    lines = [plan.reason, f"Decoded in {duration(seconds)}, in {name}."]
-    if owner.device.peak_bytes():
+    lines = [f"{done} in {duration(seconds)}, in {name}.", plan.reason]
+    if owner.device.has_gpu and owner.device.peak_bytes():
         lines.append(f"The peak on the device was {gb_text(owner.device.peak_bytes())} GB.")
     if owner.shortages:
         proposal = plan.tiles.side or _QUANTISED_TILE_PX

@@ -6,6 +6,7 @@ A module of ComfyUI is imported when a node asks for it, so this package can be 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -96,7 +97,8 @@ def is_rocm() -> bool:
 def device_lines() -> tuple[str, str]:
     """Return two lines: the device with its software versions, and the use of its memory."""
     place = management().get_torch_device()
-    return machine_line(place), memory_line(free_bytes(place), total_bytes(place))
+    machine = " ".join(line for line in (machine_line(place), miopen_line()) if line)
+    return machine, memory_line(free_bytes(place), total_bytes(place))
 
 
 def machine_line(place: torch.device) -> str:
@@ -109,6 +111,20 @@ def machine_line(place: torch.device) -> str:
         if torch.version.hip is not None:
             stack = f"ROCm {torch.version.hip}, {properties.gcnArchName.split(':')[0]}"
     return f"Device: {name} ({stack}), torch {torch.__version__}."
+
+
+def miopen_line() -> str:
+    """Return a line about MIOpen on an AMD card, which ComfyUI switches off on most; "" for other devices."""
+    if not is_rocm():
+        return ""
+    if not torch.backends.cudnn.enabled:
+        return (
+            "MIOpen is off, which ComfyUI chooses on most AMD cards; newer versions leave it on with "
+            "COMFYUI_ENABLE_MIOPEN=1."
+        )
+    search = "searches for" if torch.backends.cudnn.benchmark else "does not search for"
+    mode = os.environ.get("MIOPEN_FIND_MODE", "not set")
+    return f"MIOpen is on, torch {search} kernels, and MIOPEN_FIND_MODE is {mode}."
 
 
 def memory_line(free: int, total: int) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.machine.packages import FRAMEPACK, missing_words, unfit, version_of
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
 from rocm_nodes.guide import explained
@@ -17,6 +20,9 @@ from rocm_nodes.host import comfy, free_bytes, machine_line, management, memory_
 from rocm_nodes.reports import reported
 
 _CATEGORY = "ROCm Ninodes/Loaders"
+_MOST_NAMES = 5
+# The words with which ComfyUI logs a key of the file, or a weight of the model, that it cannot use.
+_COMPLAINTS = ("lora key not loaded: ", "NOT LOADED ")
 _DTYPES = {"fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 
 
@@ -27,6 +33,8 @@ class ROCMOptimizedCheckpointLoader:
     FUNCTION = "load_checkpoint"
     CATEGORY = _CATEGORY
     DESCRIPTION = "Load a checkpoint as ComfyUI does, and report its content, its memory, and what failed."
+    SEARCH_ALIASES = ("load checkpoint", "load model", "ckpt", "longtake")
+    OUTPUT_TOOLTIPS = ("The diffusion model.", "The text encoder, if the file has one.", "The VAE.")
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -56,7 +64,7 @@ class ROCMOptimizedCheckpointLoader:
                 embedding_directory=paths.get_folder_paths("embeddings"),
             )[:3]
 
-        lines, result = _loaded(_usable(Path(path)), load)
+        lines, result = _loaded(usable(Path(path)), load)
         if len(result) > 1 and result[1] is None:
             lines.append("The checkpoint has no text encoder; load one with another node.")
         return reported("Checkpoint loader", lines, result)
@@ -69,12 +77,18 @@ class ROCMOptimizedUNetLoader:
     FUNCTION = "load_unet"
     CATEGORY = _CATEGORY
     DESCRIPTION = "Load a diffusion model as ComfyUI does, and report its content and its memory."
+    SEARCH_ALIASES = ("load diffusion model", "load unet", "load model", "longtake")
+    OUTPUT_TOOLTIPS = ("The diffusion model.",)
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        names = comfy("folder_paths").get_filename_list("diffusion_models")
         return {
-            "required": {"unet_name": (names, {"tooltip": "The diffusion model to load."})},
+            "required": {
+                "unet_name": (
+                    model_files("diffusion_models"),
+                    {"tooltip": "The diffusion model to load. Weights in a GGUF file stay quantised."},
+                )
+            },
             "optional": {
                 "weight_dtype": (
                     ["default", *_DTYPES],
@@ -89,26 +103,98 @@ class ROCMOptimizedUNetLoader:
 
     def load_unet(self, unet_name: str, weight_dtype: str = "default") -> dict[str, Any]:
         path = comfy("folder_paths").get_full_path_or_raise("diffusion_models", unet_name)
-        facts = _usable(Path(path))
+        facts = usable(Path(path))
         options: dict[str, Any] = {}
         notes: list[str] = []
+        is_gguf = facts.format == "gguf"
         if weight_dtype in _DTYPES:
-            if facts.quantised.startswith("scaled"):
-                notes.append(
-                    f"weight_dtype {weight_dtype} is not used: the file's fp8 weights have scales, which "
-                    "another type would lose."
-                )
+            if is_gguf or facts.quantised.startswith("scaled"):
+                reason = "stay as they are" if is_gguf else "have scales, which another type would lose"
+                notes.append(f"weight_dtype {weight_dtype} is not used: the file's weights {reason}.")
             else:
                 options["dtype"] = _DTYPES[weight_dtype]
 
         def load() -> tuple[Any, ...]:
+            if is_gguf:
+                check_packages("gguf", "diffusers")
+                from rocm_nodes.quantised import load_gguf
+
+                return (load_gguf(Path(path)),)
             return (comfy("comfy.sd").load_diffusion_model(path, model_options=options),)
 
         lines, result = _loaded(facts, load)
         return reported("Diffusion loader", [*notes, *lines], result)
 
 
-def _usable(path: Path) -> Inspection:
+class ROCMLoRALoader:
+    """A loader of LoRAs for a model and, if one is connected, its text encoder."""
+
+    RETURN_TYPES = ("MODEL", "CLIP")
+    FUNCTION = "load_lora"
+    CATEGORY = "ROCm Ninodes/Loaders"
+    DESCRIPTION = "Add a LoRA as ComfyUI does, and report how many of its keys fit the model."
+    SEARCH_ALIASES = ("load lora", "longtake")
+    OUTPUT_TOOLTIPS = ("The model with the LoRA.", "The text encoder with the LoRA, if one is connected.")
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        names = comfy("folder_paths").get_filename_list("loras")
+        strength = {"default": 1.0, "min": -10.0, "max": 10.0, "step": 0.01}
+        return {
+            "required": {
+                "model": ("MODEL", {"tooltip": "The model that the LoRA changes, which may be quantised."}),
+                "lora_name": (names, {"tooltip": "The file of the LoRA."}),
+                "strength_model": ("FLOAT", {**strength, "tooltip": "How much the model changes."}),
+                "strength_clip": ("FLOAT", {**strength, "tooltip": "How much the text encoder changes."}),
+            },
+            "optional": {"clip": ("CLIP", {"tooltip": "The text encoder that the LoRA changes, if any."})},
+        }
+
+    def load_lora(
+        self, model: Any, lora_name: str, strength_model: float, strength_clip: float, clip: Any = None
+    ) -> dict[str, Any]:
+        path = comfy("folder_paths").get_full_path_or_raise("loras", lora_name)
+        facts = usable(Path(path))
+        with explained(), _Complaints() as complaints:
+            weights = comfy("comfy.utils").load_torch_file(path, safe_load=True)
+            result = comfy("comfy.sd").load_lora_for_models(
+                model, clip, weights, strength_model, strength_clip
+            )
+        changed = count_text(_added(model.patches, result[0].patches), "weight")
+        line = f"{lora_name} changes {changed} of the model"
+        if clip is not None:
+            line += f" and {_added(clip.patcher.patches, result[1].patcher.patches)} of the text encoder"
+        return reported("LoRA", [f"{line}.", _unused(complaints.names, facts.tensors)], result)
+
+
+def model_files(kind: str) -> list[str]:
+    """Return the names of the files in ComfyUI's folders of a kind, with GGUF files, which it omits."""
+    paths = comfy("folder_paths")
+    found = (paths.recursive_search(one)[0] for one in paths.get_folder_paths(kind))
+    extra = [name for names in found for name in names if name.lower().endswith(".gguf")]
+    return sorted({*paths.get_filename_list(kind), *extra})
+
+
+class ROCmDiffusionLoader(ROCMOptimizedUNetLoader):
+    """The same loader under the id that later workflows of its authors have."""
+
+    DESCRIPTION = "ROCm UNet Loader under an older id. Use that node in new workflows."
+    DEPRECATED = True
+
+
+def check_packages(*names: str) -> None:
+    """Raise InputError if ComfyUI's Python lacks one of these packages, with the command that installs it."""
+    needed = {name: FRAMEPACK[name] for name in names}
+    versions = {name: version_of(name) for name in names}
+    if words := missing_words(versions, needed):
+        packages = " ".join(f'"{name}{needed[name]}"' for name in unfit(versions, needed))
+        raise InputError(
+            f"GGUF files cannot be read with ComfyUI's Python: {words}.",
+            f'Install what is missing: "{sys.executable}" -m pip install {packages}',
+        )
+
+
+def usable(path: Path) -> Inspection:
     """Return the facts about a file that can be loaded.
 
     Raises:
@@ -155,6 +241,8 @@ def _contents(facts: Inspection) -> str:
 
 
 def _quantised_lines(facts: Inspection) -> list[str]:
+    if facts.format == "gguf":
+        return [f"The weights stay quantised ({facts.quantised or 'no blocks'}), also under LoRAs."]
     if facts.quantised:
         return [
             f"The weights are quantised ({facts.quantised}) and keep their type. Cards before gfx12 and "
@@ -170,3 +258,39 @@ def _types_in_use(model: Any) -> list[str]:
     if kept is None:
         return []
     return [f"ComfyUI keeps the weights in {kept}" + (f" and computes in {cast}." if cast else ".")]
+
+
+class _Complaints(logging.Handler):
+    """A listener to ComfyUI's log within a context.
+
+    Attributes:
+        names: The keys that ComfyUI could not use.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.names: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        self.names += [text.removeprefix(words) for words in _COMPLAINTS if text.startswith(words)]
+
+    def __enter__(self) -> _Complaints:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+
+
+def _added(before: Mapping[str, list[Any]], after: Mapping[str, list[Any]]) -> int:
+    """Return how many weights have more patches than before."""
+    return sum(len(patches) > len(before.get(name, ())) for name, patches in after.items())
+
+
+def _unused(names: list[str], total: int) -> str:
+    if not names:
+        return f"All {total} keys of the file are used."
+    some = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+    kind = " The LoRA may be for another model." if len(names) * 2 > total else ""
+    return f"{len(names)} of {total} keys of the file fit nothing here: {some}.{kind}"

@@ -41,12 +41,17 @@ class ROCMMemoryOptimizer:
         "Give memory back: conservative only reports, balanced empties the allocator, and aggressive unloads "
         "all models first."
     )
+    SEARCH_ALIASES = ("free memory", "unload models", "clear vram", "longtake")
+    OUTPUT_TOOLTIPS = ("The use of the memory.", "What was done.", "What else could be done.", "The input.")
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "optimization_level": (list(_LEVELS), {"default": "balanced"}),
+                "optimization_level": (
+                    list(_LEVELS),
+                    {"default": "balanced", "tooltip": "How much is given back; see the description."},
+                ),
                 "enable_gc": ("BOOLEAN", {"default": True, "tooltip": "Run the garbage collector first."}),
                 "clear_cache": ("BOOLEAN", {"default": True, "tooltip": "Empty torch's allocator."}),
                 "cleanup_frequency": (

@@ -64,11 +64,15 @@ class ROCMVAEPerformanceMonitor:
     CATEGORY = "ROCm Ninodes/VAE"
     OUTPUT_NODE = True
     DESCRIPTION = "Measure decoding on this machine: each precision, in one piece and in tiles."
+    SEARCH_ALIASES = ("benchmark", "vae speed", "miopen", "longtake")
+    OUTPUT_TOOLTIPS = ("The device and its software.", "The figures.", "The settings that follow from them.")
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         side = {"default": 1024, "min": 256, "max": 4096, "step": 64}
-        return {"required": {"vae": ("VAE",), "test_resolution": ("INT", side)}}
+        words = "The side of the square to decode, in pixels."
+        vae = ("VAE", {"tooltip": "The VAE to measure. It is not changed."})
+        return {"required": {"vae": vae, "test_resolution": ("INT", {**side, "tooltip": words})}}
 
     @classmethod
     def IS_CHANGED(cls, **inputs: Any) -> float:
@@ -145,19 +149,23 @@ class ROCMSamplerPerformanceMonitor:
     CATEGORY = "ROCm Ninodes/Sampling"
     OUTPUT_NODE = True
     DESCRIPTION = "Measure the steps of a model. The workflow has to supply a conditioning."
+    SEARCH_ALIASES = ("benchmark", "sampler speed", "miopen", "longtake")
+    OUTPUT_TOOLTIPS = ROCMVAEPerformanceMonitor.OUTPUT_TOOLTIPS
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "model": ("MODEL",),
-                "test_steps": ("INT", {"default": 20, "min": 1, "max": 100}),
+                "model": ("MODEL", {"tooltip": "The diffusion model to measure. It is not changed."}),
+                "test_steps": (
+                    "INT", {"default": 20, "min": 1, "max": 100, "tooltip": "The number of steps to measure."}
+                ),
             },
             "optional": {
                 "positive": ("CONDITIONING", {"tooltip": "The conditioning to measure with."}),
                 "latent_image": ("LATENT", {"tooltip": "The size to measure, by default 64 x 64 latents."}),
             },
-        }
+        }  # fmt: skip
 
     @classmethod
     def IS_CHANGED(cls, **inputs: Any) -> float:
@@ -199,7 +207,7 @@ def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int
     later = Measured(seconds[1:] or seconds, place.peak_bytes() if place.has_gpu else 0)
     shape = "x".join(map(str, latent["samples"].shape))
     tips = (
-        f"{len(seconds)} evaluations at latents {shape}: median {later.median:.3g} s, spread "
+        f"{count_text(len(seconds), 'evaluation')} at latents {shape}: median {later.median:.3g} s, spread "
         f"{later.spread:.0%}. The first one, which includes the warm-up and is not counted, took "
         f"{seconds[0]:.3g} s."
     )

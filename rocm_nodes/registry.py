@@ -1,41 +1,107 @@
-"""The table of the nodes: the ids in workflows, the displayed titles, and the classes."""
+"""The table of the nodes: the ids in workflows, the displayed titles, the classes, and what they need.
+
+A node that cannot work here stays in its place, with the reason in its title, its description and its error,
+and all others work.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, ClassVar
 
-from rocm_nodes.benchmark import ROCMFluxBenchmark
+from diffusers_helper.errors import InputError, first_line
+from diffusers_helper.machine.packages import FRAMEPACK, missing_words, unfit, version_of
 from rocm_nodes.debugging import captured, debug_folder
-from rocm_nodes.decode_nodes import ROCMOptimizedVAEDecode, ROCMOptimizedVAEDecodeTiled
-from rocm_nodes.framepack import ROCMFramePackVideo
-from rocm_nodes.loaders import ROCMOptimizedCheckpointLoader, ROCMOptimizedUNetLoader
-from rocm_nodes.memory_node import ROCMMemoryOptimizer
-from rocm_nodes.monitors import ROCMSamplerPerformanceMonitor, ROCMVAEPerformanceMonitor
-from rocm_nodes.samplers import ROCMOptimizedKSampler, ROCMOptimizedKSamplerAdvanced
 
-_NODES: dict[str, tuple[str, type]] = {
-    "ROCMOptimizedCheckpointLoader": ("ROCm Checkpoint Loader", ROCMOptimizedCheckpointLoader),
-    "ROCMOptimizedUNetLoader": ("ROCm UNet Loader", ROCMOptimizedUNetLoader),
-    # Later workflows use this name for the same node.
-    "ROCmDiffusionLoader": ("ROCm Diffusion Loader", ROCMOptimizedUNetLoader),
-    "ROCMOptimizedKSampler": ("ROCm KSampler", ROCMOptimizedKSampler),
-    "ROCMOptimizedKSamplerAdvanced": ("ROCm KSampler (Advanced)", ROCMOptimizedKSamplerAdvanced),
-    "ROCMOptimizedVAEDecode": ("ROCm VAE Decode", ROCMOptimizedVAEDecode),
-    "ROCMOptimizedVAEDecodeTiled": ("ROCm VAE Decode (Tiled)", ROCMOptimizedVAEDecodeTiled),
-    "ROCMVAEPerformanceMonitor": ("ROCm VAE Performance Monitor", ROCMVAEPerformanceMonitor),
-    "ROCMSamplerPerformanceMonitor": ("ROCm Sampler Performance Monitor", ROCMSamplerPerformanceMonitor),
-    "ROCMFluxBenchmark": ("ROCm Flux Benchmark", ROCMFluxBenchmark),
-    "ROCMMemoryOptimizer": ("ROCm Memory Optimizer", ROCMMemoryOptimizer),
-    "ROCMFramePackVideo": ("ROCm FramePack Video", ROCMFramePackVideo),
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node, whose class has its id as its name.
+
+    Attributes:
+        module: The module with the class.
+        needs: The packages that it needs and ComfyUI may not have, with their versions.
+    """
+
+    title: str
+    module: str
+    needs: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+NODES: dict[str, _Node] = {
+    "ROCMOptimizedCheckpointLoader": _Node("ROCm Checkpoint Loader", "rocm_nodes.loaders"),
+    "ROCMOptimizedUNetLoader": _Node("ROCm UNet Loader", "rocm_nodes.loaders"),
+    # Some workflows use this name for the same node.
+    "ROCmDiffusionLoader": _Node("ROCm Diffusion Loader", "rocm_nodes.loaders"),
+    "ROCMOptimizedKSampler": _Node("ROCm KSampler", "rocm_nodes.samplers"),
+    "ROCMOptimizedKSamplerAdvanced": _Node("ROCm KSampler (Advanced)", "rocm_nodes.samplers"),
+    "ROCMLoRALoader": _Node("ROCm LoRA Loader", "rocm_nodes.loaders"),
+    "ROCMSamplerCustomAdvanced": _Node("ROCm SamplerCustomAdvanced", "rocm_nodes.samplers"),
+    "ROCMOptimizedVAEEncode": _Node("ROCm VAE Encode", "rocm_nodes.encode_nodes"),
+    "ROCMOptimizedVAEEncodeTiled": _Node("ROCm VAE Encode (Tiled)", "rocm_nodes.encode_nodes"),
+    "ROCMOptimizedVAEDecode": _Node("ROCm VAE Decode", "rocm_nodes.decode_nodes"),
+    "ROCMOptimizedVAEDecodeTiled": _Node("ROCm VAE Decode (Tiled)", "rocm_nodes.decode_nodes"),
+    "ROCMVAEPerformanceMonitor": _Node("ROCm VAE Performance Monitor", "rocm_nodes.monitors"),
+    "ROCMSamplerPerformanceMonitor": _Node("ROCm Sampler Performance Monitor", "rocm_nodes.monitors"),
+    "ROCMFluxBenchmark": _Node("ROCm Flux Benchmark", "rocm_nodes.benchmark"),
+    "ROCMMemoryOptimizer": _Node("ROCm Memory Optimizer", "rocm_nodes.memory_node"),
+    "ROCMFramePackVideo": _Node("ROCm FramePack Video", "rocm_nodes.framepack.node", FRAMEPACK),
+    "ROCMFramePackLoader": _Node("ROCm FramePack Model", "rocm_nodes.framepack.parts", FRAMEPACK),
+    "ROCMFramePackConditions": _Node("ROCm FramePack Conditions", "rocm_nodes.framepack.parts", FRAMEPACK),
+    "ROCMFramePackSampler": _Node("ROCm FramePack Sampler", "rocm_nodes.framepack.parts", FRAMEPACK),
+    "ROCMFramePackDecode": _Node("ROCm FramePack Decode", "rocm_nodes.framepack.parts", FRAMEPACK),
 }
 
 
-def node_classes() -> dict[str, Any]:
-    """Return the classes by id. If captures are switched on, they are subclasses that write captures."""
-    folder = debug_folder()
-    return {name: captured(name, kind) if folder else kind for name, (_, kind) in _NODES.items()}
+class _Absent:
+    """A node whose module cannot be imported."""
+
+    RETURN_TYPES: ClassVar[tuple[str, ...]] = ()
+    FUNCTION, CATEGORY, OUTPUT_NODE, DESCRIPTION = "run", "ROCm Ninodes", True, ""
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {}}
 
 
-def node_names() -> dict[str, str]:
-    """Return the titles by id."""
-    return {name: title for name, (title, _) in _NODES.items()}
+def node_tables() -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the classes and the titles by id. If captures are switched on, the classes write them."""
+    classes, titles = dict[str, Any](), dict[str, str]()
+    versions = {name: version_of(name) for node in NODES.values() for name in node.needs}
+    for name, node in NODES.items():
+        kind, titles[name] = _Absent, node.title
+        reason, remedy = "", "Install the packages of ComfyUI again."
+        try:
+            kind = getattr(import_module(node.module), name)
+        except ImportError as error:
+            reason = f"This node cannot be imported ({first_line(error)})."
+        if words := missing_words(versions, node.needs):
+            wrong = unfit(versions, node.needs)
+            titles[name] += f" (needs {', '.join(wrong)})"
+            reason = f"This node cannot run with ComfyUI's Python: {words}."
+            remedy = f"Install what is missing: {install_command(wrong, node.needs)}"
+        if reason:
+            classes[name] = _refusing(kind, name, reason, remedy)
+        else:
+            classes[name] = captured(name, kind) if debug_folder() else kind
+    return classes, titles
+
+
+def install_command(names: list[str], needed: Mapping[str, str]) -> str:
+    """Return the command that installs packages into the Python that runs this."""
+    packages = " ".join(f'"{name}{needed[name]}"' for name in names)  # every shell knows these quotes
+    return f'"{sys.executable}" -m pip install {packages}'
+
+
+def _refusing(kind: type, name: str, reason: str, remedy: str) -> type:
+    """Return a node with the same inputs and outputs, so that workflows load, which fails with the reason."""
+    plain: Any = kind
+
+    def refuse(self: Any, **inputs: Any) -> Any:
+        raise InputError(reason, remedy)
+
+    description = f"{reason} {remedy} {plain.DESCRIPTION}".strip()
+    return type(name, (kind,), {plain.FUNCTION: refuse, "DESCRIPTION": description, "__doc__": kind.__doc__})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import torch
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.device import Device
-from diffusers_helper.units import duration, gb_text
+from diffusers_helper.units import count_text, duration, gb_text
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, device
 from rocm_nodes.reports import reported
@@ -20,6 +21,12 @@ _CATEGORY = "ROCm Ninodes/Sampling"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _MOST_SEED = 0xFFFFFFFFFFFFFFFF
 _KEY = "rocm_nodes"
+# What workflows of the first version of these nodes have at the places of both switches is on by default.
+_FIRST_VERSION = (
+    "optimize_for_video and compatibility_mode are both on, as in a workflow of the first version, whose "
+    "use_rocm_optimizations and memory_optimization were at their places. So previews are shown; switch "
+    "compatibility_mode off to leave them out."
+)
 # The place of the callback among the arguments of a wrapper around ComfyUI's sampling.
 _CALLBACK = 5
 
@@ -69,10 +76,23 @@ def _mark() -> Any:
 def timed(model: Any, precision: str = "auto") -> tuple[Any, StepTimes]:
     """Return a clone of a model that computes in a precision, and the times of its evaluations."""
     clone, times = model.clone(), StepTimes()
-    if precision in _DTYPES:
+    if precision in _DTYPES and _DTYPES[precision] != _compute_dtype(model):
         clone.set_model_compute_dtype(_DTYPES[precision])
     clone.add_wrapper_with_key(_wrappers().CALC_COND_BATCH, _KEY, times)
     return clone, times
+
+
+def _compute_dtype(model: Any) -> torch.dtype:
+    """Return the type in which a model computes, which ComfyUI or a node before has chosen."""
+    return model.get_model_object("manual_cast_dtype") or model.model_dtype()
+
+
+def precision_line(model: Any, precision: str) -> str:
+    """Return a sentence on the type in which a model computes, and on who has chosen it."""
+    own = str(_compute_dtype(model)).removeprefix("torch.")
+    if precision in _DTYPES and _DTYPES[precision] != _compute_dtype(model):
+        return f"The model computed in {precision} instead of {own}, so the bits differ from stock."
+    return f"The model computed in {own}, as ComfyUI chose."
 
 
 def _wrappers() -> Any:
@@ -86,10 +106,10 @@ def lines_of(times: StepTimes, seconds: float, place: Device) -> list[str]:
     lines = [f"Sampled in {duration(seconds)}."]
     if steps:
         lines.append(
-            f"{len(steps)} evaluations of the model: median {statistics.median(steps):.3g} s each; "
-            f"the first took {steps[0]:.3g} s."
+            f"{count_text(len(steps), 'evaluation')} of the model: median {statistics.median(steps):.3g} s "
+            f"each; the first took {steps[0]:.3g} s."
         )
-    if place.has_gpu:
+    if place.has_gpu and place.peak_bytes():
         lines.append(f"The peak on the device was {gb_text(place.peak_bytes())} GB.")
     return lines
 
@@ -98,23 +118,37 @@ def _seed(name: str) -> dict[str, Any]:
     return {
         name: (
             "INT",
-            {"default": 0, "min": 0, "max": _MOST_SEED, "control_after_generate": True},
+            {
+                "default": 0, "min": 0, "max": _MOST_SEED, "control_after_generate": True,
+                "tooltip": "The start of the random noise; the same seed gives the same noise.",
+            },
         )
-    }
+    }  # fmt: skip
 
 
 def _common() -> dict[str, Any]:
     """Return the inputs from `steps` to `latent_image`, which both samplers have."""
     kinds = comfy("comfy.samplers").KSampler
     return {
-        "steps": ("INT", {"default": 20, "min": 1, "max": 10000}),
-        "cfg": ("FLOAT", {"default": 8.0, "min": 0.0, "max": 100.0, "step": 0.1, "round": 0.01}),
-        "sampler_name": (kinds.SAMPLERS,),
-        "scheduler": (kinds.SCHEDULERS,),
-        "positive": ("CONDITIONING",),
-        "negative": ("CONDITIONING",),
-        "latent_image": ("LATENT",),
-    }
+        "steps": (
+            "INT", {"default": 20, "min": 1, "max": 10000, "tooltip": "The number of steps to denoise in."}
+        ),
+        "cfg": (
+            "FLOAT",
+            {
+                "default": 8.0, "min": 0.0, "max": 100.0, "step": 0.1, "round": 0.01,
+                "tooltip": "How strictly the conditioning is followed; 1 leaves the negative one out.",
+            },
+        ),
+        "sampler_name": (kinds.SAMPLERS, {"tooltip": "The method that takes the steps."}),
+        "scheduler": (kinds.SCHEDULERS, {"tooltip": "How the noise is spread over the steps."}),
+        "positive": ("CONDITIONING", {"tooltip": "What the result should have."}),
+        "negative": ("CONDITIONING", {"tooltip": "What the result should not have."}),
+        "latent_image": ("LATENT", {"tooltip": "The latents to denoise."}),
+    }  # fmt: skip
+
+
+_MODEL = ("MODEL", {"tooltip": "The diffusion model. It is not changed."})
 
 
 def _optional() -> dict[str, Any]:
@@ -136,32 +170,48 @@ def _optional() -> dict[str, Any]:
         ),
         "compatibility_mode": (
             "BOOLEAN",
-            {"default": False, "tooltip": "This has no effect: ComfyUI's own sampler is always used."},
+            {
+                "default": False,
+                "tooltip": "This has no effect: ComfyUI's own sampler is always used.",
+                "advanced": True,
+            },
         ),
     }
 
 
 def sampled(
-    model: Any, latent: dict[str, Any], options: dict[str, Any], *, precision: str, has_previews: bool
+    model: Any,
+    latent: dict[str, Any],
+    options: dict[str, Any],
+    *,
+    precision: str,
+    switches: tuple[bool, bool],
 ) -> dict[str, Any]:
     """Sample with ComfyUI, and return the node's result with its report.
 
     Args:
         options: The arguments of `nodes.common_ksampler` from `seed` on, by name.
+        switches: The values of `optimize_for_video` and `compatibility_mode`.
     """
     clone, times = timed(model, precision)
+    if switches == (True, False):
+        clone.add_wrapper_with_key(_wrappers().OUTER_SAMPLE, _KEY, _without_previews)
+    lines, (result,) = measured(
+        times, lambda: comfy("nodes").common_ksampler(clone, latent=latent, **options)
+    )
+    notes = [_FIRST_VERSION] if all(switches) else []
+    return reported("Sampler", [*lines, precision_line(model, precision), *notes], (result,))
+
+
+def measured(times: StepTimes, sample: Callable[[], tuple[Any, ...]]) -> tuple[list[str], tuple[Any, ...]]:
+    """Sample, and return sentences on the measurements, and the result."""
     place = device()
     if place.has_gpu:
         place.reset_peak()
-    if not has_previews:
-        clone.add_wrapper_with_key(_wrappers().OUTER_SAMPLE, _KEY, _without_previews)
     begin = time.perf_counter()
     with explained():
-        (result,) = comfy("nodes").common_ksampler(clone, latent=latent, **options)
-    lines = lines_of(times, time.perf_counter() - begin, place)
-    if precision in _DTYPES:
-        lines.append(f"The model computed in {precision}, so the bits differ from those of the stock node.")
-    return reported("Sampler", lines, (result,))
+        result = sample()
+    return lines_of(times, time.perf_counter() - begin, place), result
 
 
 def _without_previews(executor: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -181,12 +231,15 @@ class ROCMOptimizedKSampler:
     FUNCTION = "sample"
     CATEGORY = _CATEGORY
     DESCRIPTION = "Sample as ComfyUI's KSampler does, bit for bit, and report the time of each step."
+    SEARCH_ALIASES = ("sampler", "denoise", "generate", "longtake")
+    OUTPUT_TOOLTIPS = ("The denoised latents.",)
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        strength = ("FLOAT", {"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.01})
+        words = "The share of noise that is added and removed; below 1, the latents' content partly stays."
+        strength = ("FLOAT", {"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.01, "tooltip": words})
         return {
-            "required": {"model": ("MODEL",), **_seed("seed"), **_common(), "denoise": strength},
+            "required": {"model": _MODEL, **_seed("seed"), **_common(), "denoise": strength},
             "optional": _optional(),
         }
 
@@ -201,9 +254,8 @@ class ROCMOptimizedKSampler:
         **options: Any,
     ) -> dict[str, Any]:
         options |= {"seed": seed}
-        return sampled(
-            model, latent_image, options, precision=precision_mode, has_previews=not optimize_for_video
-        )
+        switches = optimize_for_video, compatibility_mode
+        return sampled(model, latent_image, options, precision=precision_mode, switches=switches)
 
 
 class ROCMOptimizedKSamplerAdvanced:
@@ -215,21 +267,31 @@ class ROCMOptimizedKSamplerAdvanced:
     DESCRIPTION = (
         "Sample as ComfyUI's KSampler (Advanced) does, bit for bit, and report the time of each step."
     )
+    SEARCH_ALIASES = ("sampler", "denoise", "advanced sampler", "longtake")
+    OUTPUT_TOOLTIPS = ("The denoised latents.",)
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "model": ("MODEL",),
-                "add_noise": (["enable", "disable"],),
+                "model": _MODEL,
+                "add_noise": (["enable", "disable"], {"tooltip": "Whether noise is added first."}),
                 **_seed("noise_seed"),
                 **_common(),
-                "start_at_step": ("INT", {"default": 0, "min": 0, "max": 10000}),
-                "end_at_step": ("INT", {"default": 10000, "min": 0, "max": 10000}),
-                "return_with_leftover_noise": (["disable", "enable"],),
+                "start_at_step": (
+                    "INT", {"default": 0, "min": 0, "max": 10000, "tooltip": "The first step to take."}
+                ),
+                "end_at_step": (
+                    "INT",
+                    {"default": 10000, "min": 0, "max": 10000, "tooltip": "The step before which to stop."},
+                ),
+                "return_with_leftover_noise": (
+                    ["disable", "enable"],
+                    {"tooltip": "Whether the noise that is left at the end stays for another sampler."},
+                ),
             },
             "optional": _optional(),
-        }
+        }  # fmt: skip
 
     def sample(
         self,
@@ -252,6 +314,71 @@ class ROCMOptimizedKSamplerAdvanced:
             "last_step": end_at_step,
             "force_full_denoise": return_with_leftover_noise == "disable",
         }
-        return sampled(
-            model, latent_image, options, precision=precision_mode, has_previews=not optimize_for_video
-        )
+        switches = optimize_for_video, compatibility_mode
+        return sampled(model, latent_image, options, precision=precision_mode, switches=switches)
+
+
+class ROCMSamplerCustomAdvanced:
+    """A sampler with the inputs of ComfyUI's SamplerCustomAdvanced, and a report of its times."""
+
+    RETURN_TYPES = ("LATENT", "LATENT")
+    RETURN_NAMES = ("output", "denoised_output")
+    FUNCTION = "sample"
+    CATEGORY = _CATEGORY
+    DESCRIPTION = (
+        "Sample as ComfyUI's SamplerCustomAdvanced does, bit for bit, and report the time of each step."
+    )
+    SEARCH_ALIASES = ("sample", "guider", "longtake")
+    OUTPUT_TOOLTIPS = ("The latents after the last step.", "The latents that the model predicted last.")
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            "required": {
+                "noise": ("NOISE", {"tooltip": "The noise to begin with."}),
+                "guider": ("GUIDER", {"tooltip": "The model with its conditionings."}),
+                "sampler": ("SAMPLER", {"tooltip": "The method of sampling."}),
+                "sigmas": ("SIGMAS", {"tooltip": "The noise levels, in descending order."}),
+                "latent_image": ("LATENT", {"tooltip": "The latents to begin with, or empty ones."}),
+            },
+            "optional": {
+                # Workflows of rocm-ninodes have these values in this order.
+                "compatibility_mode": _optional()["compatibility_mode"],
+                "flash_attention": (
+                    ["auto", "disable_flash", "force_flash"],
+                    {
+                        "default": "auto",
+                        "tooltip": "This has no effect: ComfyUI chooses its attention when it starts.",
+                        "advanced": True,
+                    },
+                ),
+                "precision_mode": _optional()["precision_mode"],
+            },
+        }
+
+    def sample(
+        self,
+        noise: Any,
+        guider: Any,
+        sampler: Any,
+        sigmas: Any,
+        latent_image: dict[str, Any],
+        compatibility_mode: bool = False,
+        flash_attention: str = "auto",
+        precision_mode: str = "auto",
+    ) -> dict[str, Any]:
+        model, guide = guider.model_patcher, copy.copy(guider)
+        guide.model_patcher, times = timed(model, precision_mode)
+        node = comfy("comfy_extras.nodes_custom_sampler").SamplerCustomAdvanced
+        # Newer versions have a class method in place of the method, whose result is an object.
+        work = getattr(node, "execute", None) or node().sample
+
+        def sample() -> tuple[Any, ...]:
+            found = work(noise, guide, sampler, sigmas, latent_image)
+            return tuple(getattr(found, "result", found))
+
+        lines, result = measured(times, sample)
+        lines.append(precision_line(model, precision_mode))
+        if flash_attention != "auto":
+            lines.append("flash_attention has no effect: ComfyUI chooses its attention when it starts.")
+        return reported("Custom sampler", lines, result)

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from diffusers_helper.errors import InputError
 from diffusers_helper.output.capture import Missing, Recorder, difference, read_capture
 from rocm_nodes.__main__ import main
-from rocm_nodes.registry import node_classes
+from rocm_nodes.registry import node_tables
 from rocm_nodes.samplers import ROCMOptimizedKSampler
 from tests.support.comfy_double import Comfy, ModelPatcher
 from tests.support.node_runs import noise
@@ -24,7 +24,7 @@ def sample(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run a sampler with captures switched on, and return the JSON file."""
     monkeypatch.setenv("ROCM_NINODES_DEBUG", "1")
     monkeypatch.setenv("ROCM_NINODES_DEBUG_DIR", str(folder))
-    kind = node_classes()["ROCMOptimizedKSampler"]
+    kind = node_tables()[0]["ROCMOptimizedKSampler"]
     inputs: dict[str, Any] = {
         "model": ModelPatcher(), "seed": 7, "steps": 2, "cfg": 1.0, "sampler_name": "euler", "denoise": 1.0,
         "scheduler": "simple", "positive": [[noise(1, 4), {"pooled_output": noise(2)}]], "negative": [],
@@ -38,7 +38,7 @@ def sample(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_off_the_classes_are_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROCM_NINODES_DEBUG", raising=False)
-    assert node_classes()["ROCMOptimizedKSampler"] is ROCMOptimizedKSampler
+    assert node_tables()[0]["ROCMOptimizedKSampler"] is ROCMOptimizedKSampler
 
 
 def test_a_capture_holds_inputs_outputs_time_and_memory(
@@ -78,7 +78,7 @@ def test_a_failure_is_captured_and_can_be_run_again(
 ) -> None:
     monkeypatch.setenv("ROCM_NINODES_DEBUG", "1")
     monkeypatch.setenv("ROCM_NINODES_DEBUG_DIR", str(tmp_path / "captures"))
-    kind = node_classes()["ROCMOptimizedCheckpointLoader"]
+    kind = node_tables()[0]["ROCMOptimizedCheckpointLoader"]
     with pytest.raises(FileNotFoundError):
         kind().load_checkpoint(ckpt_name="absent.safetensors")
     (file,) = (tmp_path / "captures" / "ROCMOptimizedCheckpointLoader").glob("*.json")

@@ -60,3 +60,9 @@ def test_a_workflow_is_queued_from_the_page_and_its_report_is_shown(page: Page, 
     wait_until(lambda: any(run["status"]["completed"] for run in server.get("/history").values()))
     page.get_by_text("37 frames in").first.wait_for()
     page.screenshot(path=server.base / "page.png")
+    page.evaluate(
+        "app.graph.nodes.flatMap(node => node.widgets ?? []).find(one => one.name === 'report').callback()"
+    )
+    assert "/framepack/" in page.locator(".longtake-report").inner_text()  # what is cut off below the node
+    prompt = page.evaluate("async () => (await app.graphToPrompt()).output")
+    assert not any("report" in entry["inputs"] for entry in prompt.values())

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.planning.vae import VaeSettings
+from rocm_nodes.decode_nodes import ROCMOptimizedVAEDecode, chosen_precision
 from rocm_nodes.decoding import for_quantised
 from tests.support.comfy_double import VAE, Comfy, Interrupted, PictureVae, WanVAE
 from tests.support.node_runs import SHORT, noise, run
@@ -199,13 +200,67 @@ def test_settings_with_nothing_to_do_are_taken_and_told() -> None:
     assert "has no effect" not in text
 
 
-def test_on_an_amd_card_auto_is_the_preferred_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("own", "changes", "expected", "why"),
+    [
+        ("float16", {}, "float32", "ComfyUI would take float16, which overflows in some VAEs"),
+        ("float16", {"rocm_preferred": "bf16"}, "bfloat16", "ComfyUI would take float16"),
+        ("float32", {"rocm_preferred": "bf16"}, "float32", "float32 is ComfyUI's choice"),
+        ("bfloat16", {}, "bfloat16", "bfloat16 is ComfyUI's choice"),
+        ("bfloat16", {"precision_mode": "fp32"}, "float32", ""),
+    ],
+)
+def test_on_an_amd_card_auto_is_comfyuis_choice_except_for_fp16(
+    own: str, changes: dict[str, str], expected: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rocm_nodes.decode_nodes.is_rocm", lambda: True)
     vae = VAE(PictureVae())
-    _, text = decode(vae, noise(1, 16, 4, 4), rocm_preferred="bf16")
-    assert "in bfloat16" in text
-    _, text = decode(vae, noise(1, 16, 4, 4), rocm_preferred="bf16", use_rocm_optimizations=False)
-    assert "in float32" in text
+    vae.vae_dtype = getattr(torch, own)
+    vae.first_stage_model.to(vae.vae_dtype)
+    latents = noise(1, 16, 4, 4)
+    found, text = decode(vae, latents, **changes)
+    assert f"in {expected}." in text
+    assert why in text
+    if own == expected:
+        assert torch.equal(found, vae.decode(latents))
+
+
+def test_off_an_amd_card_and_without_the_switch_fp16_stays() -> None:
+    vae = VAE(PictureVae())
+    vae.vae_dtype = torch.float16
+    assert chosen_precision(vae, "auto", "auto") == ("auto", "The precision float16 is ComfyUI's choice.")
+    assert chosen_precision(vae, "auto", "fp16")[0] == "auto"
+
+
+def test_each_latent_frame_of_a_picture_vae_is_a_picture_and_it_says_so() -> None:
+    vae, latents = VAE(PictureVae()), noise(1, 16, 3, 4, 4)
+    found, text = decode(vae, latents)
+    assert torch.equal(found[:1], vae.decode(latents[:, :, 0]))
+    assert found.shape == (3, 32, 32, 3)
+    assert "Each of the 3 latent frames is decoded as a picture" in text
+    assert "latent frames" not in decode(vae, latents[:, :, :1])[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({"video_chunk_size": 0}, "video_chunk_size is 0"), ({"chunk_size": 2}, "newer rocm-ninodes")],
+)
+def test_values_of_another_nodes_inputs_are_refused_in_words(given: dict[str, Any], words: str) -> None:
+    check = ROCMOptimizedVAEDecode.VALIDATE_INPUTS
+    assert words in str(check(**given))
+    assert check(video_chunk_size=32, chunk_size="8") is True
+    assert check() is True
+
+
+def test_a_failure_of_miopen_outside_a_convolution_gets_the_guide() -> None:
+    vae = VAE(PictureVae())
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("miopenStatusInternalError")
+
+    vae.first_stage_model.decoder.conv_norm_out.register_forward_pre_hook(fail)
+    with pytest.raises(LongtakeError, match="Remove what MIOpen has learned"):
+        decode(vae, noise(1, 16, 4, 4))
 
 
 def test_tiles_are_labelled_and_have_no_seam() -> None:

@@ -24,7 +24,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     folder = tmp_path_factory.mktemp("model")
     write_tiny_model(folder)
     info = find_model(str(folder), allow_folder=True)
-    monkeypatch.setattr("rocm_nodes.framepack.find_model", lambda name: info)
+    for module in ("framepack.node", "framepack.parts"):
+        monkeypatch.setattr(f"rocm_nodes.{module}.find_model", lambda name: info)
     return info
 
 
@@ -55,7 +56,7 @@ def test_a_picture_becomes_frames_and_a_file(
     tiny: ModelInfo, comfy: Comfy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *_: pytest.fail("a limit"))
-    (frames, video), text = run(
+    (frames, video, played), text = run(
         "ROCMFramePackVideo", image=picture(), prompt="the red ball moves right", model="tiny",
         seconds=1.0, seed=1, steps=2, vae_tile="auto",
     )  # fmt: skip
@@ -63,6 +64,7 @@ def test_a_picture_becomes_frames_and_a_file(
     assert 0 <= frames.min() < frames.max() <= 1
     assert (frames[0] - picture()[0]).abs().mean() < 0.5
     assert Path(video).is_file()
+    assert played.file == video
     assert Path(video).is_relative_to(comfy.root / "output" / "framepack")
     assert "37 frames in" in text
     assert comfy.shown == [(1, 2), (2, 2)]
@@ -75,7 +77,7 @@ def test_a_lora_is_a_file_in_comfyuis_folder(tiny: ModelInfo, comfy: Comfy, tmp_
     write_lora(tmp_path / "other.safetensors", tiny_transformer())
     settings = {"prompt": "ball", "model": "tiny", "seconds": 1.0, "seed": 1, "steps": 1}
     plain = run("ROCMFramePackVideo", image=picture(), **settings)[0][0]
-    (frames, _), text = run("ROCMFramePackVideo", image=picture(), lora="style.safetensors:2", **settings)
+    (frames, *_), text = run("ROCMFramePackVideo", image=picture(), lora="style.safetensors:2", **settings)
     assert "LoRA style.safetensors, weight 2: " in text
     assert not torch.equal(frames, plain)
     with pytest.raises(FileNotFoundError):
@@ -87,7 +89,7 @@ def test_a_picture_of_one_channel_is_grey(
 ) -> None:
     saved: list[Image.Image] = []
     monkeypatch.setattr(Image.Image, "save", lambda self, path: saved.append(self))
-    monkeypatch.setattr("rocm_nodes.framepack.load_models", lambda *_, **__: pytest.fail("the end"))
+    monkeypatch.setattr("diffusers_helper.pipeline.generate", lambda *_, **__: pytest.fail("the end"))
     with pytest.raises(pytest.fail.Exception, match="the end"):
         run("ROCMFramePackVideo", image=picture()[..., :1], prompt="ball", model="tiny", seconds=1.0)
     assert (saved[0].mode, saved[0].size) == ("RGB", (64, 64))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from rocm_nodes import NODE_CLASS_MAPPINGS
 from tests.support.comfy_double import Comfy, ModelPatcher
 from tests.support.node_runs import run
 
@@ -36,7 +39,7 @@ def test_a_sample_has_the_bits_of_the_stock_node(is_for_video: bool, comfy: Comf
     assert torch.equal(found["samples"], expected)
     assert found["extra"] == 1
     assert "3 evaluations of the model" in text
-    assert comfy.texts == [("7", text)]  # shown below the node that runs
+    assert comfy.texts == [("7", text.splitlines()[0])]  # shown below the node that runs
     assert model.wrappers == []  # the model itself is not changed
     assert comfy.shown == ([(1, 3), (2, 3), (3, 3)] if is_for_video else [])
     assert comfy.previews == ([] if is_for_video else [0, 1, 2])
@@ -47,7 +50,66 @@ def test_the_precision_is_set_on_a_clone(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ModelPatcher, "set_model_compute_dtype", lambda self, dtype: seen.append(dtype))
     _, text = run("ROCMOptimizedKSampler", **sampler_inputs(model), precision_mode="bf16")
     assert seen == [torch.bfloat16]
-    assert "the bits differ from those of the stock node" in text
+    assert "computed in bf16 instead of float32, so the bits differ from stock" in text
+
+
+def test_the_precision_that_the_model_has_anyway_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelPatcher, "set_model_compute_dtype", lambda *_: pytest.fail("a change"))
+    for precision in ("fp32", "auto"):
+        _, text = run("ROCMOptimizedKSampler", **sampler_inputs(ModelPatcher()), precision_mode=precision)
+        assert "The model computed in float32, as ComfyUI chose." in text
+
+
+def test_one_evaluation_is_not_several() -> None:
+    _, text = run("ROCMOptimizedKSampler", **sampler_inputs(ModelPatcher(), steps=1))
+    assert "1 evaluation of the model" in text
+    assert "peak" not in text  # there is no GPU
+
+
+def test_a_workflow_of_the_first_version_keeps_its_previews(comfy: Comfy) -> None:
+    """Check values by their places: use_rocm_optimizations, precision_mode and memory_optimization."""
+    names = list(NODE_CLASS_MAPPINGS["ROCMOptimizedKSampler"].INPUT_TYPES()["optional"])
+    values = dict(zip(names, (True, "auto", True), strict=True))
+    _, text = run("ROCMOptimizedKSampler", **sampler_inputs(ModelPatcher()), **values)
+    assert comfy.previews == [0, 1, 2]
+    assert "as in a workflow of the first version" in text
+
+
+class Noise:
+    seed = 3
+
+    def generate_noise(self, latent: dict[str, Tensor]) -> Tensor:
+        return torch.randn(latent["samples"].shape, generator=torch.Generator().manual_seed(self.seed))
+
+
+def custom(noise: Any, guider: Any, sampler: Any, sigmas: Tensor, latent_image: Any) -> tuple[Any, ...]:
+    """Do what ComfyUI's SamplerCustomAdvanced does, with a step for each noise level."""
+    x = noise.generate_noise(latent_image)
+    for _ in range(len(sigmas) - 1):
+        x = guider.model_patcher.evaluate(x)
+    return {**latent_image, "samples": x}, {**latent_image, "samples": x * 2}
+
+
+@pytest.mark.parametrize("is_newer", [False, True])
+def test_the_custom_sampler_is_comfyuis_own_with_a_report(
+    is_newer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("comfy_extras.nodes_custom_sampler")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    older = type("SamplerCustomAdvanced", (), {"sample": staticmethod(custom)})
+    newer = SimpleNamespace(execute=lambda *given: SimpleNamespace(result=custom(*given)))
+    vars(module)["SamplerCustomAdvanced"] = newer if is_newer else older
+    model, latent = ModelPatcher(), {"samples": torch.zeros(1, 16, 4, 4)}
+    given = {"noise": Noise(), "sampler": "euler", "sigmas": torch.ones(4), "latent_image": latent}
+    guider = SimpleNamespace(model_patcher=model)
+    expected = custom(guider=guider, **given)
+    found, text = run("ROCMSamplerCustomAdvanced", guider=guider, **given, flash_attention="disable_flash")
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours["samples"], theirs["samples"])
+    assert "3 evaluations of the model" in text
+    assert "flash_attention has no effect" in text
+    assert guider.model_patcher is model
+    assert model.wrappers == []
 
 
 def test_the_advanced_sampler_passes_all_its_inputs_on() -> None:

@@ -11,7 +11,9 @@ from tests.support.node_runs import KNOWN, unlike
 
 
 def test_every_public_id_is_there() -> None:
-    assert set(KNOWN) | {"ROCMFramePackVideo"} == set(NODE_CLASS_MAPPINGS)
+    ours = {"ROCMOptimizedVAEEncode", "ROCMOptimizedVAEEncodeTiled"}
+    ours |= {f"ROCMFramePack{part}" for part in ("Video", "Loader", "Conditions", "Sampler", "Decode")}
+    assert set(KNOWN) | ours == set(NODE_CLASS_MAPPINGS)
     assert set(NODE_DISPLAY_NAME_MAPPINGS) == set(NODE_CLASS_MAPPINGS)
     for kind in NODE_CLASS_MAPPINGS.values():
         assert kind.CATEGORY.startswith("ROCm Ninodes/")

@@ -1,0 +1,240 @@
+"""The video node, which makes frames and an MP4 from a picture and a sentence with `generate`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Event, JobStarted, StepDone, Warned
+from diffusers_helper.lora_choice import choices_of, text_of
+from diffusers_helper.machine.local import Local
+from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+from diffusers_helper.models.downloads import NotHere, absence_of
+from diffusers_helper.models.registry import ModelInfo, find_model, model_names
+from diffusers_helper.planning.variables import conv_rung
+from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest, SettingInfo
+from diffusers_helper.units import count_text
+from rocm_nodes.guide import explained
+from rocm_nodes.host import comfy, interruptible, management
+from rocm_nodes.reports import reported
+
+VIDEO_TYPES, VIDEO_NAMES = ("IMAGE", "STRING", "VIDEO"), ("frames", "video_path", "video")
+VIDEO_TIPS = ("The frames of the video.", "The path of the MP4.", "The MP4 for ComfyUI's nodes of video.")
+_AUTO = "auto"
+_PREVIEW_SIDE = 512
+
+
+# A workflow saved by ComfyUI's page has the values in the order of the inputs, so what is added comes last.
+_ADDED = ("lora", "weight_dtype")
+
+
+class ROCMFramePackVideo:
+    """A node that makes a video with FramePack. Its inputs are the settings of Longtake."""
+
+    RETURN_TYPES = VIDEO_TYPES
+    RETURN_NAMES = VIDEO_NAMES
+    FUNCTION = "make"
+    CATEGORY = "ROCm Ninodes/Video"
+    OUTPUT_NODE = True
+    DESCRIPTION = "Make a video that starts with a picture and does what a sentence says."
+    SEARCH_ALIASES = ("image to video", "i2v", "framepack", "longtake")
+    OUTPUT_TOOLTIPS = VIDEO_TIPS
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        words = SETTINGS["prompt"].help.replace("`", "")
+        given = {
+            "image": setting_input(SETTINGS["image"]),
+            "prompt": ("STRING", {"default": "", "multiline": True, "tooltip": words}),
+        }
+        required = {name: setting_input(SETTINGS[name]) for name in ("model", "seconds", "seed", "steps")}
+        others = [name for name in SETTINGS if name not in {*given, *required, *_ADDED}]
+        optional = {name: setting_input(SETTINGS[name]) for name in (*others, *_ADDED)}
+        return {"required": {**given, **required}, "optional": optional}
+
+    def make(self, prompt: str, **settings: Any) -> dict[str, Any]:
+        info = find_model(settings["model"])
+        images = pictures_in(settings)
+        folder = new_folder()
+        request = request_of({"prompt": prompt, **settings}, images, folder)
+        with at_work(info) as work:
+            # Only a run needs this, and ComfyUI would wait for it when it starts.
+            from diffusers_helper.pipeline import generate
+
+            write_pictures(images, folder)
+            result = generate(request, work.models, folder=folder / "job", **work.options)
+        lines = [f"{count_text(result.frames, 'frame')} in {result.video}.", *work.notes]
+        return reported("FramePack", lines, video_outputs(result.video))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a node works with on a model.
+
+    Attributes:
+        models: The model, of which nothing is loaded yet.
+        options: The arguments of `generate` that connect a job with ComfyUI.
+        notes: The warnings so far.
+    """
+
+    models: Any
+    options: dict[str, Any]
+    notes: list[str]
+
+
+@contextmanager
+def at_work(info: ModelInfo) -> Iterator[Work]:
+    """Free the device of ComfyUI's models, and yield a model with what connects a job with ComfyUI.
+
+    Raises:
+        NotHere: If the model is not on this machine.
+        InputError: If the environment names a way to compute convolutions that there is not.
+    """
+    from diffusers_helper.loading.loaders import load_models
+
+    if absence := absence_of(info):
+        raise NotHere(absence)
+    convolutions = initialize_miopen_fallback(rung=conv_rung(os.environ))
+    host = management()
+    host.unload_all_models()
+    host.soft_empty_cache()
+    notes: list[str] = []
+    with explained(), interruptible() as interrupt:
+        place = host.get_torch_device().type
+        models = load_models(info, device=place, cancel=interrupt, convolutions=convolutions)
+        local = Local(dict(os.environ), is_guest=True)
+        yield Work(models, {"on_event": _shown(notes), "cancel": interrupt, "local": local}, notes)
+
+
+def pictures_in(settings: dict[str, Any]) -> dict[str, Image.Image]:
+    """Take the pictures out of a node's inputs, and return them by the names of their settings."""
+    found: dict[str, Image.Image] = {}
+    for name in PICTURES:
+        if (image := settings.pop(name, None)) is not None:
+            pixels = (image[0, ..., :3].expand(-1, -1, 3).clamp(0, 1) * 255).round().to(torch.uint8)
+            found[name] = Image.fromarray(pixels.cpu().numpy())
+    return found
+
+
+def request_of(
+    settings: Mapping[str, Any], images: Mapping[str, Image.Image], folder: Path
+) -> GenerationRequest:
+    """Return the request of a node's inputs, whose pictures will be in a folder.
+
+    Raises:
+        InputError: If a value is not possible.
+        FileNotFoundError: If a LoRA is not in ComfyUI's folders.
+    """
+    values = {name: _value(SETTINGS[name], value) for name, value in settings.items()}
+    values |= {name: str(folder / f"{name}.png") for name in images}
+    values["lora"] = _lora_paths(values.get("lora", ""))
+    return GenerationRequest.from_dict(values)
+
+
+def write_pictures(images: Mapping[str, Image.Image], folder: Path) -> None:
+    """Write the pictures of a request to its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, image in images.items():
+        image.save(folder / f"{name}.png")
+
+
+def video_outputs(video: Path) -> tuple[Any, ...]:
+    """Return an MP4 as frames, as its path, and as ComfyUI's VIDEO."""
+    return _frames(video), str(video), comfy("comfy_api.input_impl").VideoFromFile(str(video))
+
+
+def setting_input(info: SettingInfo) -> tuple[Any, ...]:
+    """Return a setting in the form in which ComfyUI describes an input."""
+    facts: dict[str, Any] = {"tooltip": info.help.replace("`", "")}
+    if info.is_picture:
+        return ("IMAGE", facts)
+    if info.name == "model":
+        return (list(model_names()), {**facts, "default": info.default})
+    if info.choices:
+        return (list(info.choices), {**facts, "default": info.default})
+    if not info.is_number:
+        return ("STRING", {**facts, "default": info.default or "", "multiline": True})
+    if info.is_optional:
+        return ("STRING", {**facts, "default": _AUTO})
+    kind: Callable[[float], float] = info.kind
+    bounds = {"default": info.default, "min": kind(info.low), "max": kind(info.high), "step": kind(info.step)}
+    return ("INT" if info.kind is int else "FLOAT", {**facts, **bounds})
+
+
+def _value(info: SettingInfo, value: Any) -> Any:
+    """Return the value of a node's input as the value of a setting.
+
+    Raises:
+        InputError: If a text that should be a number is not one.
+    """
+    if not (info.is_optional and info.is_number):
+        return value
+    if str(value).strip() in ("", _AUTO):
+        return None
+    try:
+        return info.kind(value)
+    except ValueError as error:
+        raise InputError(
+            setting=info.name, value=value, expected=f"{info.expected}, or auto", remedy="Correct it."
+        ) from error
+
+
+def _lora_paths(text: str) -> str:
+    """Return a text of LoRAs with paths in place of the names of files in ComfyUI's folders for LoRAs.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+    """
+    find = comfy("folder_paths").get_full_path_or_raise
+    return text_of(replace(one, file=find("loras", one.file)) for one in choices_of(text))
+
+
+def new_folder() -> Path:
+    """Return the path of a new folder for a video among ComfyUI's outputs."""
+    return Path(comfy("folder_paths").get_output_directory(), "framepack", secrets.token_hex(4)).absolute()
+
+
+def _shown(notes: list[str]) -> Callable[[Event], None]:
+    """Return a listener that moves ComfyUI's progress bar, shows previews, and adds warnings to `notes`."""
+    bars: list[Any] = []
+    sections: list[int] = [1]
+
+    def listen(event: Event) -> None:
+        if isinstance(event, JobStarted):
+            sections[0] = event.sections
+        elif isinstance(event, Warned):
+            notes.append(event.message)
+        elif isinstance(event, StepDone):
+            total = sections[0] * event.steps
+            if not bars:
+                bars.append(comfy("comfy.utils").ProgressBar(total))
+            done = (event.section - 1) * event.steps + event.step
+            bars[0].update_absolute(done, total, _preview(event.preview))
+
+    return listen
+
+
+def _preview(path: str | None) -> tuple[str, Image.Image, int] | None:
+    if path is None:
+        return None
+    with Image.open(path) as picture:
+        return ("JPEG", picture.convert("RGB"), _PREVIEW_SIDE)
+
+
+def _frames(video: Path) -> Tensor:
+    """Return the frames of an MP4 as ComfyUI's IMAGE: (frames, height, width, 3), 0 to 1."""
+    import av
+
+    with av.open(str(video)) as container:
+        frames = [torch.from_numpy(frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
+    return torch.stack(frames).float() / 255

@@ -1,0 +1,247 @@
+"""FramePack in four nodes: the model, the conditions, the sampler and the decoder.
+
+With the same settings they make the same video as the one node, bit for bit. What is encoded or sampled is
+kept by ComfyUI until its inputs change, so another seed does not encode the prompt again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from diffusers_helper.models.registry import ModelInfo, PartSource, find_model
+from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
+from diffusers_helper.units import count_text
+from rocm_nodes.framepack.node import (
+    VIDEO_NAMES,
+    VIDEO_TIPS,
+    VIDEO_TYPES,
+    at_work,
+    new_folder,
+    pictures_in,
+    request_of,
+    setting_input,
+    video_outputs,
+    write_pictures,
+)
+from rocm_nodes.host import comfy
+from rocm_nodes.reports import reported
+
+_CATEGORY = "ROCm Ninodes/Video"
+_MODEL = ("model", "lora", "weight_dtype")
+# The prompt that is avoided is encoded only if `cfg` uses it.
+_CONDITIONS = ("prompt", "negative", "cfg", *PICTURES, "crop", "mode", "resolution")
+_DECODER = ("crf",)
+_SAMPLER = tuple(name for name in SETTINGS if name not in (*_MODEL, *_CONDITIONS, *_DECODER))
+_FIRST = ("seconds", "seed", "steps")  # what stands first among the sampler's inputs
+_OWN = "the model's own"
+# The parts that a file in one of ComfyUI's folders can replace
+_FOLDERS = {
+    "transformer": "diffusion_models", "text_encoder": "text_encoders", "text_encoder_2": "text_encoders",
+    "vae": "vae", "image_encoder": "clip_vision",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model with the settings that belong to it; nothing is loaded."""
+
+    info: ModelInfo
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What conditions a video.
+
+    Attributes:
+        model: The model that encoded it.
+        settings: The settings of the node, and those of the model.
+        pictures: The pictures by the names of their settings.
+        encodings: The encodings of prompts and pictures, without the latent of the start, which a seed makes.
+    """
+
+    model: Model
+    settings: Mapping[str, Any]
+    pictures: Mapping[str, Image.Image]
+    encodings: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The latents of a video, which are in the folder of its job."""
+
+    info: ModelInfo
+    request: GenerationRequest
+    job: Path
+
+
+def _inputs(names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: setting_input(SETTINGS[name]) for name in names}
+
+
+class ROCMFramePackLoader:
+    """A choice of a FramePack model, of whose parts some can come from ComfyUI's folders."""
+
+    RETURN_TYPES = ("FRAMEPACK_MODEL",)
+    RETURN_NAMES = ("model",)
+    FUNCTION = "choose"
+    CATEGORY = _CATEGORY
+    DESCRIPTION = "Choose a FramePack model and its LoRAs. Files in ComfyUI's folders can replace its parts."
+    SEARCH_ALIASES = ("load framepack", "longtake")
+    OUTPUT_TOOLTIPS = ("The model for ROCm FramePack Conditions.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        from rocm_nodes.loaders import model_files
+
+        parts = {
+            part: ([_OWN, *model_files(folder)], {"default": _OWN, "tooltip": f"The {part}, from {folder}."})
+            for part, folder in _FOLDERS.items()
+        }
+        return {"required": _inputs(_MODEL[:1]), "optional": _inputs(_MODEL[1:]) | parts}
+
+    def choose(
+        self, model: str, lora: str = "", weight_dtype: str = "default", **parts: str
+    ) -> dict[str, Any]:
+        info, settings = find_model(model), {"model": model, "lora": lora, "weight_dtype": weight_dtype}
+        chosen = {part: name for part, name in parts.items() if name != _OWN}
+        if chosen:
+            from diffusers_helper.loading.adding import check_parts, find_part_of_own
+
+            find = comfy("folder_paths").get_full_path_or_raise
+            found = {
+                part: find_part_of_own(part, Path(find(_FOLDERS[part], name)), info)
+                for part, name in chosen.items()
+            }
+            check_parts(model, found, info)
+            own = {part: PartSource(location=one.path, config=one.config) for part, one in found.items()}
+            info = replace(info, parts=info.parts | own, folder=None)
+            lines = [f"{part}: {one.words}." for part, one in found.items()]
+        else:
+            lines = [f"{info.title}."]
+        return reported("FramePack model", lines, (Model(info, settings),))
+
+
+class ROCMFramePackConditions:
+    """The encoding of prompts and pictures."""
+
+    RETURN_TYPES = ("FRAMEPACK_CONDITIONS",)
+    RETURN_NAMES = ("conditions",)
+    FUNCTION = "encode"
+    CATEGORY = _CATEGORY
+    DESCRIPTION = "Encode the prompt and the picture of a video for ROCm FramePack Sampler."
+    SEARCH_ALIASES = ("encode prompt", "framepack", "longtake")
+    OUTPUT_TOOLTIPS = ("The encodings for ROCm FramePack Sampler.",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        given = {"model": ("FRAMEPACK_MODEL", {"tooltip": "From ROCm FramePack Model."})}
+        required = ("image", "prompt")
+        others = tuple(name for name in _CONDITIONS if name not in required)
+        return {"required": given | _inputs(required), "optional": _inputs(others)}
+
+    def encode(self, model: Model, **settings: Any) -> dict[str, Any]:
+        pictures = pictures_in(settings)
+        settings |= model.settings
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            request = request_of(settings, pictures, folder)
+            with at_work(model.info) as work:
+                from diffusers_helper.pipeline import WORK, open_job
+
+                write_pictures(pictures, folder)
+                job = open_job(request, work.models, folder=folder / "job", **work.options)
+                encoders = WORK[job.family.name].encoders
+                with torch.inference_mode(), job.loras, job.memory:
+                    job.load()
+                    encodings = encoders["text"](job) | encoders["text_2"](job)
+                    encodings["vision"] = encoders["vision"](job)
+        height, width = job.pictures.shape
+        lines = [f"{count_text(len(pictures), 'picture')} and the prompt are encoded for {width}x{height}."]
+        result = Conditions(model, settings, pictures, encodings)
+        return reported("FramePack conditions", [*lines, *work.notes], (result,))
+
+
+class ROCMFramePackSampler:
+    """The sampling of a video's latents, section by section."""
+
+    RETURN_TYPES = ("FRAMEPACK_VIDEO", "LATENT")
+    RETURN_NAMES = ("sampled", "latent")
+    FUNCTION = "sample"
+    CATEGORY = _CATEGORY
+    DESCRIPTION = (
+        "Sample a video. ROCm FramePack Decode makes the same frames of it as the one node; any decoder with "
+        "HunyuanVideo's VAE takes the latents."
+    )
+    SEARCH_ALIASES = ("image to video", "framepack", "longtake")
+    OUTPUT_TOOLTIPS = ("The video for ROCm FramePack Decode.", "The latents for a decoder of ComfyUI.")
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        given = {"conditions": ("FRAMEPACK_CONDITIONS", {"tooltip": "From ROCm FramePack Conditions."})}
+        others = tuple(name for name in _SAMPLER if name not in _FIRST)
+        return {"required": given | _inputs(_FIRST), "optional": _inputs(others)}
+
+    def sample(self, conditions: Conditions, **settings: Any) -> dict[str, Any]:
+        folder, info = new_folder(), conditions.model.info
+        request = request_of({**conditions.settings, **settings}, conditions.pictures, folder)
+        with at_work(info) as work:
+            from diffusers_helper.pipeline import WORK, open_job, sample_sections
+
+            write_pictures(conditions.pictures, folder)
+            job = open_job(request, work.models, folder=folder / "job", **work.options)
+            family = WORK[job.family.name]
+
+            def encodings() -> dict[str, Tensor]:
+                start = family.encoders["vae_encode"](job)
+                job.note_vae(0)
+                return {**conditions.encodings, "start": start}
+
+            with torch.inference_mode(), job.loras, job.memory:
+                checkpoints = job.load()
+                encoded = checkpoints.encodings(otherwise=encodings)
+                history = family.history(request.mode, encoded)
+                for _ in sample_sections(job, checkpoints, encoded, history):
+                    pass  # the latents are in the history, and in the job's folder
+            scale = work.models.part("vae").config["scaling_factor"]
+        count = history.latents.shape[2]
+        lines = [f"{count_text(count, 'latent frame')} in {count_text(len(job.sections), 'section')}."]
+        result = Sampled(info, request, folder / "job"), {"samples": history.latents / scale}
+        return reported("FramePack sampler", [*lines, *work.notes], result)
+
+
+class ROCMFramePackDecode:
+    """The decoding of a sampled video to frames and an MP4."""
+
+    RETURN_TYPES = VIDEO_TYPES
+    RETURN_NAMES = VIDEO_NAMES
+    FUNCTION = "decode"
+    CATEGORY = _CATEGORY
+    DESCRIPTION = "Decode what ROCm FramePack Sampler has sampled, and join its sections to a video."
+    SEARCH_ALIASES = ("decode video", "framepack", "longtake")
+    OUTPUT_TOOLTIPS = VIDEO_TIPS
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        given = {"sampled": ("FRAMEPACK_VIDEO", {"tooltip": "From ROCm FramePack Sampler."})}
+        return {"required": given, "optional": _inputs(_DECODER)}
+
+    def decode(self, sampled: Sampled, **settings: Any) -> dict[str, Any]:
+        folder, request = new_folder(), replace(sampled.request, **settings)
+        with at_work(sampled.info) as work:
+            from diffusers_helper.pipeline import generate
+
+            folder.mkdir(parents=True)
+            result = generate(
+                request, work.models, folder=folder / "job", resume_from=sampled.job, **work.options
+            )
+        lines = [f"{count_text(result.frames, 'frame')} in {result.video}.", *work.notes]
+        return reported("FramePack decode", lines, video_outputs(result.video))

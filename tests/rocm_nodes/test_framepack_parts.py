@@ -1,0 +1,99 @@
+"""Tests of FramePack in parts, with a tiny model and a double of ComfyUI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.request import SETTINGS
+from rocm_nodes import NODE_CLASS_MAPPINGS
+from tests.support.comfy_double import Comfy
+from tests.support.node_runs import run
+from tests.support.tiny_model import write_tiny_model
+
+PARTS = [f"ROCMFramePack{part}" for part in ("Loader", "Conditions", "Sampler", "Decode")]
+
+
+@pytest.fixture
+def tiny(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> ModelInfo:
+    folder = tmp_path_factory.mktemp("model")
+    write_tiny_model(folder)
+    info = find_model(str(folder), allow_folder=True)
+    for module in ("framepack.node", "framepack.parts"):
+        monkeypatch.setattr(f"rocm_nodes.{module}.find_model", lambda name: info)
+    return info
+
+
+def picture() -> torch.Tensor:
+    return torch.linspace(0, 1, 64 * 64 * 3).reshape(1, 64, 64, 3)
+
+
+def test_together_they_have_each_setting_once() -> None:
+    found: list[str] = []
+    for name in PARTS:
+        types = NODE_CLASS_MAPPINGS[name].INPUT_TYPES()
+        inputs = {one: kind for place in types.values() for one, (kind, *_) in place.items()}
+        found += [one for one in inputs if one in SETTINGS and inputs[one] != "FRAMEPACK_MODEL"]
+    assert sorted(found) == sorted(SETTINGS)
+
+
+def test_the_parts_make_the_video_of_the_one_node(
+    tiny: ModelInfo, comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conditions = {"image": picture(), "prompt": "the red ball moves right", "mode": "forward"}
+    sampling = {"seconds": 2.0, "seed": 3, "steps": 1}
+    (expected, *_), _ = run("ROCMFramePackVideo", model="tiny", **conditions, **sampling)
+    ((model,), _) = run("ROCMFramePackLoader", model="tiny")
+    (encoded,), text = run("ROCMFramePackConditions", model=model, **conditions)
+    assert "1 picture and the prompt are encoded for 64x64." in text
+    assert set(encoded.encodings) == {"states_0", "pooled_0", "vision"}
+    monkeypatch.setattr("diffusers_helper.framepack.work.encode_states", lambda *_: pytest.fail("again"))
+    comfy.shown.clear()
+    (sampled, latent), text = run("ROCMFramePackSampler", conditions=encoded, **sampling)
+    assert "latent frames in 2 sections." in text
+    assert comfy.shown[-1] == (2, 2)
+    monkeypatch.setattr("diffusers_helper.pipeline.denoise", lambda *_: pytest.fail("again"))
+    (frames, video, played), text = run("ROCMFramePackDecode", sampled=sampled)
+    assert torch.equal(frames, expected)
+    assert f"{len(frames)} frames in {video}" in text
+    assert played.file == video
+    # The latents are in the scale that ComfyUI's VAE takes.
+    assert latent["samples"].shape == (1, 16, (len(frames) + 3) // 4, 8, 8)
+    (smaller, path, _), _ = run("ROCMFramePackDecode", sampled=sampled, crf=40)
+    assert smaller.shape == frames.shape
+    assert Path(path).stat().st_size < Path(video).stat().st_size
+
+
+def test_another_seed_encodes_only_the_start_again(tiny: ModelInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    ((model,), _) = run("ROCMFramePackLoader", model="tiny")
+    (encoded,), _ = run("ROCMFramePackConditions", model=model, image=picture(), prompt="ball")
+    settings = {"seconds": 1.0, "steps": 1}
+    first, second = (
+        run("ROCMFramePackSampler", conditions=encoded, seed=seed, **settings)[0][1]["samples"]
+        for seed in (1, 2)
+    )
+    assert first.shape == second.shape
+    assert not torch.equal(first, second)
+
+
+def test_files_in_comfyuis_folders_replace_parts(tiny: ModelInfo, comfy: Comfy) -> None:
+    source = next(Path(tiny.parts["vae"].location, tiny.parts["vae"].subfolder).glob("*.safetensors"))
+    for folder in ("vae", "diffusion_models"):
+        (comfy.root / folder).mkdir()
+    file = comfy.root / "vae" / "other.safetensors"
+    file.write_bytes(source.read_bytes())
+    (comfy.root / "diffusion_models" / "fp.gguf").write_bytes(b"")
+    types: Any = NODE_CLASS_MAPPINGS["ROCMFramePackLoader"].INPUT_TYPES()["optional"]
+    assert types["vae"][0] == ["the model's own", "other.safetensors"]
+    assert types["transformer"][0] == ["the model's own", "fp.gguf"]
+    ((model,), text) = run("ROCMFramePackLoader", model="tiny", vae="other.safetensors")
+    assert model.info.parts["vae"].location == str(file)
+    assert model.info.parts["transformer"] == tiny.parts["transformer"]
+    assert "vae: " in text
+    with pytest.raises(InputError, match=r"The transformer cannot be used: fp\.gguf"):
+        run("ROCMFramePackLoader", model="tiny", transformer="fp.gguf")
