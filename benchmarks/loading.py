@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -33,13 +32,12 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 
 import torch  # noqa: E402
 
+from diffusers_helper.bench import weights as stand_ins  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
 from diffusers_helper.loading.networks import CLASSES, empty_network, load_network  # noqa: E402
-from diffusers_helper.loading.read_ahead import own_bytes, read_ahead  # noqa: E402
+from diffusers_helper.loading.read_ahead import drop_pages, own_bytes, read_ahead  # noqa: E402
 from diffusers_helper.models.published import CONFIGS  # noqa: E402
-from diffusers_helper.weights.safetensors_file import make_header  # noqa: E402
 
-NAME = "diffusion_pytorch_model.safetensors"
 KINDS = ("read", "ours", "diffusers", "copy")
 GOAL, GOAL_PRIVATE_BYTES = 0.8, 2e9
 _PIECE_BYTES = 64 * 1024**2
@@ -57,30 +55,13 @@ def write_checkpoint(folder: Path, num_bytes: float) -> int:
         kind = "num_single_layers" if is_single else "num_layers"
         config[kind] += 1
         size += _BLOCK_BYTES[kind]
-    tensors = empty_network("transformer", config).state_dict()
-    shapes = {name: ("bfloat16", tuple(tensor.shape)) for name, tensor in tensors.items()}
-    header, _, size = make_header(shapes, {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    piece = torch.randn(_PIECE_BYTES // 2).mul_(0.02).to(torch.bfloat16).view(torch.uint8).numpy().data
-    with (folder / NAME).open("wb") as file:
-        file.write(header)
-        while file.tell() < size:
-            file.write(piece[: size - file.tell()])
-        file.flush()
-        os.fsync(file.fileno())
-    return size
-
-
-def drop(file: Path) -> None:
-    """Drop a file's pages from the kernel's memory."""
-    with file.open("rb") as stream:
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return stand_ins.write_network("transformer", config, folder)
 
 
 def read(folder: Path) -> None:
     """Read the file once."""
     buffer = bytearray(1024**2)
-    with (folder / NAME).open("rb", buffering=0) as stream:
+    with (folder / stand_ins.WEIGHTS_FILE).open("rb", buffering=0) as stream:
         while stream.readinto(buffer):
             pass
 
@@ -88,7 +69,7 @@ def read(folder: Path) -> None:
 def load_ours(folder: Path) -> torch.nn.Module:
     """Load the network as the engine does."""
     network = load_network("transformer", folder).network
-    read_ahead([folder / NAME], CancelToken())
+    read_ahead([folder / stand_ins.WEIGHTS_FILE], CancelToken())
     return network
 
 
@@ -100,7 +81,7 @@ def load_diffusers(folder: Path) -> torch.nn.Module:
 def copy(folder: Path) -> None:
     """Copy as many bytes as the file has from one buffer to another."""
     source, target = (torch.ones(_PIECE_BYTES * 4, dtype=torch.uint8) for _ in range(2))
-    left = (folder / NAME).stat().st_size
+    left = (folder / stand_ins.WEIGHTS_FILE).stat().st_size
     while left > 0:
         target[:left].copy_(source[:left])
         left -= len(source)
@@ -139,7 +120,7 @@ def measure(kind: str, folder: Path) -> Figures:
     }  # fmt: skip
     if kind == "copy":
         copy(folder)  # the first writes to new memory take longer
-    from_disk = disk_bytes()
+    from_disk = stand_ins.disk_bytes()
     begin = time.perf_counter()
     network = runs[kind](folder)
     loaded = time.perf_counter()
@@ -148,14 +129,8 @@ def measure(kind: str, folder: Path) -> Figures:
     used = time.perf_counter()
     return {
         "seconds": loaded - begin, "with_use": used - begin, "private_bytes": most.end(),
-        "disk_bytes": disk_bytes() - from_disk,
+        "disk_bytes": stand_ins.disk_bytes() - from_disk,
     }  # fmt: skip
-
-
-def disk_bytes() -> int:
-    """Return the number of bytes that this process has read from disks."""
-    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
 
 
 def in_child(kind: str, folder: Path) -> Figures:
@@ -175,7 +150,7 @@ def compare(folder: Path, repeat: int) -> dict[str, dict[str, Figures]]:
             # The host of a virtual disk may keep what was read, so that the order matters.
             for kind in (*KINDS[number % len(KINDS) :], *KINDS[: number % len(KINDS)]):
                 if state == "cold":
-                    drop(folder / NAME)
+                    drop_pages(folder / stand_ins.WEIGHTS_FILE)
                 else:
                     read(folder)
                 figures[kind] = in_child(kind, folder)

@@ -21,7 +21,8 @@ from torch import nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
-from benchmarks.streaming import arguments_of_a_step, make_network, time_of  # noqa: E402
+from benchmarks.streaming import TEXT_TOKENS, make_network, time_of  # noqa: E402
+from diffusers_helper.bench.steps import step_arguments  # noqa: E402
 from diffusers_helper.loading.lora_adapters import Loras  # noqa: E402
 from diffusers_helper.weights.lora_files import loras_of  # noqa: E402
 
@@ -40,7 +41,8 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[int, tuple[floa
     """Return the fastest step in wall time and in CPU time, and the bytes of the branches, by rank."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = make_network(arguments, folder / "network")
-    step = arguments_of_a_step(arguments.latent, device)
+    side = 8 * arguments.latent
+    step = step_arguments(network.config, side, side, device, text=TEXT_TOKENS, vision=TEXT_TOKENS)
     weights = sum(one.nbytes for one in network.parameters())
     found: dict[int, tuple[float, float, int]] = {}
     for _ in range(arguments.repeat):

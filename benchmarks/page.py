@@ -232,11 +232,11 @@ def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
     return delays
 
 
-def first_frames(seconds: float, repeat: int) -> list[Delay]:
-    """Run whole jobs in both modes, and return the delays of their sections."""
+def first_frames(seconds: float, repeat: int, *arguments: str) -> list[Delay]:
+    """Run whole jobs in both modes, with more arguments of the program, and return their sections' delays."""
     delays: list[Delay] = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        program = PageProgram(Path(folder))
+        program = PageProgram(Path(folder), *arguments)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:
             page = browser.new_page()

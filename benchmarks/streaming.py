@@ -30,11 +30,12 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
+from diffusers_helper.bench.steps import step_arguments  # noqa: E402
 from diffusers_helper.memory.residency import Residency  # noqa: E402
 from diffusers_helper.models.sizes import Weights  # noqa: E402
 from diffusers_helper.planning.budget import Budget, Stage, plan_stage  # noqa: E402
 
-_TEXT, _WIDTH = 64, 256
+TEXT_TOKENS, _WIDTH = 64, 256
 Span = tuple[float, float]
 Times = dict[str, list[float]]
 
@@ -61,40 +62,6 @@ def make_network(arguments: argparse.Namespace, folder: Path) -> HunyuanVideoFra
     del network
     loaded = HunyuanVideoFramepackTransformer3DModel.from_pretrained(folder, dtype=torch.bfloat16)
     return loaded.eval().requires_grad_(False)
-
-
-def arguments_of_a_step(
-    side: int, device: torch.device, text: int = _WIDTH, pooled: int = _WIDTH, picture: int = _WIDTH
-) -> dict[str, Any]:
-    """Return random arguments like those of the pipeline.
-
-    Args:
-        side: The latents have side x side places.
-        device: The device of the arguments.
-        text, pooled, picture: The widths of the encoders' features.
-    """
-    generator = torch.Generator().manual_seed(1)
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).to(device, torch.bfloat16)
-
-    return {
-        "hidden_states": random(1, 16, 9, side, side),
-        "timestep": torch.tensor([500.0], device=device),
-        "guidance": torch.tensor([10000.0], device=device),
-        "encoder_hidden_states": random(1, _TEXT, text),
-        "encoder_attention_mask": torch.ones(1, _TEXT, dtype=torch.bool, device=device),
-        "pooled_projections": random(1, pooled),
-        "image_embeds": random(1, _TEXT, picture),
-        "indices_latents": torch.arange(1, 10),
-        "latents_clean": random(1, 16, 2, side, side),
-        "indices_latents_clean": torch.tensor([0, 10]),
-        "latents_history_2x": random(1, 16, 2, side, side),
-        "indices_latents_history_2x": torch.tensor([11, 12]),
-        "latents_history_4x": random(1, 16, 16, side, side),
-        "indices_latents_history_4x": torch.arange(13, 29),
-        "return_dict": False,
-    }
 
 
 def time_of(run: Callable[[], Tensor], steps: int, device: torch.device) -> tuple[Times, Tensor]:
@@ -245,7 +212,8 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     sizes = [sum(parameter.nbytes for parameter in block.parameters()) for block in blocks]
     total_bytes = sum(parameter.nbytes for parameter in network.parameters())
     weights = Weights("transformer", total_bytes, tuple(sizes))
-    given = arguments_of_a_step(arguments.latent, device)
+    side = 8 * arguments.latent
+    given = step_arguments(network.config, side, side, device, text=TEXT_TOKENS, vision=TEXT_TOKENS)
 
     def run() -> Tensor:
         with torch.inference_mode():

@@ -1,0 +1,140 @@
+"""The facts about this machine that a report of the benchmark tells, and the readings of the card's sensors.
+
+Nothing here names the user, the machine or its folders.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import statistics
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from app.machine import output_of, this_machine
+from diffusers_helper import __version__
+from diffusers_helper.machine.kernels import installed_torch
+from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, card_readings, host_memory
+from diffusers_helper.planning.profiles import Kind, Machine
+
+Readings = dict[str, float]
+_SENSORS = ("clock_hz", "power_watts", "temperature_celsius")
+_NVIDIA_SENSORS = "clocks.sm,power.draw,temperature.gpu"
+_SECONDS = 1.0
+
+
+def machine_facts(environ: Mapping[str, str], probed: Mapping[str, Any], root: Path = ROOT) -> dict[str, Any]:
+    """Return the versions, the card, the processor and the main memory.
+
+    Args:
+        environ: The environment variables.
+        probed: The facts that torch told (`app.probe`); empty if it does not start.
+        root: The root of the file system that describes the machine.
+    """
+    machine = this_machine(environ, root)
+    kind: Kind = machine.kind if machine.kind == "cpu" or probed.get("devices") else "cpu"
+    has_card = kind != "cpu"
+    nvidia = _nvidia("driver_version") if kind == "cuda" else []
+    driver = _text(root / "sys/module/amdgpu/version") if kind == "rocm" else next(iter(nvidia), "")
+    return {
+        "versions": {
+            "longtake": __version__, "python": platform.python_version(),
+            "torch": probed.get("torch") or installed_torch(), "rocm": probed.get("hip") or None,
+            "cuda": probed.get("cuda") or None, "driver": driver or None, "kernel": platform.release(),
+        },
+        "card": {
+            "kind": kind, "arch": machine.arch if has_card else "", "name": _name(machine, probed, kind),
+            "memory_bytes": int(probed.get("total_bytes") or machine.total_bytes) if has_card else None,
+            "link": machine.link.name if machine.link and has_card else None,
+        },
+        "processor": {"name": _processor(root), "cores": os.cpu_count()},
+        "ram_bytes": host_memory(root).total,
+    }  # fmt: skip
+
+
+def _name(machine: Machine, probed: Mapping[str, Any], kind: Kind) -> str:
+    return "CPU" if kind == "cpu" else str(probed.get("name") or machine.name)
+
+
+def _gpu_of(machine: Machine, root: Path) -> Gpu | None:
+    gpus = amd_gpus(root) if machine.kind == "rocm" else []
+    return next((gpu for gpu in gpus if gpu.arch == machine.arch), gpus[0] if gpus else None)
+
+
+def _processor(root: Path) -> str:
+    found = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _nvidia(fields: str) -> list[str]:
+    line = output_of("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits").partition("\n")[
+        0
+    ]
+    return [value.strip() for value in line.split(",")] if line else []
+
+
+def sensors(environ: Mapping[str, str], root: Path = ROOT) -> Callable[[], Readings] | None:
+    """Return a function that reads the card's sensors now; None if there are none."""
+    machine = this_machine(environ, root)
+    gpu = _gpu_of(machine, root)
+    if gpu is not None and gpu.folder is not None:
+        folder = gpu.folder
+        return lambda: card_readings(folder)
+    if machine.kind != "cuda" or not _nvidia(_NVIDIA_SENSORS):
+        return None
+
+    def read() -> Readings:
+        numbers = [float(value) if _is_number(value) else None for value in _nvidia(_NVIDIA_SENSORS)]
+        found = dict(zip(_SENSORS, numbers, strict=False))
+        found["clock_hz"] = 1e6 * clock if (clock := found.get("clock_hz")) else None
+        return cast(Readings, {name: value for name, value in found.items() if value})
+
+    return read
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d+)?", text) is not None
+
+
+class Watch:
+    """The readings of the sensors once a second, as a context manager around some work."""
+
+    def __init__(self, read: Callable[[], Readings] | None) -> None:
+        self._read, self._is_over = read, threading.Event()
+        self._found: dict[str, list[float]] = {}
+        self._thread = threading.Thread(target=self._watch, name="sensors", daemon=True)
+
+    def __enter__(self) -> Watch:
+        if self._read is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        if self._read is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        assert self._read is not None
+        while not self._is_over.wait(_SECONDS):
+            for name, value in self._read().items():
+                self._found.setdefault(name, []).append(value)
+
+    @property
+    def summary(self) -> dict[str, dict[str, float] | None]:
+        """Return the median and the highest reading of each sensor; None for those without readings."""
+        return {
+            name: {"median": statistics.median(values), "most": max(values)} if values else None
+            for name in _SENSORS
+            for values in [self._found.get(name)]
+        }

@@ -1,0 +1,235 @@
+"""The benchmark's report: one JSON file with a version and a checksum, without anything private.
+
+The same checks hold for the reports that people send.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from app.bench.parts import LEVELS, PARTS
+from app.redact import without_names, without_paths
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import read_file, sha256_of
+
+FORMAT, VERSION = "longtake-bench", 1
+TOLERANCE = 0.1
+"""The share by which a plan may be wrong before the report names it."""
+_MOST_BYTES, _MOST_TEXT = 4 * 2**20, 400
+_DIGITS = 5  # of figures; more would be noise
+Report = dict[str, Any]
+
+_TEXT, _NUMBER, _MAYBE_TEXT = (str,), (int, float), (str, type(None))
+# The types of all fields. A figure is a number, a truth value, None, a short text or a table of figures.
+_SCHEMA: dict[str, Any] = {
+    "format": _TEXT, "version": (int,), "level": _TEXT, "weights": _TEXT, "is_complete": (bool,),
+    "versions": {
+        "longtake": _TEXT, "python": _TEXT, "torch": _TEXT, "rocm": _MAYBE_TEXT, "cuda": _MAYBE_TEXT,
+        "driver": _MAYBE_TEXT, "kernel": _TEXT,
+    },
+    "card": {
+        "kind": _TEXT, "arch": _TEXT, "name": _TEXT, "memory_bytes": (int, type(None)), "link": _MAYBE_TEXT,
+    },
+    "processor": {"name": _TEXT, "cores": (int,)}, "ram_bytes": (int,), "checksum": _TEXT,
+}  # fmt: skip
+_PART: dict[str, Any] = {
+    "title": _TEXT, "level": _TEXT, "reason": _TEXT, "seconds": _NUMBER, "is_complete": (bool,),
+}  # fmt: skip
+_SECRET = r"(?i)\b(?:hf|sk|ghp|gho|github_pat)_\w{8,}|\b(?:password|passwd|token|secret|api_?key)\s*[:=]"
+_PRIVATE = (
+    ("a path", re.compile(r"(?<![\w<>.])(?:~\w*)?/[\w.+-]+/|\b[A-Za-z]:\\")),
+    ("an address", re.compile(r"[\w.+-]+@[\w-]+\.\w+|\w+://|\b\d{1,3}(?:\.\d{1,3}){3}\b(?!\.)")),
+    ("a secret", re.compile(_SECRET)),
+)
+_PRIVATE_FIELDS = re.compile(r"(?i)^(user|host|hostname|home|path|folder|prompt|token|password|email|image)$")
+
+
+def published(value: Any) -> Any:
+    """Return figures and texts as a report may hold them: finite, rounded, short, and nothing private."""
+    if isinstance(value, Mapping):
+        found = cast(Mapping[Any, Any], value)
+        return {str(name): published(one) for name, one in found.items()}
+    if isinstance(value, list | tuple):
+        return [published(one) for one in cast(list[Any], value)]
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, str):
+        text = without_names(without_paths(value))[:_MOST_TEXT]
+        return "<left out>" if any(pattern.search(text) for _, pattern in _PRIVATE) else text
+    return value
+
+
+def sealed(report: Report) -> Report:
+    """Return a report with its checksum, which covers everything else in it."""
+    return {**report, "checksum": checksum(report)}
+
+
+def checksum(report: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a report without its checksum, as JSON with sorted names and without blanks."""
+    rest = {name: value for name, value in report.items() if name != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return sha256_of([text.encode("ascii")])
+
+
+def to_bytes(report: Report) -> bytes:
+    """Return a report as the content of its file."""
+    return json.dumps(report, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def read_report(file: Path) -> Report:
+    """Return the report in a file.
+
+    Raises:
+        InputError: If it is no report, was changed, or holds something private. The field is named.
+    """
+    try:
+        found: Any = json.loads(read_file(file, _MOST_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _refusal(file, "cannot be read as JSON", "a report that `bench --report` wrote") from error
+    for problem, expected in problems(found):
+        raise _refusal(file, problem, expected)
+    return cast(Report, found)
+
+
+def _refusal(file: Path, problem: str, expected: str) -> InputError:
+    return InputError(f"{file.name}: {problem}; expected {expected}.", "Run the benchmark again.")
+
+
+def problems(report: Any) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a report, naming the field, and what was expected."""
+    if not isinstance(report, dict):
+        yield "it is no object", "a JSON object"
+        return
+    report = cast(Report, report)
+    rest = {name: value for name, value in report.items() if name != "parts"}
+    yield from _misfits(rest, _SCHEMA, "")
+    parts = report.get("parts")
+    if not isinstance(parts, dict):
+        yield "parts is missing", "an object with a field for each part"
+        return
+    for name, part in cast(dict[str, Any], parts).items():
+        yield from _part_problems(name, part)
+    yield from _private(report, "")
+    yield from _seal_problems(report)
+
+
+def _seal_problems(report: Report) -> Iterator[tuple[str, str]]:
+    if report.get("format") != FORMAT or report.get("version") != VERSION:
+        found = f"format is {report.get('format')!r} of version {report.get('version')!r}"
+        yield found, f"{FORMAT!r} of version {VERSION}"
+    elif report.get("level") not in LEVELS:
+        yield f"level is {report.get('level')!r}", " or ".join(LEVELS)
+    elif report.get("checksum") != checksum(report):
+        yield "checksum is that of another content, so the file was changed", checksum(report)
+
+
+def _part_problems(name: str, part: Any) -> Iterator[tuple[str, str]]:
+    where = f"parts.{name}"
+    if name not in PARTS:
+        yield f"{where} is unknown", f"one of {', '.join(PARTS)}"
+    elif not isinstance(part, dict) or not all(
+        isinstance(part.get(one), dict) for one in ("cases", "card")
+    ):  # fmt: skip
+        yield f"{where} has no cases or no card", "an object with both"
+    else:
+        found = cast(dict[str, Any], part)
+        rest = {one: value for one, value in found.items() if one not in ("cases", "card")}
+        yield from _misfits(rest, _PART, f"{where}.")
+        yield from _figure_problems(found["card"], f"{where}.card")
+        for label, case in found["cases"].items():
+            if not isinstance(case, dict) or set(cast(Report, case)) not in _CASES:
+                yield f"{where}.{label} has other fields", "figures, failed or skipped"
+                continue
+            yield from _figure_problems(case, f"{where}.{label}")
+
+
+_CASES = ({"figures"}, {"failed"}, {"skipped"})
+
+
+def _misfits(found: Any, schema: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
+    if not isinstance(found, dict):
+        yield f"{where.rstrip('.')} is no object", "an object"
+        return
+    found = cast(Report, found)
+    for name in found.keys() - schema.keys():
+        yield f"{where}{name} is unknown", f"only {', '.join(schema)}"
+    for name, kinds in schema.items():
+        if name not in found:
+            yield f"{where}{name} is missing", "a value"
+        elif isinstance(kinds, dict):
+            yield from _misfits(found[name], cast(dict[str, Any], kinds), f"{where}{name}.")
+        elif type(found[name]) not in kinds:
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            yield f"{where}{name} is {type(found[name]).__name__}", wanted
+
+
+def _figure_problems(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, one in cast(dict[str, Any], value).items():
+            yield from _figure_problems(one, f"{where}.{name}")
+    elif not isinstance(value, str | int | float | None):
+        yield f"{where} is {type(value).__name__}", "a number, a text or a table of them"
+
+
+def _private(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    """Yield the fields whose names or texts tell something about a user or a machine."""
+    if isinstance(value, dict):
+        for name, one in cast(dict[str, Any], value).items():
+            place = f"{where}.{name}" if where else name
+            if _PRIVATE_FIELDS.search(name):
+                yield f"{place} is private", "no such field"
+            yield from _private(name, f"the name {place[:60]!r}")
+            yield from _private(one, place)
+    elif isinstance(value, str):
+        if len(value) > _MOST_TEXT:
+            yield f"{where} has {len(value)} characters", f"at most {_MOST_TEXT}"
+        for what, pattern in _PRIVATE:
+            if pattern.search(value):
+                yield f"{where} contains {what}", "nothing private"
+
+
+def planned(report: Report) -> list[dict[str, Any]]:
+    """Return all planned and measured peaks, with the part and the case that they belong to."""
+    found: list[dict[str, Any]] = []
+
+    def look(value: Any, part: str, place: str) -> None:
+        if not isinstance(value, dict):
+            return
+        value = cast(dict[str, Any], value)
+        plan, measured = value.get("planned_bytes"), value.get("measured_bytes")
+        if plan and measured:
+            ratio = plan / measured
+            found.append({
+                "part": part, "case": place, "planned_bytes": plan, "measured_bytes": measured,
+                "ratio": ratio, "is_off": abs(ratio - 1) > TOLERANCE,
+            })  # fmt: skip
+        for name, one in value.items():
+            look(one, part, f"{place}, {name}" if name not in ("figures", "stages") else place)
+
+    for name, part in report["parts"].items():
+        for label, case in part["cases"].items():
+            look(case, name, label)
+    return found
+
+
+def failures(report: Report) -> list[str]:
+    """Return what failed: parts, cases, and ways to compute convolutions, each with its reason."""
+    found: list[str] = []
+    for name, part in report["parts"].items():
+        for label, case in part["cases"].items():
+            if "failed" in case:
+                found.append(f"{name}: {label}: {case['failed']}")
+            for way, reason in case.get("figures", {}).get("failed_ways", {}).items():
+                found.append(f"{name}: {label}: {way}: {reason}")
+    return found
+
+
+def figure(report: Report, part: str, label: str, name: str) -> Any:
+    """Return one figure of a case, or None if it was not measured."""
+    cases = report["parts"].get(part, {}).get("cases", {})
+    return cases.get(label, {}).get("figures", {}).get(name)

@@ -1,0 +1,257 @@
+"""The runner of the benchmark's parts, each in a process of its own with a time limit.
+
+What a part measures is kept case by case. A case that runs out of memory, ends its process or does not answer
+has this as its result, and the part goes on in another process behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from app.bench.child import EXIT_LOST
+from app.bench.facts import Readings, Watch
+from app.bench.parts import PART_SECONDS, Level, Part
+from app.bench.report import Report, published, sealed
+from app.jobs.stdio import opened
+from app.machine import module_command
+from diffusers_helper.foreign_errors import last_trouble
+from diffusers_helper.machine.sysfs import host_memory
+from diffusers_helper.units import duration, gb_text
+
+_MOST_DEATHS = 3
+_LEAST_SECONDS = 5.0  # less is not enough for another process
+_SHARE = 0.8  # of a part's time; later, no further case begins
+_TAIL_BYTES = 16_384
+_SIGKILL = 9
+_NO_TIME = "no time was left for the remaining cases"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be measured, and where.
+
+    Attributes:
+        parts: The parts, in their order.
+        level: How much each of them measures.
+        folder: The folder for files and for the error output of the processes.
+        model: The name or folder of real weights; "" for random ones.
+        facts: The machine (`facts.machine_facts`).
+        seconds: The time limit of all parts together; None for none.
+        environ: The environment of the processes.
+        sensors: Reads the card's sensors; None without any.
+        module: The module that each process runs.
+    """
+
+    parts: Iterable[Part]
+    level: Level
+    folder: Path
+    model: str
+    facts: Mapping[str, Any]
+    environ: Mapping[str, str]
+    seconds: float | None = None
+    sensors: Callable[[], Readings] | None = None
+    module: str = "app.bench.child"
+
+
+@dataclass
+class Runner:
+    """A run of the benchmark.
+
+    Attributes:
+        plan: What is to be measured.
+        report: The report so far; parts that it holds completely, at the same level, are not repeated.
+        save: Called with the report, which has a checksum, after each case.
+        show: Called with the part and the case that begins; "" for the part's own beginning.
+    """
+
+    plan: Plan
+    report: Report
+    save: Callable[[Report], None]
+    show: Callable[[Part, str], None] = lambda part, label: None
+    _begin: float = field(default_factory=time.monotonic)
+
+    def run(self) -> None:
+        """Measure all parts, and leave no files but the report."""
+        try:
+            for part in self.plan.parts:
+                self._take(part)
+            self.report["is_complete"] = all(entry["is_complete"] for entry in self.report["parts"].values())
+        finally:
+            self._keep()
+            shutil.rmtree(self.plan.folder / "files", ignore_errors=True)
+
+    def _keep(self) -> None:
+        self.save(sealed(self.report))
+
+    def _take(self, part: Part) -> None:
+        known, level = self.report["parts"].get(part.name, {}), self.plan.level
+        if known.get("level") == level and known["is_complete"] and not known["reason"]:
+            return
+        # The quick level measures other sizes; the full one has the cases of the standard one, and more.
+        is_same = known.get("level") == level or "quick" not in (known.get("level", "quick"), level)
+        self.show(part, "")
+        entry: dict[str, Any] = {
+            "title": part.title, "level": level, "reason": lack_for(part, self.plan),
+            "seconds": known["seconds"] if is_same else 0.0, "is_complete": False, "card": {},
+            "cases": known["cases"] if is_same else {},
+        }  # fmt: skip
+        self.report["parts"][part.name] = entry
+        limit = float(PART_SECONDS[level])
+        if self.plan.seconds is not None:
+            limit = min(limit, self.plan.seconds - (time.monotonic() - self._begin))
+        if entry["reason"]:
+            entry["is_complete"] = True
+        elif limit < _LEAST_SECONDS:
+            entry["reason"] = "no time was left"
+        else:
+            begin = time.monotonic()
+            with Watch(self.plan.sensors) as watch:
+                try:
+                    self._measure(part, entry, begin + limit)
+                finally:
+                    entry["seconds"] = published(entry["seconds"] + time.monotonic() - begin)
+                    entry["card"] = published(watch.summary)
+        self._keep()
+
+    def _measure(self, part: Part, entry: dict[str, Any], end: float) -> None:
+        """Run processes until all cases are done, the time is over, or too many processes have died."""
+        for _ in range(_MOST_DEATHS):
+            left = end - time.monotonic()
+            if left < _LEAST_SECONDS:
+                entry["reason"] = _NO_TIME
+                return
+            if self._one(part, entry, left):
+                return
+        entry["reason"] = f"{_MOST_DEATHS} processes have died"
+
+    def _one(self, part: Part, entry: dict[str, Any], seconds: float) -> bool:
+        """Run one process; return whether another one would be of no use."""
+        plan, before = self.plan, len(entry["cases"])
+        (plan.folder / "files").mkdir(parents=True, exist_ok=True)
+        command, environ = module_command(plan.module, {**plan.environ, **part.environ})
+        with (plan.folder / "errors.log").open("w+b") as errors:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environ,
+                process_group=0,  # Ctrl-C is for this program, which ends the process
+            )  # fmt: skip
+            try:
+                case, ending = self._follow(process, part, entry, seconds)
+            finally:
+                process.kill()
+                code = process.wait()
+                opened(process.stdin).close()
+            tail = _tail(errors)
+        if ending == "over":
+            entry["is_complete"] = not entry["reason"]
+            return True
+        reason = ending or death(code, tail)
+        if case:
+            entry["cases"][case] = {"failed": reason}
+            self._keep()
+        elif code != EXIT_LOST:
+            entry["reason"] = reason
+        # A process that died before its first case would do so again.
+        return len(entry["cases"]) == before
+
+    def _follow(
+        self, process: subprocess.Popen[bytes], part: Part, entry: dict[str, Any], seconds: float
+    ) -> tuple[str, str]:
+        """Take what a process measures; return the case in which it ended, and "over", "" or a reason."""
+        task = {
+            "function": part.function, "level": self.plan.level, "model": self.plan.model,
+            "folder": str(self.plan.folder / "files"), "seconds": _SHARE * seconds,
+            "skip": list(entry["cases"]),
+        }  # fmt: skip
+        messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        threading.Thread(
+            target=_pump, args=(opened(process.stdout), messages), name="bench", daemon=True
+        ).start()
+        try:
+            opened(process.stdin).write(json.dumps(task).encode() + b"\n")
+            opened(process.stdin).flush()
+        except BrokenPipeError:
+            return "", ""
+        case, begun, end = "", time.monotonic(), time.monotonic() + seconds
+        while True:
+            try:
+                message = messages.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                taken = time.monotonic() - begun
+                is_late = case and taken < seconds / 2
+                return ("", _NO_TIME) if is_late else (case, f"no answer within {round(taken)} s")
+            if message is None:
+                return case, ""
+            if "over" in message:
+                return "", "over"
+            if "begin" in message:
+                case, begun = message["begin"], time.monotonic()
+                self.show(part, case)
+            elif "left" in message:
+                entry["reason"] = _NO_TIME
+            elif "case" in message:
+                label, case = message.pop("case"), ""
+                entry["cases"][label] = published(message)
+                self._keep()
+
+
+def _pump(pipe: IO[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+    with pipe:
+        for line in pipe:
+            messages.put(json.loads(line))
+    messages.put(None)
+
+
+def _tail(errors: IO[bytes]) -> str:
+    size = errors.seek(0, os.SEEK_END)
+    errors.seek(max(0, size - _TAIL_BYTES))
+    return errors.read().decode(errors="replace")
+
+
+def death(code: int, tail: str) -> str:
+    """Return how a process ended, given its exit code and the end of its error output."""
+    ending = f"killed by signal {-code}" if code < 0 else f"ended by itself with code {code}"
+    trouble, _ = last_trouble(tail) or (None, "")
+    if trouble == "device_memory":
+        return f"out of memory ({ending})"
+    return f"{ending}, as when main memory is full" if code == -_SIGKILL else ending
+
+
+def lack_for(part: Part, plan: Plan) -> str:
+    """Return why a part cannot run on this machine; "" if it can."""
+    needs, card = part.needs, plan.facts["card"]
+    if card["kind"] not in needs.kinds:
+        return "there is no GPU" if card["kind"] == "cpu" else "it is for AMD cards"
+    folder = plan.folder
+    while not folder.exists():
+        folder = folder.parent
+    lacks = (
+        ("free disk space", needs.disk_bytes, shutil.disk_usage(folder).free),
+        ("free main memory", needs.ram_bytes, host_memory().available),
+        ("memory of the card", needs.device_bytes, card["memory_bytes"] or 0),
+    )
+    for what, needed, there in lacks:
+        if there < needed:
+            return f"it needs {gb_text(needed, up=True)} GB of {what}; there are {gb_text(there)} GB"
+    return ""
+
+
+def summary_line(entry: Mapping[str, Any]) -> str:
+    """Return a sentence on what a part has given, for the terminal."""
+    cases = entry["cases"].values()
+    counts = {kind: sum(kind in case for case in cases) for kind in ("figures", "failed", "skipped")}
+    words = [f"{counts['figures']} measured"]
+    words += [f"{counts[kind]} {kind}" for kind in ("failed", "skipped") if counts[kind]]
+    if entry["reason"] and not cases:
+        return f"left out: {entry['reason']}"
+    words[-1] += f" in {duration(entry['seconds'])}"
+    return "; ".join(filter(None, (", ".join(words), entry["reason"])))

@@ -1,0 +1,244 @@
+"""The command `bench`, which measures this machine at FramePack's real sizes and writes a report to send."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from app.bench.facts import machine_facts, sensors
+from app.bench.known import report_so_far
+from app.bench.page import to_markdown
+from app.bench.parts import LEVELS, PART_SECONDS, PARTS, QUICK_SECONDS, Level, Part, parts_of
+from app.bench.report import FORMAT, VERSION, Report, failures, planned, published, read_report, to_bytes
+from app.bench.runner import Plan, Runner, summary_line
+from app.commands.arguments import Parser
+from app.commands.doctor import ask_torch
+from app.jobs.stdio import complain, say
+from app.jobs.storage.locks import Lock
+from app.machine import this_local, this_machine, this_profile
+from app.starting import EXIT_CANCELLED
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import given_path, write_atomic
+from diffusers_helper.machine.measured import Speeds, keep_speeds
+from diffusers_helper.models.downloads import NotHere, absence_of
+from diffusers_helper.models.registry import built_in_names, find_model
+from diffusers_helper.planning.profiles import engine_environment
+from diffusers_helper.units import duration
+
+_DESCRIPTION = """\
+Measure this machine with the real sizes of FramePack: copies, matrix products, attention, convolutions, the
+VAE, steps under caps, and whole sections. Nothing is downloaded. Ctrl-C stops, and the report holds what was
+measured; the same command continues from there. The report names no user, no machine and no folder.
+"""
+# What must be the same for an earlier report to be continued.
+_SAME = ("versions", "card", "processor", "weights")
+
+
+def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command to the program's commands."""
+    parser = commands.add_parser(
+        "bench",
+        help="measure this machine, and write a report to send",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=bench, verbose=False, level="quick")
+    helps = {
+        "quick": "the most important figures, in at most 3 minutes and with at most 2 GB written (default)",
+        "standard": "with caps of 8 to 24 GB and a whole section, in parts of at most 10 minutes each",
+        "full": "everything, with the whole transformer (26 GB) read from the disk",
+    }
+    for level in LEVELS:
+        parser.add_argument(f"--{level}", dest="level", action="store_const", const=level, help=helps[level])
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=tuple(PARTS),
+        metavar="PART",
+        help="only this part; may be repeated",
+    )
+    parser.add_argument("--list", action="store_true", help="list the parts, and measure nothing")
+    parser.add_argument("--again", action="store_true", help="measure everything anew")
+    parser.add_argument(
+        "--report", metavar="FILE", help="write the report to this file, and a page beside it as FILE.md"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder for the report so far and for files (default: Longtake's cache)"
+    )
+    parser.add_argument(
+        "--model", metavar="NAME|DIR",
+        help="FramePack model with real weights (default: a published one if here, else random weights)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print only the report as one JSON object")
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Measure the parts of a level, and write the report after each case.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InputError: If the model is not on this machine, or another `bench` uses the folder.
+    """
+    level: Level = arguments.level
+    parts = [PARTS[name] for name in arguments.only] if arguments.only else parts_of(level)
+    if arguments.list:
+        say(*(f"{part.name:<22}{part.level:<10}{part.title}" for part in parts_of("full")))
+        return 0
+    folder = given_path(arguments.out, "out") if arguments.out else report_so_far().parent
+    targets = [folder / "report.json"]
+    if arguments.report:
+        targets.append(given_path(arguments.report, "report"))
+    model = _model(arguments.model)
+    lock = _only_one(folder)
+    code = 0
+    try:
+        report, plan = _prepare(parts, level, folder, model, again=arguments.again)
+        try:
+            Runner(plan, report, lambda found: _write(found, targets), _Progress(parts, level, report)).run()
+        except KeyboardInterrupt:
+            code = EXIT_CANCELLED
+            complain("Stopped. What was measured is kept, and the same command continues from here.")
+        done = read_report(targets[0])
+        _keep_speeds(done)
+        _end(done, targets, as_json=arguments.json)
+    finally:
+        lock.release()
+    return code
+
+
+def _prepare(
+    parts: list[Part], level: Level, folder: Path, model: str, *, again: bool
+) -> tuple[Report, Plan]:
+    """Return the report to continue, or a new one, and the plan of what is to be measured."""
+    begin = time.monotonic()
+    environ = {**os.environ, **engine_environment(this_profile(os.environ), os.environ)}
+    facts = published(machine_facts(os.environ, ask_torch(environ)))
+    report: Report = {
+        "format": FORMAT, "version": VERSION, "level": level, "weights": "real" if model else "random",
+        "is_complete": False, **facts, "parts": {},
+    }  # fmt: skip
+    if not again and (earlier := _earlier(folder / "report.json", report)):
+        report["parts"] = earlier["parts"]
+    limit = QUICK_SECONDS - (time.monotonic() - begin) if level == "quick" else None
+    plan = Plan(parts, level, folder, model, facts, environ, seconds=limit, sensors=sensors(os.environ))
+    return report, plan
+
+
+def _earlier(file: Path, report: Report) -> Report | None:
+    """Return the report of an earlier run that can be continued: of the same machine and software."""
+    if not file.exists():
+        return None
+    try:
+        found = read_report(file)
+    except InputError as error:
+        complain(f"{error.message} Everything is measured anew.")
+        return None
+    if all(found[name] == report[name] for name in _SAME):
+        return found
+    complain("The report so far is of another machine or other versions. Everything is measured anew.")
+    return None
+
+
+def _model(given: str | None) -> str:
+    """Return the model whose weights are measured; "" for random ones.
+
+    Raises:
+        InputError: If the given model is not on this machine.
+    """
+    if given:
+        if absence := absence_of(find_model(given, allow_folder=True)):
+            raise NotHere(absence)
+        return given
+    published_names = built_in_names()[1:]
+    return next((name for name in published_names if absence_of(find_model(name)) is None), "")
+
+
+def _only_one(folder: Path) -> Lock:
+    """Return a lock, because two runs would distort each other's figures.
+
+    Raises:
+        InputError: If another run holds it, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return Lock(folder / ".bench.lock")
+    except BlockingIOError as error:
+        raise InputError(
+            "Another `bench` uses this folder; only one can run at a time.", "Wait until it has ended."
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written ({error.strerror}); expected a folder for files.",
+            "Choose another one with --out.",
+        ) from error
+
+
+def _write(report: Report, targets: list[Path]) -> None:
+    for target in targets:
+        write_atomic(target, to_bytes(report))
+
+
+class _Progress:
+    """The progress on the terminal: the part, its case, and the longest time that is left."""
+
+    def __init__(self, parts: list[Part], level: Level, report: Report) -> None:
+        self._parts, self._report = parts, report
+        self._level: Level = level
+        self._last: Part | None = None
+        self._begin = time.monotonic()
+        self._is_terminal = sys.stderr.isatty()
+
+    def __call__(self, part: Part, label: str) -> None:
+        number = self._parts.index(part)
+        if part is not self._last:
+            self._tell_last()
+            left = PART_SECONDS[self._level] * (len(self._parts) - number)
+            if self._level == "quick":
+                left = min(left, QUICK_SECONDS - (time.monotonic() - self._begin))
+            complain(f"[{number + 1}/{len(self._parts)}] {part.title} (at most {duration(left)} to go)")
+            self._last = part
+        if label and self._is_terminal:
+            complain(f"      {label}")
+
+    def _tell_last(self) -> None:
+        if self._last is not None:
+            complain(f"      {summary_line(self._report['parts'][self._last.name])}")
+
+
+def _keep_speeds(report: Report) -> None:
+    """Keep the measured speeds of bus and disk, which plans use."""
+    cases = (case for name in ("memory", "bus") for case in _cases(report, name))
+    found = {name: value for case in cases for name, value in case.get("figures", {}).items()}
+    measured = {one.name: found.get(one.name) for one in fields(Speeds)}
+    if any(measured.values()):
+        keep_speeds(this_local(os.environ).speeds, this_machine(os.environ).card, Speeds(**measured))
+
+
+def _cases(report: Report, part: str) -> Iterable[dict[str, Any]]:
+    return report["parts"].get(part, {}).get("cases", {}).values()
+
+
+def _end(report: Report, targets: list[Path], *, as_json: bool) -> None:
+    """Write the page beside the report, and tell the result."""
+    for target in targets[1:]:
+        write_atomic(target.with_name(f"{target.name}.md"), to_markdown(report).encode())
+    if as_json:
+        say(json.dumps(report))
+        return
+    for entry in report["parts"].values():
+        say(f"{entry['title']}: {summary_line(entry)}")
+    for row in planned(report):
+        if row["is_off"]:
+            say(f"Planned {row['ratio']:.2f} times what was measured: {row['part']}, {row['case']}")
+    say(*(f"Failed: {one}" for one in failures(report)))
+    say(f"Kept in {targets[-1]}" + (f" and {targets[-1].name}.md" if len(targets) > 1 else ""))

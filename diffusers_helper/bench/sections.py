@@ -1,0 +1,159 @@
+"""Whole sections, from picture and prompt to video, and the VAE's plans for one section."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import nn
+
+from diffusers_helper.bench.context import Case, Context, Figures, driver_peak, peaks
+from diffusers_helper.bench.steps import profile_in
+from diffusers_helper.bench.vae_cases import own_vae
+from diffusers_helper.bench.weights import StandInModels, stand_in
+from diffusers_helper.events import Event, StepDone
+from diffusers_helper.families.packing import plan_sections
+from diffusers_helper.loading.loaders import Models, load_models
+from diffusers_helper.machine.local import Local
+from diffusers_helper.memory.device import Device
+from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
+from diffusers_helper.pipeline import generate
+from diffusers_helper.planning.shortage import Shortage
+from diffusers_helper.planning.vae import Task, VaePlan, Video, settings_for, vae_plans
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.vae.engine import VaeEngine
+from diffusers_helper.vae.families import family_of
+from diffusers_helper.vae.guest import Guest
+from diffusers_helper.vae.passes import DTYPES
+
+_PROMPT = "the camera pans left"
+_SECONDS, _STEPS, _FEW_STEPS = 1.0, 25, 4  # of one section
+_SIDE, _CPU_SIDE = 640, 128
+
+
+def job(context: Context) -> Iterator[Case]:
+    """Yield a section of the bundled model."""
+    yield from _job(context, lambda: load_models(find_model(DEFAULT_MODEL)))
+
+
+def framepack(context: Context) -> Iterator[Case]:
+    """Yield a section of FramePack at its full size, with real weights if the context names a model."""
+
+    def models() -> Models:
+        if context.model:
+            return load_models(find_model(context.model, allow_folder=True))
+        return StandInModels(context.folder, context.torch_device)
+
+    yield from _job(context, models)
+
+
+def _job(context: Context, make: Callable[[], Models]) -> Iterator[Case]:
+    yield "section", partial(_generate, context, make)
+
+
+def _generate(context: Context, make: Callable[[], Models]) -> Figures:
+    """Make a video of one section, and return its figures and those of its stages."""
+    models, folder, times = make(), context.folder / "job", list[float]()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    picture = folder / "picture.png"
+    Image.linear_gradient("L").resize((256, 256)).convert("RGB").save(picture)
+    request = GenerationRequest(
+        image=str(picture), prompt=_PROMPT, model=context.model or models.info.name,
+        mode=models.info.modes[0], seconds=_SECONDS, steps=_FEW_STEPS if context.is_quick else _STEPS,
+    )  # fmt: skip
+
+    def note(event: Event) -> None:
+        if isinstance(event, StepDone):
+            times.append(event.time)
+
+    begin = time.perf_counter()
+    with driver_peak(context.device) as driver:
+        result = generate(
+            request, models, on_event=note, folder=folder / "made", local=Local(context.environ)
+        )
+    seconds = time.perf_counter() - begin
+    record = json.loads((folder / "made" / "memory.json").read_text(encoding="utf-8"))
+    length = result.frames / models.info.family.fps
+    return {
+        "seconds": seconds, "steps": request.steps, "frames": result.frames,
+        "seconds_per_step": statistics.median(later - one for one, later in pairwise(times)),
+        "video_seconds_per_minute": 60 * length / seconds, "cap_bytes": record["cap_bytes"],
+        "retries": record["retries"], "is_finite": bool(result.latents.isfinite().all()), **driver,
+        "stages": {stage["stage"]: _stage(stage) for stage in record["stages"]},
+    }  # fmt: skip
+
+
+def _stage(record: dict[str, Any]) -> Figures:
+    return {
+        "seconds": record["end"] - record["begin"], "resident_bytes": record["resident_bytes"],
+        "copied_bytes": record["streamed_bytes"],
+        **peaks(record["predicted_bytes"], record["measured_bytes"]),
+    }  # fmt: skip
+
+
+def plans(context: Context) -> Iterator[Case]:
+    """Yield the encoding of a picture and the decoding of a section by each plan of the VAE."""
+    profile, device = profile_in(context), context.device
+    side = _SIDE if context.has_gpu else _CPU_SIDE
+    if context.model or not context.has_gpu:
+        vae = own_vae(context.model or DEFAULT_MODEL)
+    else:
+        vae = stand_in("vae", context.folder)
+    dtype = DTYPES.get(profile.vae_dtype.value, torch.float32)
+    vae = nn.Module.to(vae, dtype).to(device.torch_device)
+    device.adopt(vae)
+    settings = replace(settings_for(profile), precision="auto", largest_px=None)
+    needs = family_of(vae).needs(dtype, profile.backend)
+    latents = plan_sections(_SECONDS)[0].decode_latents
+    tasks: tuple[tuple[Task, Video], ...] = (
+        ("encode", Video(1, side, side)), ("decode", Video(latents, side, side)),
+    )  # fmt: skip
+    for task, video in tasks:
+        for plan in vae_plans(needs, video, task, settings):
+            tiles = f", tiles of {plan.tiles.side}" if plan.tiles.side else ""
+            yield f"{task}, {plan.time}{tiles}", partial(_plan, context, vae, video, plan)
+
+
+def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figures:
+    device, family = context.device, family_of(vae)
+    engine = VaeEngine(_Fixed(vae, device, plan))
+    if plan.task == "encode":
+        given = torch.zeros(1, 3, 1, video.height, video.width, dtype=family.dtype)
+        work = partial(engine.encode, given)
+    else:
+        sides = video.height // family.shrink, video.width // family.shrink
+        given = torch.randn(1, 16, video.latents, *sides, generator=torch.Generator().manual_seed(0))
+        work = partial(engine.decode, given.to(family.dtype))
+    with driver_peak(device) as driver:
+        measured = context.time(work, runs=1)
+    weights = sum(tensor.nbytes for tensor in vae.parameters())
+    return {
+        "seconds": measured.median, **peaks(plan.working_bytes + weights, measured.peak_bytes), **driver,
+        "is_exact": plan.is_exact, "is_reduced": not context.has_gpu,
+    }  # fmt: skip
+
+
+class _Fixed(Guest):
+    """A guest that follows one plan, so that a lack of memory is a result and leads to no smaller plan."""
+
+    def __init__(self, vae: nn.Module, device: Device, plan: VaePlan) -> None:
+        super().__init__(vae, device)
+        self._fixed = plan
+
+    def plan_vae(self, task: Task, video: Video) -> VaePlan:
+        """Return the plan."""
+        return self._fixed
+
+    def step_down(self, shortage: Shortage) -> None:
+        """Raise the shortage."""
+        raise torch.OutOfMemoryError(shortage.text)

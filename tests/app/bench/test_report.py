@@ -1,0 +1,184 @@
+"""Tests of the checks of reports, of the table that they fill, and of the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.bench.child import function_of
+from app.bench.known import hint
+from app.bench.page import to_markdown, video_rate
+from app.bench.parts import PARTS, QUICK_BYTES, parts_of
+from app.bench.report import checksum, read_report, sealed, to_bytes
+from app.bench.runner import Runner
+from app.cli import main
+from app.machine import this_local
+from diffusers_helper.errors import InputError
+from diffusers_helper.machine.measured import speeds
+from diffusers_helper.planning.profiles import Machine
+from tests.support.bench_runs import new_report
+from tests.support.jobs import ROOT
+
+SCRIPT = ROOT / "scripts" / "hardware_table"
+
+
+def some_report(**cases: Any) -> dict[str, Any]:
+    part = {"title": "A step", "level": "quick", "reason": "", "seconds": 1.5, "is_complete": True}
+    stages = {"decode": {"seconds": 10.0, "planned_bytes": 2**31, "measured_bytes": 2**30}}
+    found = {
+        "step": {"this card's plan": {"figures": {"seconds_per_step": 2.0, "is_reduced": False}}},
+        "framepack": {"section": {"figures": {"seconds_per_step": 2.0, "stages": stages}}},
+        "attention": {"flash": {"failed": "killed by signal 6"}, "math": {"skipped": "not here"}, **cases},
+    }
+    report = new_report() | {"level": "standard", "is_complete": True}
+    watts = {"clock_hz": None, "power_watts": {"median": 280.0, "most": 310.0}}
+    return {
+        **report, "parts": {name: {**part, "card": watts, "cases": one} for name, one in found.items()}
+    }  # fmt: skip
+
+
+def write(file: Path, report: dict[str, Any]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(to_bytes(report))
+    return file
+
+
+def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
+    report = sealed(some_report())
+    assert read_report(write(tmp_path / "a.json", report)) == report
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"format": "other"}, "format is 'other'"),
+        ({"version": 2}, "of version 2"),
+        ({"level": "huge"}, "level is 'huge'"),
+        ({"ram_bytes": "64 GB"}, "ram_bytes is str; expected int"),
+        ({"user": "x"}, "user is unknown"),
+        ({"parts": {"bus": {"cases": {}}}}, "parts.bus has no cases or no card"),
+        ({"parts": {"mine": {}}}, "parts.mine is unknown"),
+        ({"processor": {"name": "Ryzen"}}, "processor.cores is missing"),
+        ({"weights": "from /srv/anne/models"}, "weights contains a path"),
+        ({"weights": "C:\\Users\\anne"}, "weights contains a path"),
+        ({"weights": "anne@example.org"}, "weights contains an address"),
+        ({"weights": "on 192.168.1.20"}, "weights contains an address"),
+        ({"weights": "token=abc"}, "weights contains a secret"),
+    ],
+)
+def test_a_wrong_or_private_report_is_refused_by_field(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    file = write(tmp_path / "card.json", sealed(some_report() | changes))
+    with pytest.raises(InputError) as error:
+        read_report(file)
+    assert "card.json: " in error.value.message
+    assert problem in error.value.message
+
+
+def test_a_private_figure_and_an_edited_file_are_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.json", sealed(some_report(mine={"figures": {"prompt": "a cat"}})))
+    with pytest.raises(InputError, match=r"parts\.attention\.cases\.mine\.figures\.prompt is private"):
+        read_report(file)
+    edited = sealed(some_report())
+    edited["parts"]["step"]["cases"]["this card's plan"]["figures"]["seconds_per_step"] = 1.0
+    with pytest.raises(InputError, match="the file was changed"):
+        read_report(write(tmp_path / "b.json", edited))
+
+
+def test_the_table_has_a_row_for_each_report(tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "hardware.md"
+    write(tmp_path / "docs" / "reports" / "xtx.json", sealed(some_report()))
+    text = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
+    (tmp_path / "app" / "bench").mkdir(parents=True)
+    command = [sys.executable, str(SCRIPT), "--root", str(tmp_path)]
+    assert subprocess.run([*command, "--check"], check=False, capture_output=True).returncode == 1
+    subprocess.run(command, check=True)
+    assert subprocess.run([*command, "--check"], check=False).returncode == 0
+    row = next(line for line in page.read_text(encoding="utf-8").splitlines() if "reports/xtx" in line)
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    assert cells == [
+        "[Radeon RX 7900 XTX (gfx1100), 24 GB](reports/xtx.json)", "2", "1.2", "1", "not measured", "1 of 1",
+        "attention: flash: killed by signal 6",
+        "standard; Longtake 0.1.0, torch 2.13.0, ROCm 7.2, driver 6.10.5",
+    ]  # fmt: skip
+    assert json.loads((tmp_path / "app" / "bench" / "cards.json").read_text()) == ["gfx1100"]
+    write(tmp_path / "docs" / "reports" / "bad.json", some_report() | {"checksum": "0" * 64})
+    refused = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "bad.json: checksum" in refused.stderr
+
+
+def test_the_table_of_the_repository_is_that_of_its_reports() -> None:
+    subprocess.run([sys.executable, str(SCRIPT), "--check"], check=True)
+
+
+def test_the_page_names_wrong_plans_and_failures() -> None:
+    report = sealed(some_report())
+    page = to_markdown(report)
+    assert "1 of 1 plans were wrong by more than 10%" in page
+    assert "| framepack | section, decode | 2 | 1 | 2.00 | wrong |" in page
+    assert "- attention: flash: killed by signal 6" in page
+    assert "power_watts 280, at most 310" in page
+    assert video_rate(report) == pytest.approx(60 * 1.2 / 60)
+    assert checksum(report) == report["checksum"]
+
+
+def test_the_benchmark_is_offered_on_cards_without_a_report(tmp_path: Path) -> None:
+    known = tmp_path / "cards.json"
+    known.write_text('["gfx1100", "NVIDIA H200"]', encoding="utf-8")
+    assert hint(Machine("rocm", "gfx1100", "a card", 1), known) == ""
+    assert hint(Machine("cuda", "", "NVIDIA H200", 1), known) == ""
+    assert hint(Machine("cpu", "", "CPU", 1), known) == ""
+    assert "python -m app bench --report card.json" in hint(Machine("rocm", "gfx1201", "a card", 1), known)
+
+
+def test_each_part_has_a_function_and_the_levels_grow() -> None:
+    for part in PARTS.values():
+        assert callable(function_of(part.function)), part.name
+    quick, standard, full = (
+        {part.name for part in parts_of(level)} for level in ("quick", "standard", "full")
+    )
+    assert {"memory", "bus", "step", "products", "attention", "convolutions", "vae", "job"} == quick
+    assert quick < standard < full == set(PARTS)
+
+
+def test_the_quick_level_writes_little() -> None:
+    from diffusers_helper.bench.transfers import _SAMPLE_BYTES
+    from diffusers_helper.loading.networks import empty_network
+    from diffusers_helper.models.published import CONFIGS
+
+    one_of_each = {**CONFIGS["transformer"], "num_layers": 1, "num_single_layers": 1}
+    values = sum(one.numel() for one in empty_network("transformer", one_of_each).parameters())
+    assert 2 * values + _SAMPLE_BYTES < QUICK_BYTES
+
+
+def test_the_command_leaves_a_report_after_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(self: Runner) -> None:
+        self.report["parts"]["bus"] = {
+            "title": "Copies", "level": "quick", "reason": "", "seconds": 0.5, "is_complete": False,
+            "card": {}, "cases": {"copies": {"figures": {"host_to_device_bytes_per_second": 1e9}}},
+        }  # fmt: skip
+        self._keep()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Runner, "run", stopped)
+    monkeypatch.setattr("app.commands.bench.ask_torch", lambda environ: {})
+    target = tmp_path / "mine.json"
+    assert main(["bench", "--out", str(tmp_path / "out"), "--report", str(target), "--json"]) == 130
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == read_report(target)
+    assert "continues from here" in shown.err
+    assert speeds(this_local(os.environ).speeds, "cpu").host_to_device_bytes_per_second == 1e9
+    assert "host to device per second 954 MB" in (tmp_path / "mine.json.md").read_text(encoding="utf-8")
+    assert main(["bench", "--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(PARTS)

@@ -1,0 +1,88 @@
+"""Tests of the benchmark's parts that need no GPU, and of random weights that stand for FramePack's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cache.conv_rungs import RUNGS
+from diffusers_helper.bench import convolutions, sections, steps, weights
+from diffusers_helper.bench.context import Context
+from diffusers_helper.memory.weights import sizes_of
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.sizes import NETWORKS
+from tests.support.drivers import NO_ALGORITHM
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Let the published networks be as small as the bundled ones, with more blocks."""
+    demo = find_model("demo")
+    configs = {
+        name: json.loads(Path(demo.parts[name].location, "config.json").read_text(encoding="utf-8"))
+        for name in NETWORKS
+    }
+    configs["transformer"] |= {"num_layers": 3, "num_single_layers": 4}
+    for module in (weights, steps):
+        monkeypatch.setattr(module, "CONFIGS", configs)
+    monkeypatch.setattr(steps, "_FEW", {})
+    monkeypatch.setattr(weights, "stand_in_info", lambda: replace(demo, side=64))
+    return configs
+
+
+def cases(part: Any, context: Context) -> dict[str, Any]:
+    return {label: work if isinstance(work, str) else work() for label, work in part(context)}
+
+
+def test_one_block_stands_for_all_in_the_file_and_not_on_the_device(
+    small: dict[str, Any], tmp_path: Path
+) -> None:
+    network: Any = weights.stand_in("transformer", tmp_path)
+    file = tmp_path / "transformer" / weights.WEIGHTS_FILE
+    first, last = (network.single_transformer_blocks[n].proj_mlp.weight for n in (0, 3))
+    assert first is not last
+    assert first.data_ptr() == last.data_ptr()
+    total, blocks = sizes_of(network, [*network.transformer_blocks, *network.single_transformer_blocks])
+    assert total - 2 * blocks[0] - 3 * blocks[-1] < file.stat().st_size < total
+    weights.tie_blocks(network, "transformer")
+    assert sizes_of(network, [])[0] == total - 2 * blocks[0] - 3 * blocks[-1]
+
+
+def test_a_streamed_step_is_planned_copied_and_equal(small: dict[str, Any], tmp_path: Path) -> None:
+    found = cases(steps.steps, Context("quick", tmp_path))
+    assert list(found) == ["no blocks streamed", "copying alone", "all blocks streamed"]
+    resident, streamed = found["no blocks streamed"], found["all blocks streamed"]
+    assert (resident["streamed_blocks"], streamed["streamed_blocks"], streamed["blocks"]) == (0, 7, 7)
+    assert streamed["same_result"]
+    assert streamed["copied_bytes"] == streamed["planned_copied_bytes"] > resident["copied_bytes"] == 0
+    for one in (resident, streamed):
+        assert one["planned_bytes"] == pytest.approx(one["measured_bytes"], rel=0.1)
+    assert 0 <= streamed["hidden_share"] <= 1
+
+
+@pytest.mark.slow
+def test_a_whole_section_with_random_weights(small: dict[str, Any], tmp_path: Path) -> None:
+    found = cases(sections.framepack, Context("quick", tmp_path))["section"]
+    assert found["frames"] == 37
+    assert found["is_finite"]
+    assert set(found["stages"]) == {"text", "text_2", "vae_encode", "vision", "sample", "decode"}
+    # The bundled model, whose files the plan reads, stores its other networks in other types.
+    sample = found["stages"]["sample"]
+    assert sample["planned_bytes"] == pytest.approx(sample["measured_bytes"], rel=0.1)
+
+
+def test_ways_of_convolutions_that_fail_are_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*call: Any) -> torch.Tensor:
+        raise RuntimeError(NO_ALGORITHM)
+
+    monkeypatch.setattr(convolutions, "_QUICK_SHAPES", 1)
+    monkeypatch.setitem(RUNGS, "taps", replace(RUNGS["taps"], run=fail))
+    (found,) = cases(convolutions.convolutions, Context("quick", tmp_path)).values()
+    assert set(found["milliseconds"]) == {"plain", "tiles"}
+    assert "No suitable algorithm" in found["failed_ways"]["taps"]
+    assert found["fastest"] in found["milliseconds"]

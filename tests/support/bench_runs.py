@@ -1,0 +1,56 @@
+"""Runs of the benchmark with stand-ins for its parts. As a program, it runs one until it is killed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from app.bench.parts import PARTS, Needs
+from app.bench.report import FORMAT, VERSION, Report, read_report, to_bytes
+from app.bench.runner import Plan, Runner
+from diffusers_helper.files import write_atomic
+
+FACTS: dict[str, Any] = {
+    "versions": {
+        "longtake": "0.1.0", "python": "3.11.2", "torch": "2.13.0", "rocm": "7.2", "cuda": None,
+        "driver": "6.10.5", "kernel": "6.1.0",
+    },
+    "card": {
+        "kind": "rocm", "arch": "gfx1100", "name": "Radeon RX 7900 XTX", "memory_bytes": 24 * 2**30,
+        "link": "PCIe 4.0 x16",
+    },
+    "processor": {"name": "Ryzen", "cores": 16}, "ram_bytes": 64 * 2**30,
+}  # fmt: skip
+
+
+def new_report() -> Report:
+    return {
+        "format": FORMAT, "version": VERSION, "level": "quick", "weights": "random", "is_complete": False,
+        **FACTS, "parts": {},
+    }  # fmt: skip
+
+
+def run(folder: Path, parts: dict[str, str], report: Report | None = None, **facts: Any) -> Report:
+    """Run stand-in functions as parts of these names, and return the report that was written."""
+    folder.mkdir(exist_ok=True)
+    needs = facts.pop("needs", Needs(ram_bytes=0))
+    chosen = [replace(PARTS[name], function=function, needs=needs) for name, function in parts.items()]
+    plan = Plan(
+        chosen, "quick", folder, "", {**FACTS, **facts}, os.environ, module="tests.support.bench_child"
+    )
+    file = folder / "report.json"
+
+    def show(part: Any, label: str) -> None:
+        if label and __name__ == "__main__":
+            sys.stdout.write(f"{label}\n")
+            sys.stdout.flush()
+
+    Runner(plan, report or new_report(), lambda found: write_atomic(file, to_bytes(found)), show).run()
+    return read_report(file)
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), {"bus": "waits"})
