@@ -1,11 +1,47 @@
-"""The properties of a machine's GPU kernels that the memory estimates depend on."""
+"""The table of the factors by which estimates of memory are multiplied, by card and platform.
+
+The formulas (`estimates`, `vae_estimates`) count tensors, which are the same everywhere. What differs between
+machines is here. Rows that were measured on cards are in `measured_factors`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from diffusers_helper.planning.measured_factors import measured_ratio
+from diffusers_helper.planning.variables import Setting
+from diffusers_helper.units import GB
+
 Attention = Literal["fused", "math"]
+Factor = Literal["attention", "conv_decode", "conv_encode"]
+
+MARGIN = 1.02
+"""The factor for the scatter of the formulas' fits, in all stages (`benchmarks/calibrate_memory.py`)."""
+
+SCORE_BYTES = 8
+"""The bytes for each pair of tokens and each head in SDPA's math kernel: scores and softmax in fp32."""
+
+_INVOKEAI = "InvokeAI's constants for its VAE on ROCm; not measured by Longtake"
+_PLAIN = Setting(1.0, "what the formula counts", "`benchmarks/calibrate_memory.py`, on a CPU")
+# By card (gfx name), family of cards or platform of torch; the first that names a factor counts.
+FACTORS: Mapping[str, Mapping[Factor, Setting[float]]] = {
+    "gfx1151": {
+        "attention": Setting(
+            1.5, "what attention takes at its peak, with room", "the Strix Halo notes; not measured"
+        )
+    },
+    "rocm": {
+        "conv_decode": Setting(2.0, "the workspaces of MIOpen while a VAE decodes", _INVOKEAI),
+        "conv_encode": Setting(4.0, "the workspaces of MIOpen while a VAE encodes", _INVOKEAI),
+    },
+}
+# What a process holds on the device beside torch's tensors, in bytes.
+_RESERVES: Mapping[str, Setting[int]] = {
+    "cpu": Setting(0, "every tensor is counted", "docs/amd-memory.md"),
+    "gpu": Setting(GB, "the driver's context and the workspaces of MIOpen and BLAS", "not measured"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,14 +50,47 @@ class Backend:
 
     Attributes:
         attention: The kind of SDPA kernel. "math" holds the full matrix of attention scores in fp32.
+        attention_factor: The memory at the peak of attention, as a multiple of what the formula counts.
         conv_decode: The memory that decoding takes, as a multiple of what kernels without workspace take.
-            InvokeAI measured 2 on ROCm (its VAE constants); Longtake has not measured it.
-        conv_encode: The same factor for encoding, for which InvokeAI measured 4.
+        conv_encode: The same factor for encoding.
+        card: The card whose measured rows correct the estimates; "" for none.
     """
 
     attention: Attention = "fused"
+    attention_factor: float = 1.0
     conv_decode: float = 1.0
     conv_encode: float = 1.0
+    card: str = ""
 
 
-ROCM = Backend(conv_decode=2.0, conv_encode=4.0)
+def factor(name: Factor, *places: str) -> Setting[float]:
+    """Return a factor with its source, for the first of these cards, families or platforms that has it."""
+    rows = (FACTORS.get(place, {}) for place in places)
+    return next((row[name] for row in rows if name in row), _PLAIN)
+
+
+def backend_of(card: str, family: str, kind: str, attention: Attention = "fused") -> Backend:
+    """Return the behaviour of a card's kernels.
+
+    Args:
+        card: The name under which measurements of the card are stored (`Machine.card`).
+        family: Its family, one of `profiles.FAMILIES`.
+        kind: The platform of torch that serves it.
+        attention: The kind of SDPA kernel.
+    """
+    attending, decoding, encoding = (
+        factor(name, card, family, kind).value for name in ("attention", "conv_decode", "conv_encode")
+    )
+    return Backend(attention, attending, decoding, encoding, card)
+
+
+def reserve_of(card: str, family: str) -> Setting[int]:
+    """Return the reserve of a card in bytes, which measured rows of the stage "reserve" correct."""
+    found = _RESERVES["cpu" if family == "cpu" else "gpu"]
+    ratio = measured_ratio(card, "reserve")
+    if ratio is None:
+        return found
+    return Setting(round(found.value * ratio), found.reason, "measured on such a card")
+
+
+ROCM = backend_of("", "", "rocm")

@@ -1,10 +1,10 @@
 """Estimates of the memory that each stage needs besides weights: inputs, activations and outputs.
 
 Each formula counts the tensors of one size that are alive at the moment when the network uses most memory.
-The factors were fitted to peaks that `benchmarks/calibrate_memory.py` measured on a CPU, on the grid of
+The numbers were fitted to peaks that `benchmarks/calibrate_memory.py` measured on a CPU, on the grid of
 shapes named in each function. They hold for kernels that keep nothing large between operations. GPU kernels
-need more; `Backend` has factors for that from other projects. A local calibration file corrects the
-estimates.
+need more: the table in `backend` has the factors for that. What was measured on such cards
+(`measured_factors`), or on this machine (`Calibration`), corrects the estimates.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.buckets import buckets
 from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 from diffusers_helper.models.sizes import NETWORKS, Network
-from diffusers_helper.planning.backend import Backend
+from diffusers_helper.planning.backend import MARGIN, SCORE_BYTES, Backend
 from diffusers_helper.planning.budget import Demand, Stage
+from diffusers_helper.planning.measured_factors import corrected
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
 
 # The sides of the VAE's tiles that the automatic choice tries, in pixels, largest first.
@@ -31,21 +32,22 @@ _HEAD_TOKENS, _MAX_TOKENS = 95, 256
 # The latent frames in one of the VAE's own temporal windows, which decode to 17 frames.
 OWN_WINDOW = 5
 _SHRINK, _CHANNELS = 8, 16
-# A factor for the scatter of the fits, and bytes for buffers and other small tensors.
-_MARGIN, _SMALL = 1.02, 8 * 1024
+_SMALL = 8 * 1024  # bytes for buffers and other small tensors
 # The side of the transformer's patches in latents; the packed history has patches 2 and 4 times as large.
 _PATCH = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The ratios of measured to estimated working memory by stage; a missing ratio counts as 1."""
+    """The ratios of measured to estimated working memory by stage, as measured on this machine."""
 
     factors: Mapping[str, float] = field(default_factory=dict[str, float])
 
-    def apply(self, stage: str, num_bytes: int) -> int:
-        """Return an estimate in bytes, multiplied by the ratio for its stage."""
-        return ceil(num_bytes * self.factors.get(stage, 1.0))
+    def apply(self, stage: str, num_bytes: int, card: str = "") -> int:
+        """Return an estimate in bytes, multiplied by this machine's ratio for its stage, or by the card's."""
+        if stage in self.factors:
+            return ceil(num_bytes * self.factors[stage])
+        return corrected(num_bytes, card, stage)
 
     @classmethod
     def read(cls, file: Path | None, device: str) -> Calibration:
@@ -113,15 +115,16 @@ def transformer_bytes(
     image = latent_tokens(height, width)
     tokens = image + text + vision
     whole, rotated, forward, tables = (3.5, 14.9, 17.3, 3.8) if size < 4 else (4.9, 11.4, 16.7, 3.3)
-    streams = max(whole * tokens + rotated * image, forward * tokens) * heads * head_dim * size
+    attended = (whole * tokens + rotated * image) * backend.attention_factor
+    streams = max(attended, forward * tokens) * heads * head_dim * size
     streams += tables * image * head_dim * 4
     # The picture, history and noise in fp32 and in the transformer's type, and the sampler's past predictions
     frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
     history = 2 + HISTORY_1X + HISTORY_2X + HISTORY_4X
     state = frame * (4 * (history + 5 * WINDOW) + size * (history + WINDOW))
-    scores = 8 * heads * tokens**2 if backend.attention == "math" else 0
+    scores = SCORE_BYTES * heads * tokens**2 * backend.attention_factor if backend.attention == "math" else 0
     low = (tokens + rank) * rank * size
-    return ceil(_MARGIN * streams + state + scores + low)
+    return ceil(MARGIN * streams + state + scores + low)
 
 
 def llama_bytes(network: Network, tokens: int) -> int:
@@ -131,7 +134,7 @@ def llama_bytes(network: Network, tokens: int) -> int:
     """
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
     layers = network.config["num_hidden_layers"]
-    return ceil(_MARGIN * tokens * ((layers + 2.7) * width + 3 * inner) * network.dtype_bytes) + _SMALL
+    return ceil(MARGIN * tokens * ((layers + 2.7) * width + 3 * inner) * network.dtype_bytes) + _SMALL
 
 
 def encoder_bytes(network: Network, tokens: int) -> int:
@@ -140,7 +143,7 @@ def encoder_bytes(network: Network, tokens: int) -> int:
     Grid: 2 layers of 64 to 256, feed-forward parts 2 and 4 times as wide, 77 tokens, fp32 and bf16.
     """
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
-    return ceil(_MARGIN * tokens * (4 * width + 3 * inner) * network.dtype_bytes) + _SMALL
+    return ceil(MARGIN * tokens * (4 * width + 3 * inner) * network.dtype_bytes) + _SMALL
 
 
 def vision_bytes(network: Network) -> int:
@@ -151,7 +154,7 @@ def vision_bytes(network: Network) -> int:
     width, inner = network.config["hidden_size"], network.config["intermediate_size"]
     pixels = 3 * network.config["image_size"] ** 2
     values = max(vision_tokens(network) * (4 * width + 2 * inner), pixels + vision_tokens(network) * width)
-    return ceil(_MARGIN * values * network.dtype_bytes) + 3 * _SMALL
+    return ceil(MARGIN * values * network.dtype_bytes) + 3 * _SMALL
 
 
 def demand_of(
@@ -203,7 +206,7 @@ def demand_of(
         Stage(
             name,
             network.weights,
-            calibration.apply(name, num_bytes) + network.cast_bytes + after.get(name, 0),
+            calibration.apply(name, num_bytes, backend.card) + network.cast_bytes + after.get(name, 0),
         )
         for name, (network, num_bytes) in working.items()
     )

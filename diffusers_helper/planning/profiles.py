@@ -16,8 +16,8 @@ from typing import Literal, TypeVar, get_args
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, gfx_name, host_memory
-from diffusers_helper.planning.backend import ROCM, Attention, Backend
+from diffusers_helper.machine.sysfs import ROOT, Gpu, Link, amd_gpus, gfx_name, host_memory, nvidia_link
+from diffusers_helper.planning.backend import Attention, Backend, backend_of, reserve_of
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
 from diffusers_helper.planning.variables import (
     ALLOCATOR_VARIABLES,
@@ -48,6 +48,7 @@ class Machine:
         name: The name to display.
         total_bytes: The size of the device's memory; 0 if only its driver knows it.
         is_apu: Whether the device shares the processor's memory.
+        link: Its link to main memory; None if it has none, or if it is not known.
     """
 
     kind: Kind
@@ -55,6 +56,7 @@ class Machine:
     name: str
     total_bytes: int
     is_apu: bool = False
+    link: Link | None = None
 
     @property
     def card(self) -> str:
@@ -89,8 +91,7 @@ class Profile:
     @property
     def backend(self) -> Backend:
         """Return the properties of the kernels, which the estimates need."""
-        base = ROCM if self.machine.kind == "rocm" else Backend()
-        return replace(base, attention=self.attention.value)
+        return backend_of(self.machine.card, self.family, self.machine.kind, self.attention.value)
 
     @property
     def vae_bytes(self) -> int | None:
@@ -175,9 +176,9 @@ def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
         # An APU's own memory is small; the main memory that it may use is added, as far as it is available.
         shared = min(gpu.gtt_total, memory.available) if gpu.is_apu else 0
         arch = _overridden(gpu.arch, environ)
-        return Machine("rocm", arch, gpu.name or arch, gpu.vram_total + shared, gpu.is_apu)
+        return Machine("rocm", arch, gpu.name or arch, gpu.vram_total + shared, gpu.is_apu, gpu.link)
     if (root / "proc/driver/nvidia/gpus").is_dir() or (root / "dev/nvidia0").exists():
-        return Machine("cuda", "", "NVIDIA GPU", 0)
+        return Machine("cuda", "", "NVIDIA GPU", 0, link=nvidia_link(root))
     return Machine("cpu", "", "CPU", host_memory(root).total)
 
 
@@ -240,7 +241,7 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
         machine=machine,
         cap_bytes=_cap(family, machine),
         preserved_bytes=_preserved(family, machine),
-        reserve_bytes=_reserve(family),
+        reserve_bytes=reserve_of(machine.card, family),
         vae_dtype=_vae_dtype(family),
         vae_tile=Setting(256, "tiles that fit every card; larger Conv3d shapes abort on gfx1151", _FRAMEPACK),
         attention=_attention(family),
@@ -283,12 +284,6 @@ def _preserved(family: str, machine: Machine) -> Setting[int]:
     if _is_small_radeon(family, machine):
         return Setting(18 * GB, "18 GB, or less if the cap would leave under 2 GB for weights", DOCUMENT)
     return Setting(6 * GB, "enough for the activations at 640 pixels", _FRAMEPACK)
-
-
-def _reserve(family: str) -> Setting[int]:
-    if family == "cpu":
-        return Setting(0, "every tensor is counted", "docs/amd-memory.md")
-    return Setting(GB, "the driver's context and the workspaces of MIOpen and BLAS", _NOT_MEASURED)
 
 
 def _vae_dtype(family: str) -> Setting[VaeDtype]:

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from diffusers_helper.models.sizes import Network
-from diffusers_helper.planning.backend import Backend
-
-_MARGIN = 1.02
+from diffusers_helper.planning.backend import MARGIN, SCORE_BYTES, Backend
 
 
 class VaeNeeds(Protocol):
@@ -101,12 +99,12 @@ def decode_bytes(
         return _picture_bytes(network, values, area, backend.conv_decode, backend)
     if has_stream(network):
         values = _stream_decode(network, area, latents) + 24 * (at_once > 1) * at_once * area
-        return math.ceil(_MARGIN * backend.conv_decode * values * size)
+        return math.ceil(MARGIN * backend.conv_decode * values * size)
     frames = 4 * at_once - 3
     # The last block's first convolution, whose input is padded by two frames.
     values = (8.85 * frames + 4.35) * area * network.config["block_out_channels"][0]
     return math.ceil(
-        _MARGIN * max(values * size * backend.conv_decode, _attention(network, at_once * area, backend))
+        MARGIN * max(values * size * backend.conv_decode, _attention(network, at_once * area, backend))
     )
 
 
@@ -124,13 +122,13 @@ def encode_bytes(
         return _picture_bytes(network, values, area, backend.conv_encode, backend)
     if has_stream(network):
         values = _stream_encode(network, area, latents)
-        return math.ceil(_MARGIN * backend.conv_encode * values * size)
+        return math.ceil(MARGIN * backend.conv_encode * values * size)
     frames = 4 * at_once - 3
     layers = min(2, network.config["layers_per_block"])
     values = ((3.05 + layers) * frames + 2.15) * area * network.config["block_out_channels"][0]
     values += 3 * frames * area  # the frames in the VAE's type; a CPU may need no such copy
     attention = 3 * frames * area * size + _attention(network, at_once * area, backend)
-    return math.ceil(_MARGIN * max(values * size * backend.conv_encode, attention))
+    return math.ceil(MARGIN * max(values * size * backend.conv_encode, attention))
 
 
 def _picture_bytes(network: Network, values: float, area: int, conv: float, backend: Backend) -> int:
@@ -140,11 +138,11 @@ def _picture_bytes(network: Network, values: float, area: int, conv: float, back
     pixels, bf16 and fp32.
     """
     tokens = area // 4 ** (len(network.config["block_out_channels"]) - 1)
-    scores = 8 * tokens**2 if backend.attention == "math" else 0
-    return math.ceil(_MARGIN * max(values * area * network.dtype_bytes * conv, scores))
+    scores = SCORE_BYTES * tokens**2 * backend.attention_factor if backend.attention == "math" else 0
+    return math.ceil(MARGIN * max(values * area * network.dtype_bytes * conv, scores))
 
 
-def _attention(network: Network, area: int, backend: Backend) -> int:
+def _attention(network: Network, area: int, backend: Backend) -> float:
     """Estimate the bytes of the attention in HunyuanVideo's middle block: its mask, and its scores if kept.
 
     Grid: 2 to 9 latent frames of 96x96 to 256x256 pixels, bf16 and fp32.
@@ -153,7 +151,8 @@ def _attention(network: Network, area: int, backend: Backend) -> int:
         return 0
     size = network.dtype_bytes
     mask = 5 if size == 4 else 4 + size
-    return (mask + (8 if backend.attention == "math" else 0)) * (area // 64) ** 2
+    scores = SCORE_BYTES if backend.attention == "math" else 0
+    return (mask + scores) * (area // 64) ** 2 * backend.attention_factor
 
 
 def _stream_decode(network: Network, area: int, latents: int) -> float:

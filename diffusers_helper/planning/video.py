@@ -11,11 +11,13 @@ from typing import cast
 
 from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens
 from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.measured import speeds
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.lora_fit import check_loras, with_loras
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS, Network, networks
 from diffusers_helper.planning.budget import Demand, JobPlan
+from diffusers_helper.planning.bus import Bus, bus_of
 from diffusers_helper.planning.estimates import Calibration, demand_of, largest_bucket, tile_steps
 from diffusers_helper.planning.first import Needs, first_plan, limit_notes
 from diffusers_helper.planning.preserved import PreservedChoice, preserved_choice
@@ -69,6 +71,9 @@ class VideoPlan:
         preserved: The preserved memory and what another value would change; None if only this plan is left
             after shortages.
         weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
+        bus: The way on which streamed weights come to the card; None without a card.
+        step_bytes: The bytes that are streamed to the device in each step, in all passes of the step.
+        disk_bytes: The bytes that each step reads from the disk; 0 if main memory can hold them.
     """
 
     job: JobPlan
@@ -82,6 +87,27 @@ class VideoPlan:
     notes: tuple[str, ...]
     preserved: PreservedChoice | None = None
     weight_dtype: str = SETTINGS["weight_dtype"].default
+    bus: Bus | None = None
+    step_bytes: int = 0
+    disk_bytes: int = 0
+
+    @property
+    def copy_seconds(self) -> float:
+        """Return the time that the copies of each step take on the bus; 0 without a card."""
+        return self.bus.seconds(self.step_bytes) if self.bus else 0.0
+
+    @property
+    def time_words(self) -> str:
+        """Return a phrase for that time; empty if nothing is copied to a card."""
+        if self.bus is None or not self.step_bytes:
+            return ""
+        return f"{self.bus.words(self.step_bytes)}, while the card computes"
+
+    @property
+    def streaming(self) -> str:
+        """Return a sentence on what streaming costs in each step; empty if nothing is copied to a card."""
+        words = self.time_words
+        return f"{gb_text(self.step_bytes)} GB are streamed per step: {words}." if words else ""
 
 
 def known_networks(
@@ -196,6 +222,7 @@ def plan_video(
     *,
     shape: tuple[int, int] | None = None,
     needs: Needs | None = None,
+    transformer: Network | None = None,
     local: Local = Local(),  # noqa: B008 - frozen
     free_ram_bytes: int | None = None,
     disk_speed: Callable[[], float | None] = lambda: None,
@@ -208,6 +235,7 @@ def plan_video(
         profile: The settings of the machine.
         shape: The height and width of the video in pixels; None for an unknown picture.
         needs: Returns the needs of a request; None for a function that reads the model's files.
+        transformer: The transformer, if it is not that of the model's files and `needs` is None.
         local: The facts that `doctor`, jobs and calibrations have stored about the machine.
         free_ram_bytes: The main memory that is free for streamed weights; None if not known.
         disk_speed: A function that returns the bytes per second of the disk with the weights. It is called
@@ -226,25 +254,26 @@ def plan_video(
     calibration = Calibration.read(local.calibration, profile.machine.card)
 
     def read(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
-        return demands_for(request, info, profile, height, width, calibration)
+        return demands_for(request, info, profile, height, width, calibration, transformer=transformer)
 
     first = first_plan(request, info, profile, height, width, needs or read, local.learned)
     request, ladder, job = first.request, first.ladder, first.ladder.plan
-    sections = info.family.plan(request.seconds, request.mode)
-    passes = request.steps * len(request.texts)
-    costs = tuple(_cost(job, stage.stage, len(sections), passes) for stage in job.stages)
+    sections, texts = info.family.plan(request.seconds, request.mode), len(request.texts)
+    costs = tuple(_cost(job, stage.stage, len(sections), request.steps * texts) for stage in job.stages)
     waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
     wanted, side = first.demands[0].vae_tile_px or 0, max(height, width)
     notes, seconds = [*_notes(job, ladder.reason, profile), *_vae_notes(job, wanted, side, request)], None
     notes += filter(None, (profile.preserved_advice(job.budget), first.reason))
+    measured, from_disk = speeds(local.speeds, profile.machine.card), 0
     if free_ram_bytes is not None and waiting > free_ram_bytes:
-        speed = disk_speed()
-        seconds = waiting * len(request.texts) / speed if speed else None
+        from_disk, speed = waiting * texts, disk_speed() or measured.disk_read_bytes_per_second
+        seconds = from_disk / speed if speed else None
         notes.append(_slow_note(waiting, free_ram_bytes, seconds))
     demand = next(one for one in first.demands if one.vae_tile_px == job.vae_tile_px)
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
         None if ladder.reason else preserved_choice(job, demand), request.weight_dtype,
+        bus_of(profile.machine, measured), texts * job.stage("sample").streamed_bytes, from_disk,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from diffusers_helper.planning.estimates import (
 )
 from diffusers_helper.units import GB
 
-DEMO = networks(find_model("demo"), on_cpu=True)
+DEMO = networks(find_model("demo"), on_cpu=False)
 FULL = networks(find_model("framepack-i2v"), on_cpu=False)
 
 

@@ -9,15 +9,16 @@ from functools import cache
 
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import Network
-from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, plan_job
+from diffusers_helper.planning.budget import Demand, DoesNotFit, JobPlan, plan_job
+from diffusers_helper.planning.bus import Bus, bus_of
+from diffusers_helper.planning.cards.formats import STORED, networks_by_format
 from diffusers_helper.planning.estimates import largest_bucket
-from diffusers_helper.planning.formats import STORED, networks_by_format
 from diffusers_helper.planning.preserved import preserved_choice
-from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.profiles import Machine, Profile, profile_for
 from diffusers_helper.planning.video import demands_for, host_share
 from diffusers_helper.planning.weight_type import choose_weights
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.units import GB, gb_text
+from diffusers_helper.units import GB, duration, gb_text
 
 CARDS_GB = (8, 12, 16, 20, 24)
 ARCH = "gfx1100"
@@ -32,6 +33,7 @@ class Fit:
         preserved_bytes: The memory that weights leave free.
         resident_bytes: The weights that stay on the device.
         streamed_bytes: The weights that each step copies to the device.
+        copy_seconds: The time that these copies take on the link that such a card has, by assumption.
         host_bytes: The same weights as the files store them, which main memory should be able to hold.
         disk_bytes: The bytes that each step reads from the disk if it cannot.
         peak_bytes: The largest predicted use of device memory in any stage.
@@ -42,6 +44,7 @@ class Fit:
     preserved_bytes: int
     resident_bytes: int
     streamed_bytes: int
+    copy_seconds: float
     host_bytes: int
     disk_bytes: int
     peak_bytes: int
@@ -50,12 +53,11 @@ class Fit:
     @property
     def cells(self) -> tuple[str, ...]:
         """Return all of this as the cells of a table, with figures in GB."""
-        figures = (
-            self.cap_bytes, self.preserved_bytes, self.resident_bytes, self.streamed_bytes, self.host_bytes,
-            self.disk_bytes, self.peak_bytes,
-        )  # fmt: skip
-        is_stored = self.weight_dtype == SETTINGS["weight_dtype"].default
-        return (*map(gb_text, figures), STORED if is_stored else self.weight_dtype)
+        dtype = STORED if self.weight_dtype == SETTINGS["weight_dtype"].default else self.weight_dtype
+        before = self.cap_bytes, self.preserved_bytes, self.resident_bytes, self.streamed_bytes
+        after = self.host_bytes, self.disk_bytes, self.peak_bytes
+        seconds = duration(self.copy_seconds) if self.copy_seconds else "0"
+        return (*map(gb_text, before), seconds, *map(gb_text, after), dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,8 @@ def plans_by_card(
     def host(request: GenerationRequest) -> Fraction:
         return host_share(request, info, profiles[0])
 
-    def plan_card(size_gb: int, budget: Budget) -> CardPlan:
+    def plan_card(size_gb: int, profile: Profile) -> CardPlan:
+        budget, bus = profile.budget(), bus_of(profile.machine)
         chosen = choose_weights(request, budget, needs).request
         try:
             plan = plan_job(budget, needs(chosen))
@@ -168,17 +171,18 @@ def plans_by_card(
         then = choose_weights(request, freed.budget, needs).request
         if then != chosen:
             freed = plan_job(freed.budget, needs(then))
-        fits = _fit(plan, chosen, host(chosen)), _fit(freed, then, host(then))
+        fits = _fit(plan, chosen, host(chosen), bus), _fit(freed, then, host(then), bus)
         return CardPlan(size_gb, budget.cap_bytes, *fits, plan.smallest_cap_bytes)
 
-    return [plan_card(size, profile.budget()) for size, profile in zip(sizes_gb, profiles, strict=True)]
+    return [plan_card(size, profile) for size, profile in zip(sizes_gb, profiles, strict=True)]
 
 
-def _fit(plan: JobPlan, request: GenerationRequest, host: Fraction) -> Fit:
+def _fit(plan: JobPlan, request: GenerationRequest, host: Fraction, bus: Bus | None) -> Fit:
     sample, texts = plan.stage("sample"), len(request.texts)
     streamed = sample.streamed_bytes
     waiting = int(streamed * host)
     return Fit(
-        plan.budget.cap_bytes, plan.preserved_bytes, sample.resident_bytes, streamed * texts, waiting,
-        waiting * texts, plan.peak_bytes, request.weight_dtype,
+        plan.budget.cap_bytes, plan.preserved_bytes, sample.resident_bytes, streamed * texts,
+        bus.seconds(streamed * texts) if bus else 0.0, waiting, waiting * texts, plan.peak_bytes,
+        request.weight_dtype,
     )  # fmt: skip

@@ -27,7 +27,7 @@ def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
     """
     found: dict[Network, tuple[str, ...]] = {}
     for name, network in _named(info):
-        stored = replace(network, file_bytes=network.weights.total_bytes)
+        stored = _in_files(network)
         found[stored] = (*found.get(stored, ()), name)
     return found
 
@@ -40,6 +40,20 @@ def transformer_bytes(info: ModelInfo, weight_dtype: str) -> int:
         LongtakeError: If a local model's files cannot be read.
     """
     return _transformer(info, weight_dtype).weights.total_bytes
+
+
+def transformer_in(info: ModelInfo, weight_dtype: str) -> Network:
+    """Return the transformer of a copy whose files have weights of this type.
+
+    Raises:
+        InputError: If the weights cannot be cast.
+        LongtakeError: If a local model's files cannot be read.
+    """
+    return _in_files(_transformer(info, weight_dtype))
+
+
+def _in_files(network: Network) -> Network:
+    return replace(network, file_bytes=network.weights.total_bytes)
 
 
 def _named(info: ModelInfo) -> list[tuple[str, Network]]:

@@ -1,0 +1,230 @@
+"""The set-up that suits a card: the file and type of the weights, the preserved memory and the resolution.
+
+The rule:
+
+1. The resolution is the model's own, or the largest that fits.
+2. The first set-up is taken whose copies are hidden: in a step, they take at most half as long as an RTX
+   4090 computes. Slower cards compute for longer, so they hide copies all the more. The most precise weights
+   come first, which are those of the largest file; for each file, the card's usual preserved memory comes
+   before as little as the estimates allow.
+3. If the copies of none are hidden, the set-up whose copies take least time is taken.
+
+Weights that each pass has to copy are not rounded on the way, which would take longer than the copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.models.added import ADDED_MODELS
+from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.models.sizes import Network
+from diffusers_helper.planning.budget import DoesNotFit
+from diffusers_helper.planning.cards.formats import transformer_in
+from diffusers_helper.planning.estimates import largest_bucket, latent_tokens
+from diffusers_helper.planning.video import VideoPlan
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.units import GB, duration, gb_text
+
+# FramePack's README: 2.5 s per frame on an RTX 4090; 25 steps make the 36 frames of a section.
+_STEP_SECONDS, _FULL_SIDE, _MULTIPLE = 2.5 * 36 / 25, 640, 32
+_HIDDEN = 0.5
+# What an SSD on PCIe 3.0 reads, for a disk whose speed is not known yet.
+_DISK_SPEED = 2e9
+_STORED, _SMALL = SETTINGS["weight_dtype"].default, "int8"
+
+PlanOf = Callable[[GenerationRequest, ModelInfo, Network | None], VideoPlan]
+"""A function that plans a request for a model, whose transformer is not in its files if one is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One way to have the transformer's weights.
+
+    Attributes:
+        info: The model with the file.
+        weight_dtype: The type on the device.
+        copy: The transformer of a copy that has yet to be written; None if the file is here.
+    """
+
+    info: ModelInfo
+    weight_dtype: str = _STORED
+    copy: Network | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """One set-up, with its plan.
+
+    Attributes:
+        request: The request with its settings. A `preserved_gb` of None is the card's usual value.
+        weights: The weights.
+        plan: The plan of the video.
+    """
+
+    request: GenerationRequest
+    weights: Weights
+    plan: VideoPlan
+
+    @property
+    def seconds(self) -> float:
+        """Return the time of a step's copies, and of its reads from the disk."""
+        plan = self.plan
+        if plan.step_bytes and self.weights.weight_dtype != _STORED:
+            return math.inf
+        return plan.copy_seconds + (plan.seconds_per_step or plan.disk_bytes / _DISK_SPEED)
+
+    @property
+    def computing_seconds(self) -> float:
+        """Return the time that an RTX 4090 computes for a step of this size."""
+        whole = latent_tokens(*largest_bucket(_FULL_SIDE, _MULTIPLE))
+        passes = len(self.request.texts)
+        return _STEP_SECONDS * passes * latent_tokens(self.plan.height, self.plan.width) / whole
+
+    @property
+    def is_hidden(self) -> bool:
+        return self.seconds <= _HIDDEN * self.computing_seconds
+
+    @property
+    def side(self) -> int:
+        return self.request.resolution or self.weights.info.side
+
+    @property
+    def settings(self) -> dict[str, str | int | float | None]:
+        """Return the settings that make up the set-up; None stands for the default."""
+        names = ("model", "weight_dtype", "preserved_gb", "resolution")
+        return {name: getattr(self.request, name) for name in names}
+
+    @property
+    def reason(self) -> str:
+        """Return a sentence that says why the set-up is a good one."""
+        if not self.plan.step_bytes:
+            return "Nothing is streamed in a step."
+        if self.is_hidden:
+            computing = duration(self.computing_seconds)
+            return (
+                "A step computes for longer than it copies: "
+                f"{computing} even on an RTX 4090, by FramePack's README."
+            )
+        disk = " from the disk" if self.plan.disk_bytes else ""
+        seconds = duration(self.seconds)
+        return f"A step takes about {seconds} to copy{disk}; with these files, no set-up is faster."
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The set-up that a card should have.
+
+    Attributes:
+        set_up: The best one with the weights that are here.
+        copy: A better one, with a copy of the weights that can be written; None if there is none.
+    """
+
+    set_up: SetUp
+    copy: SetUp | None
+
+    @property
+    def reasons(self) -> str:
+        """Return sentences on the reason for the set-up, and on a copy that would be better."""
+        if self.copy is None:
+            return self.set_up.reason
+        then, name = duration(self.copy.seconds), self.copy.weights.info.name
+        return (
+            f"{self.set_up.reason} With a file in int8, that would take about {then}; `python -m app models "
+            f"convert {name} --weight-dtype int8` writes one."
+        )
+
+    @property
+    def words(self) -> str:
+        """Return sentences on the set-up, what it streams, and the reasons."""
+        found = self.set_up
+        kinds = {_STORED: "weights as they are stored", _SMALL: "weights rounded to int8"}
+        said = (
+            f"Recommended for this card: {found.weights.info.title} at {found.side} pixels, "
+            f"{kinds[found.weights.weight_dtype]}, {gb_text(found.plan.job.preserved_bytes)} GB preserved.",
+            found.plan.streaming,
+            self.reasons,
+        )
+        return " ".join(filter(None, said))
+
+
+def recommend(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Recommendation:
+    """Return the set-up that suits a card best, by the rule above.
+
+    Args:
+        request: The other settings of the video.
+        info: The model.
+        plan: A function that plans a video on this card.
+
+    Raises:
+        DoesNotFit: If the model does not fit at any resolution.
+        LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
+    """
+    request = replace(request, resolution=None, preserved_gb=None)
+    try:
+        return _first_hidden(_set_ups(request, info, plan))
+    except DoesNotFit as error:
+        if not error.side:
+            raise
+        return _first_hidden(_set_ups(replace(request, resolution=error.side), info, plan))
+
+
+def _first_hidden(set_ups: Iterator[SetUp]) -> Recommendation:
+    """Return the first set-up that hides its copies, or else the fastest, and the fastest with a copy."""
+    found = list[SetUp]()
+    for one in set_ups:
+        if one.is_hidden and one.weights.copy is None:
+            return Recommendation(one, None)
+        found.append(one)
+    best = min((one for one in found if one.weights.copy is None), key=lambda one: one.seconds)
+    copies = (one for one in found if one.weights.copy and one.seconds < best.seconds)
+    return Recommendation(best, min(copies, key=lambda one: one.seconds, default=None))
+
+
+def _weights_of(info: ModelInfo) -> Iterator[Weights]:
+    """Yield the ways to have a model's weights, the most precise first.
+
+    They are those of the model's own files, of converted copies on this machine, of a rounding to int8 while
+    they are loaded, and of a copy in int8 that can be written. fp8 is as large as int8 and less precise.
+
+    Raises:
+        LongtakeError: If a local model's files cannot be read.
+    """
+    yield Weights(info)
+    bases = ADDED_MODELS.bases()
+    added = [ADDED_MODELS.find(name) for name, base in bases.items() if base == info.name]
+    copies = [one.name for one in added if one is not None and one.copy]
+    yield from (Weights(find_model(name)) for name in copies)
+    try:
+        small, own = (transformer_in(info, name) for name in (_SMALL, _STORED))
+    except InputError:  # weights that cannot be cast
+        return
+    if small.file_bytes < own.file_bytes:
+        yield Weights(info, _SMALL)
+        if not copies:
+            yield Weights(info, copy=small)
+
+
+def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Iterator[SetUp]:
+    """Yield the set-ups that fit, in the order of the rule.
+
+    Raises:
+        DoesNotFit: If the model's own files do not fit.
+    """
+    for weights in _weights_of(info):
+        model = request.model if weights.info is info else weights.info.name
+        own = replace(request, model=model, weight_dtype=weights.weight_dtype)
+        try:
+            usual = plan(own, weights.info, weights.copy)
+        except DoesNotFit:
+            if weights == Weights(info):
+                raise
+            continue
+        yield SetUp(own, weights, usual)
+        if usual.preserved and usual.preserved.saved_bytes > 0:
+            fewest = usual.preserved.fewest_copies.budget.preserved_bytes
+            own = replace(own, preserved_gb=round(fewest / GB, 1))
+            yield SetUp(own, weights, plan(own, weights.info, weights.copy))

@@ -1,0 +1,75 @@
+"""A script that writes the table of docs/your-card.md from the plans and recommendations for each card."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from huggingface_hub import constants
+
+from app.machine import named_machine
+from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.models.sizes import Network, published_bytes
+from diffusers_helper.planning.cards.formats import transformer_in
+from diffusers_helper.planning.cards.recommended import SetUp, recommend
+from diffusers_helper.planning.profiles import profile_for
+from diffusers_helper.planning.video import VideoPlan, plan_video
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import duration, gb_text
+
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "your-card.md"
+_BEGIN, _END = "<!-- scripts/your_card.py writes from here -->\n", "<!-- to here -->"
+_CARDS = {
+    "8 GB (RX 7600)": "gfx1100:8", "12 GB": "gfx1100:12", "16 GB (RX 7800 XT)": "gfx1100:16",
+    "20 GB (RX 7900 XT)": "gfx1100:20", "24 GB (RX 7900 XTX)": "gfx1100:24",
+    "Strix Halo, 64 GB for the GPU": "gfx1151:64", "Strix Halo, 96 GB for the GPU": "gfx1151:96",
+}  # fmt: skip
+_HEAD = (
+    "memory of the card", "cap", "preserved", "on the card", "streamed per step", "copied in", "free RAM",
+    "predicted peak",
+)  # fmt: skip
+
+
+def documented(text: str) -> str:
+    """Return the document's text with the table that the planner gives now."""
+    before, _, rest = text.partition(_BEGIN)
+    info = find_model("framepack-i2v")
+    rows = [_HEAD, ("---",) * len(_HEAD), *(_row(name, card, info) for name, card in _CARDS.items())]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    size = gb_text(sum(map(published_bytes, info.parts)))
+    small = gb_text(transformer_in(info, "int8").file_bytes)
+    disk = (
+        f"**Disk.** The model takes {size} GB. A copy of its transformer in int8, which is not needed here, "
+        f"would take {small} GB more.\n"
+    )
+    return f"{before}{_BEGIN}\n{table}\n{disk}\n{_END}{rest.partition(_END)[2]}"
+
+
+def _row(name: str, card: str, info: ModelInfo) -> tuple[str, ...]:
+    best = _best(card, info)
+    if best.settings["resolution"] or best.settings["weight_dtype"] != "default":
+        raise ValueError(f"{name}: the page says that all cards keep the model's resolution and weights")
+    plan, sample = best.plan, best.plan.job.stage("sample")
+    cells = (
+        plan.job.budget.cap_bytes, plan.job.preserved_bytes, sample.resident_bytes, plan.step_bytes,
+        plan.waiting_bytes, plan.job.peak_bytes,
+    )  # fmt: skip
+    cap, preserved, stays, streamed, ram, peak = map(gb_text, cells)
+    time = f"{duration(plan.copy_seconds)}, {plan.bus.name}" if plan.bus and plan.step_bytes else "–"
+    return name, cap, preserved, stays, streamed, time, ram, peak
+
+
+def _best(card: str, info: ModelInfo) -> SetUp:
+    profile = profile_for(named_machine(card), {})
+
+    def plan(request: GenerationRequest, info: ModelInfo, transformer: Network | None) -> VideoPlan:
+        return plan_video(request, info, profile, transformer=transformer)
+
+    request = GenerationRequest(image="none", model=info.name, mode=info.modes[0], steps=info.steps)
+    return recommend(request, info, plan).set_up
+
+
+if __name__ == "__main__":
+    constants.HF_HUB_CACHE = ""  # the sizes are those of the table, whatever this machine has
+    DOCUMENT.write_text(documented(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,173 @@
+"""Tests of the time that streaming takes, and of the set-up that is recommended for a card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.machine import named_machine
+from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.measured import Speeds, keep_speeds
+from diffusers_helper.machine.sysfs import Link
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedModels, AddedPart
+from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.models.sizes import Network
+from diffusers_helper.planning.budget import DoesNotFit
+from diffusers_helper.planning.bus import bus_of
+from diffusers_helper.planning.cards.recommended import Recommendation, recommend
+from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.video import VideoPlan, plan_video
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB
+
+INFO = find_model("framepack-i2v")
+REQUEST = GenerationRequest(image="x", model=INFO.name, mode="inverted")
+SLOW, FAST = Link(3, 4), Link(4, 16)
+
+
+@pytest.fixture(autouse=True)
+def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "no"))
+    monkeypatch.setattr(ADDED_MODELS, "file", None)
+
+
+def best(machine: Machine, ram_gb: int = 64, request: GenerationRequest = REQUEST) -> Recommendation:
+    profile = profile_for(machine, {})
+
+    def plan(request: GenerationRequest, info: ModelInfo, transformer: Network | None) -> VideoPlan:
+        return plan_video(
+            request, info, profile,
+            transformer=transformer, free_ram_bytes=ram_gb * GB, disk_speed=lambda: 3e9,
+        )  # fmt: skip
+
+    return recommend(request, INFO, plan)
+
+
+def radeon(size_gb: int, link: Link | None = FAST) -> Machine:
+    return Machine("rocm", "gfx1100", "card", size_gb * GB, link=link)
+
+
+def chosen(found: Recommendation) -> tuple[object, ...]:
+    settings = found.set_up.settings
+    return settings["weight_dtype"], settings["preserved_gb"], settings["resolution"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "gb_per_second", "source"),
+    [
+        (radeon(24), "PCIe 4.0 x16", 28.4, "from the card's link"),
+        (radeon(24, SLOW), "PCIe 3.0 x4", 3.5, "from the card's link"),
+        (named_machine("gfx1100:24"), "PCIe 4.0 x16", 28.4, "assumed"),
+        (named_machine("gfx1100:8"), "PCIe 4.0 x8", 14.2, "assumed"),
+        (named_machine("gfx1200:16"), "PCIe 5.0 x16", 56.7, "assumed"),
+        (named_machine("cuda:8"), "PCIe 4.0 x16", 28.4, "assumed"),
+        (named_machine("gfx1151:96"), "the shared memory", 64.0, "assumed"),
+    ],
+)
+def test_the_way_to_a_card_is_known_or_assumed(
+    machine: Machine, name: str, gb_per_second: float, source: str
+) -> None:
+    bus = bus_of(machine)
+    assert bus is not None
+    assert (bus.name, round(bus.bytes_per_second / 1e9, 1), bus.source) == (name, gb_per_second, source)
+
+
+def test_a_measured_speed_takes_the_place_of_the_links() -> None:
+    pinned = bus_of(radeon(24), Speeds(20e9, 8e9))
+    assert pinned is not None
+    assert pinned.words(40 * 10**9) == "about 2.0 s over PCIe 4.0 x16 (measured)"
+    plain = bus_of(named_machine("gfx1100:24"), Speeds(host_to_device_bytes_per_second=8e9))
+    assert plain is not None
+    assert plain.words(40 * 10**9) == "about 5.0 s over the card's bus (measured)"
+    assert bus_of(Machine("cpu", "", "CPU", 8 * GB), Speeds(20e9)) is None
+
+
+def test_a_plan_says_the_time_of_its_copies_as_this_machine_measured_it(tmp_path: Path) -> None:
+    local, profile = Local(folder=tmp_path), profile_for(radeon(24), {})
+    assert plan_video(REQUEST, INFO, profile, local=local).streaming == (
+        "22.3 GB are streamed per step: about 0.8 s over PCIe 4.0 x16 (from the card's link), while the card "
+        "computes."
+    )
+    keep_speeds(local.speeds, "gfx1100", Speeds(17.1e9, disk_read_bytes_per_second=2e9))
+    guided = GenerationRequest(image="x", model=INFO.name, mode="inverted", cfg=2.0)
+    found = plan_video(guided, INFO, profile, local=local, free_ram_bytes=8 * GB)
+    assert found.streaming == (
+        "44.6 GB are streamed per step: about 2.8 s over PCIe 4.0 x16 (measured), while the card computes."
+    )
+    assert (found.step_bytes, found.disk_bytes) == (47_915_500_544, 47_915_500_544)
+    assert found.seconds_per_step == pytest.approx(found.disk_bytes / 2e9)
+    whole = plan_video(REQUEST, INFO, profile_for(named_machine("gfx1151:96"), {}))
+    assert (whole.streaming, whole.copy_seconds, whole.disk_bytes) == ("", 0, 0)
+
+
+@pytest.mark.parametrize("size_gb", [12, 16, 20, 24])
+def test_where_copies_hide_a_card_keeps_its_defaults(size_gb: int) -> None:
+    found = best(radeon(size_gb))
+    assert chosen(found) == ("default", None, None)
+    assert found.copy is None
+    assert found.words.endswith(
+        "A step computes for longer than it copies: 3.6 s even on an RTX 4090, by FramePack's README."
+    )
+
+
+def test_where_they_do_not_less_is_preserved_and_then_rounded() -> None:
+    assert chosen(best(radeon(24, Link(3, 8)))) == ("default", 4.4, None)
+    slow = best(radeon(24, SLOW))
+    assert chosen(slow) == ("int8", 4.5, None)
+    assert slow.words == (
+        "Recommended for this card: FramePack I2V at 640 pixels, weights rounded to int8, 4.5 GB preserved. "
+        "Nothing is streamed in a step."
+    )
+    # Guidance doubles the copies of a step and its computation.
+    guided = GenerationRequest(image="x", model=INFO.name, mode="inverted", cfg=2.0)
+    assert chosen(best(radeon(24, Link(3, 8)), request=guided)) == ("default", 4.4, None)
+
+
+def test_blocks_that_are_streamed_are_never_rounded_but_a_copy_in_int8_is_named() -> None:
+    found = best(radeon(8, SLOW))
+    assert chosen(found) == ("default", None, None)
+    assert found.words.endswith(
+        "A step takes about 7.0 s to copy; with these files, no set-up is faster. With a file in int8, that "
+        "would take about 4.5 s; `python -m app models convert framepack-i2v --weight-dtype int8` writes one."
+    )
+
+
+def test_main_memory_that_is_too_small_changes_the_set_up() -> None:
+    assert chosen(best(radeon(24), ram_gb=16)) == ("default", 4.4, None)
+    assert chosen(best(radeon(24), ram_gb=8)) == ("int8", 4.5, None)
+    found = best(radeon(12), ram_gb=16)
+    assert "about 7.9 s to copy from the disk" in found.words
+    assert "With a file in int8, that would take about 0.4 s" in found.words
+
+
+def test_a_card_that_is_too_small_for_the_models_own_size_gets_the_largest_that_fits() -> None:
+    found = best(named_machine("gfx103x:16"))
+    assert found.set_up.side == found.set_up.settings["resolution"] == 384
+    plan = found.set_up.plan
+    assert plan.job.peak_bytes <= plan.job.budget.cap_bytes
+    with pytest.raises(DoesNotFit):
+        best(radeon(2))
+
+
+def test_a_copy_that_is_here_is_recommended_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = AddedModels(tmp_path / "models.json")
+    own = AddedModel("mine", "Mine", INFO.name, {"text_encoder": AddedPart(str(tmp_path))})
+    copy = AddedModel("framepack-i2v-int8", "In int8", INFO.name, {}, copy=str(tmp_path / "copy"))
+    models.add(own)
+    models.add(copy)
+    monkeypatch.setattr(ADDED_MODELS, "file", models.file)
+    seen: list[str] = []
+
+    def plan(request: GenerationRequest, info: ModelInfo, transformer: Network | None) -> VideoPlan:
+        seen.append(request.model)
+        # As if the copy's files were those of the table, but on a fast link
+        machine = radeon(8, FAST if info.name == copy.name else SLOW)
+        return plan_video(request, info, profile_for(machine, {}))
+
+    found = recommend(REQUEST, INFO, plan)
+    assert found.set_up.settings["model"] == "framepack-i2v-int8"
+    assert found.words.startswith("Recommended for this card: In int8 at 640 pixels, weights as they are")
+    assert "mine" not in seen

@@ -1,0 +1,29 @@
+"""Tests that the page on cards shows what the planner says."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs import ROOT
+
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "your_card.py"))
+PAGE = ROOT / "docs" / "your-card.md"
+
+
+@pytest.fixture(autouse=True)
+def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "no"))
+
+
+def test_the_page_shows_the_plans_of_today() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert SCRIPT["documented"](text) == text, "Run scripts/your_card.py."
+    assert "| 24 GB (RX 7900 XTX) | 20 | 18 | 1.7 | 22.3 | 0.8 s, PCIe 4.0 x16 | 22.3 | 6.4 |" in text
+
+
+def test_a_figure_that_is_out_of_date_is_noticed() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert SCRIPT["documented"](text.replace("22.3", "21.3", 1)) == text
