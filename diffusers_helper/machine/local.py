@@ -48,5 +48,10 @@ class Local:
         """Return the store of the speeds of disks (`machine.disk`)."""
         return self._facts("disks.json")
 
+    @property
+    def speeds(self) -> Facts:
+        """Return the store of the speeds of bus and disk that a benchmark measured (`machine.measured`)."""
+        return self._facts("speeds.json")
+
     def _facts(self, name: str) -> Facts:
         return Facts(self.folder and self.folder / name)

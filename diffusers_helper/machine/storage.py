@@ -16,10 +16,10 @@ def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool
 
     Args:
         error: The error.
-        folder: The job's folder. A missing file counts as such trouble only if it is in this folder.
+        folder: The job's folder. A missing file or folder counts as such only if it is in this folder.
     """
     number = getattr(error, "errno", None)
-    if number == errno.ENOENT and folder is not None:
+    if number in (errno.ENOENT, errno.ENOTDIR) and folder is not None:
         return str(folder) in str(getattr(error, "filename", ""))
     return number in _AWAY or trouble_of(error) == "disk_full"
 

@@ -7,11 +7,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path("/")
 _KIB = 1024
+# GT/s of a lane by the generation of PCIe, and the share of them that is data (8b/10b, 128b/130b, flits).
+_GENERATIONS = {
+    1: (2.5, 8 / 10), 2: (5.0, 8 / 10), 3: (8.0, 128 / 130), 4: (16.0, 128 / 130), 5: (32.0, 128 / 130),
+    6: (64.0, 242 / 256),
+}  # fmt: skip
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A PCIe link: its generation and its number of lanes."""
+
+    generation: int
+    lanes: int
+
+    @property
+    def name(self) -> str:
+        return f"PCIe {self.generation}.0 x{self.lanes}"
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Return the bytes that the link carries in a second in one direction, with the packets' headers."""
+        transfers, share = _GENERATIONS[self.generation]
+        return transfers * 1e9 * share / 8 * self.lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +49,8 @@ class Gpu:
             reserves.
         gtt_total, gtt_used: The main memory that the card may use, in bytes.
         is_apu: Whether the card shares the processor's memory.
+        link: The link to the computer; None if the kernel tells none.
+        folder: The card's folder under /sys/class/drm; None if it has none.
     """
 
     arch: str
@@ -34,6 +60,8 @@ class Gpu:
     gtt_total: int = 0
     gtt_used: int = 0
     is_apu: bool = False
+    link: Link | None = None
+    folder: Path | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +105,38 @@ def _gpu(root: Path, node: Path, properties: dict[str, int], arch: str) -> Gpu:
         arch=arch,
         name=_text(card / "product_name") if card else "",
         is_apu=properties.get("cpu_cores_count", 0) > 0,
+        folder=card,
+        link=_link(card, root) if card else None,
         **memory,
     )
+
+
+def nvidia_link(root: Path = ROOT) -> Link | None:
+    """Return the link of the first NVIDIA card; None if the kernel tells none."""
+    devices = sorted((root / "sys/bus/pci/devices").glob("*"))
+    cards = (one for one in devices if _text(one / "vendor") == _NVIDIA)
+    card = next((one for one in cards if _text(one / "class").startswith(_DISPLAY)), None)
+    return _link(card, root) if card else None
+
+
+def _link(card: Path, root: Path) -> Link | None:
+    """Return the slowest link on the way from a card up to the processor.
+
+    A Radeon contains a switch of its own, so the card itself reports the fast link inside it; the kernel's
+    `pcie_bandwidth_available` goes up the same way. The speed of an idle link is lowered, so the highest
+    speed of each end is taken, but the number of lanes in use.
+    """
+    place, top = card.resolve(), root.resolve()
+    known = {transfers: generation for generation, (transfers, _) in _GENERATIONS.items()}
+    generations, lanes = list[int](), list[int]()
+    for folder in (place, *place.parents[: -len(top.parts)]):
+        speed = re.match(r"[\d.]+(?= GT/s)", _text(folder / "max_link_speed"))
+        generation = known.get(float(speed[0])) if speed else None
+        width = _number(folder / "current_link_width")
+        if generation and width:
+            generations.append(generation)
+            lanes.append(width)
+    return Link(min(generations), min(lanes)) if lanes else None
 
 
 def _card_of(root: Path, properties: dict[str, int]) -> Path | None:
@@ -110,6 +168,25 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
+
+
+def card_readings(folder: Path) -> dict[str, float]:
+    """Return what a card's sensors tell now: `clock_hz` of the shaders, `power_watts`, `temperature_celsius`.
+
+    Args:
+        folder: The folder of `Gpu`. Sensors that the driver does not have are left out.
+    """
+    sensors = (
+        ("clock_hz", 1.0, ("freq1_input",)),
+        ("power_watts", 1e-6, ("power1_average", "power1_input")),
+        ("temperature_celsius", 1e-3, ("temp1_input",)),
+    )
+    found: dict[str, float] = {}
+    for name, unit, files in sensors:
+        values = (_number(file) for one in files for file in sorted(folder.glob(f"hwmon/hwmon*/{one}")))
+        if value := next(filter(None, values), 0):
+            found[name] = value * unit
+    return found
 
 
 def rocm_version(root: Path = ROOT) -> str:
