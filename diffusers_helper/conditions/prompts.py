@@ -10,6 +10,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.hub_cache import local_folder
 from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.strangers.confined import confined
 
 # HunyuanVideo's template for videos. Its head takes 95 tokens, which are cut off after encoding.
 TEMPLATE = (
@@ -69,12 +70,31 @@ def _count(text: str, info: ModelInfo) -> int | None:
     if file is None:
         return None
     facts = file.stat()
-    return len(_tokenizer(file, facts.st_mtime_ns, facts.st_size).encode(TEMPLATE.format(text)).ids)
+    return _counted(file, facts.st_mtime_ns, facts.st_size, text)
+
+
+@confined
+def count_tokens(file: Path, changed: int, size: int, text: str) -> int:
+    """Return the number of tokens that a tokenizer's file makes of the whole template with a prompt.
+
+    Args:
+        file: The file.
+        changed: The time of its last change, in nanoseconds. It is read again if this or the size differs.
+        size: Its size in bytes.
+        text: The prompt.
+
+    Raises:
+        InputError: If the file cannot be used.
+    """
+    return len(_tokenizer(file, changed, size).encode(TEMPLATE.format(text)).ids)
+
+
+# While somebody changes other settings, the same prompts are asked for again and again.
+_counted = lru_cache(maxsize=64)(count_tokens)
 
 
 @lru_cache(maxsize=1)  # reading a large vocabulary takes a second
 def _tokenizer(file: Path, changed: int, size: int) -> Any:
-    """Read a tokenizer. The size and the time of the file's last change only serve as keys of the cache."""
     from tokenizers import Tokenizer  # only a check of a prompt needs it
 
     try:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import av
-import numpy as np
 import torch
 from PIL import Image
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.conditions.picture import fit_picture, load_picture, plain_png
+from diffusers_helper.conditions.picture import plain_png
+from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Stage
@@ -39,7 +39,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, VaeUse
 from diffusers_helper.provenance.vae_record import note_use, read_uses, write_uses
-from diffusers_helper.request import AUTO, GenerationRequest
+from diffusers_helper.request import AUTO, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.denoiser import OnStep, StepInfo
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.passes import Progress
@@ -57,8 +57,7 @@ class OpenJob:
         request: The settings of the video.
         models: The request's model.
         cancel: The token that ends the job between two blocks of a network.
-        given: The start picture, upright and opaque.
-        picture: The same picture in the size of the video.
+        pictures: The pictures that condition the video.
         sections: The plan of the sections.
         folder: The folder for the job's files.
         earlier: The folder of an earlier run whose results are reused, if there is one.
@@ -75,8 +74,7 @@ class OpenJob:
     request: GenerationRequest
     models: Models
     cancel: CancelToken
-    given: Image.Image
-    picture: Image.Image
+    pictures: JobPictures
     sections: SectionPlan
     folder: JobFolder
     earlier: JobFolder | None
@@ -91,7 +89,7 @@ class OpenJob:
 
     def latents_shape(self, num_latent_frames: int) -> tuple[int, ...]:
         """Return the shape of a tensor with this number of latent frames."""
-        height, width = (side // self.family.shrink for side in (self.picture.height, self.picture.width))
+        height, width = (side // self.family.shrink for side in self.pictures.shape)
         return 1, self.family.channels, num_latent_frames, height, width
 
     @property
@@ -140,12 +138,12 @@ class OpenJob:
 
     def _facts(self) -> dict[str, Any]:
         """Return what every stage of this job depends on, with the settings of the VAE in force."""
-        tile, precision, chunk = self.memory.vae_use(self.picture.height, self.picture.width)
+        tile, precision, chunk = self.memory.vae_use(*self.pictures.shape)
         request = replace(self.request, vae_tile=tile, vae_precision=precision, vae_chunk=chunk)
         return {
             "request": asdict(request),
             "lineage": json.loads(self.lineage.to_json()),
-            "picture": torch.from_numpy(np.array(self.given)),
+            **{name: torch.from_numpy(one) for name, one in self.pictures.arrays().items()},
         }
 
     def load(self) -> Checkpoints:
@@ -169,25 +167,25 @@ class OpenJob:
         computes_in = self.models.compute_dtype("transformer") or self.models.stored_dtype("transformer")
         for sentence in self.loras.attach(transformer, computes_in):
             self.report.warned(sentence)
-        size = f"{self.picture.width}x{self.picture.height}"
-        facts = {"size": size, "weights": self.models.fingerprint, **self.loras.origin}
-        origins = Origins(self.request, self.lineage, self.given, self.family, **facts)
+        height, width = self.pictures.shape
+        facts = {"size": f"{width}x{height}", "weights": self.models.fingerprint, **self.loras.origin}
+        origins = Origins(self.request, self.lineage, self.pictures.origin, self.family, **facts)
         checkpoints = Checkpoints(self.folder, origins, self.earlier, self.latents_shape(self.family.window))
-        self.video.recipe = partial(self.recipe, plain_png(self.picture))
+        self.video.recipe = partial(self.recipe, self.pictures.contents)
         for doubt in checkpoints.doubts:
             self.report.warned(doubt)
         return checkpoints
 
     def note_vae(self, number: int) -> None:
         """Record the settings with which the VAE worked on a section; number 0 stands for the picture."""
-        how = self.memory.vae_use(self.picture.height, self.picture.width)
+        how = self.memory.vae_use(*self.pictures.shape)
         note_use(self.folder.vae, VaeUse(number, *how))
 
-    def recipe(self, picture: bytes) -> Recipe:
+    def recipe(self, pictures: Contents) -> Recipe:
         """Return the recipe of the video so far.
 
         Args:
-            picture: The picture in the size of the video, as PNG.
+            pictures: The pictures in the size of the video.
         """
         info = self.models.info
         revision = info.parts["transformer"].revision
@@ -198,7 +196,7 @@ class OpenJob:
             side=self.request.resolution or info.side,
             lora=self.loras.text,
             made_with=made_with | ({"revision": revision} if revision else {}),
-            picture=picture,
+            pictures=pictures,
         )  # fmt: skip
 
 
@@ -222,7 +220,7 @@ def open_job(
     The arguments and errors are those of `pipeline.generate`.
     """
     cancel, local, family = cancel or CancelToken(), local or Local(), models.info.family
-    given, loras = load_picture(Path(request.image).expanduser()), Loras(loras_of(request.lora))
+    given, loras = load_pictures(request), Loras(loras_of(request.lora))
     models.info.check_mode(request.mode)
     earlier = JobFolder(resume_from.absolute()) if resume_from else None
     if lineage is None:
@@ -230,8 +228,8 @@ def open_job(
         lineage = Lineage.read(found.lineage) if found else Lineage()
     for one in lineage.requests(request):
         check_prompt(one, models.info)
-    side = request.resolution or models.info.side
-    height, width = family.shape(given.height, given.width, side, models.info.multiple)
+    start, side = given[START_PICTURE], request.resolution or models.info.side
+    height, width = family.shape(start.height, start.width, side, models.info.multiple)
     sections = lineage.sections(request, family)
     overflowed = earlier is not None and earlier.overflow.exists()
     largest = _largest(lineage, _as_begun(request, earlier))
@@ -259,11 +257,11 @@ def open_job(
     memory = JobMemory(plans, models, opened, cancel=cancel, on_stage=on_stage, warn=report.warned)
     if note := CrashRecord.read((earlier or opened).shortage):
         memory.apply(note)
-    picture = fit_picture(given, height, width, request.crop)
+    pictures = JobPictures.of(given, (height, width), request)
     return OpenJob(
-        request, models, cancel, given, picture, sections, opened, earlier,
+        request, models, cancel, pictures, sections, opened, earlier,
         memory, VaeEngine(memory), video, report,
-        Preview(opened.preview, picture, family.latent_frames / family.fps), lineage,
+        Preview(opened.preview, pictures.start, family.latent_frames / family.fps), lineage,
         Recorder(opened.captures) if local.environ.get(DEBUG_VARIABLE) == "1" else None, loras,
     )  # fmt: skip
 
@@ -297,18 +295,22 @@ def _largest(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
 
 
 def _open_folder(
-    request: GenerationRequest, picture: Image.Image, earlier: JobFolder | None, folder: Path | None
+    request: GenerationRequest,
+    given: Mapping[str, Image.Image],
+    earlier: JobFolder | None,
+    folder: Path | None,
 ) -> JobFolder:
-    """Create the job's folder with the picture and the request, and return it."""
+    """Create the job's folder with the pictures and the request, and return it."""
     opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.new(Path("outputs").absolute())
     if opened.segments.exists() and opened != earlier:
         raise InputError(
             f"{opened.path} holds another video; expected a new folder.", "Choose another folder."
         )
-    # An outputs folder that is gone for now must not get another in its place.
+    # An outputs folder that is gone while a job waits in it must not get another in its place.
     opened.path.mkdir(parents=opened != earlier, exist_ok=True)
-    if not opened.input.exists():
-        picture.save(opened.input)
+    for name, picture in given.items():
+        if not opened.picture(name).exists():
+            write_atomic(opened.picture(name), plain_png(picture))
     if not opened.request.exists():
         write_atomic(opened.request, request.to_json().encode())
     return opened

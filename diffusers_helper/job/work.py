@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,7 +41,13 @@ class Joiner(Protocol):
 
 
 class Work(Protocol):
-    """The half of a family of models that works on tensors. A module with these functions is one."""
+    """The half of a family of models that works on tensors. A module with these members is one.
+
+    Attributes:
+        encoders: The stages of `encode` by their names in captures, each of which can be run by itself.
+    """
+
+    encoders: Mapping[str, Callable[[OpenJob], Any]]
 
     def encode(self, job: OpenJob) -> dict[str, Tensor]:
         """Encode what conditions the video. The latent of the picture is named `start`."""
@@ -49,6 +55,10 @@ class Work(Protocol):
 
     def condition(self, job: OpenJob, section: Section, encodings: Encodings) -> Any:
         """Return what conditions a section; a dataclass of tensors and plain values."""
+
+    def restored(self, section: Section, captured: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return a section's condition and context from a capture, which has mappings for dataclasses."""
+        ...
 
     def history(self, mode: Mode, encodings: Encodings) -> LatentsSoFar:
         """Return the history before the first section."""

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MAX_SECONDS
-from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.files import make_folder, read_file, write_atomic
 from diffusers_helper.models.registry import family_of, plan_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
@@ -248,7 +248,7 @@ def _share(source: Path, target: Path, names: list[str]) -> None:
     for name in names:
         if not (source / name).is_file():
             continue
-        target.mkdir(exist_ok=True)
+        make_folder(target)
         try:
             os.link(source / name, target / name)
         except OSError:  # a file system without hard links

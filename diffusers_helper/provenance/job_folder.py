@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from diffusers_helper.request import START_PICTURE
+
 
 def new_job_id() -> str:
     """Return an id that sorts by time and is safe as a file name: `20261121-081530-3f9a`."""
@@ -60,6 +62,10 @@ class JobFolder:
         while folder.path.exists():  # another job of the same second has drawn the same number
             folder = cls(outputs / new_job_id())
         return folder
+
+    def picture(self, setting: str) -> Path:
+        """Return the path of the picture that a setting names."""
+        return self.input if setting == START_PICTURE else self.path / f"{setting}.png"
 
     @property
     def job(self) -> str:

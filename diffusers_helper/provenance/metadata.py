@@ -1,8 +1,9 @@
 """Functions that write recipes into MP4 and PNG files and read them, without decoding pictures or video.
 
-An MP4 file has the recipe's JSON as its comment, which players and ffprobe can show, and the start picture in
-a box at the end, where it does not delay players. A PNG file has both in chunks. Other programs skip boxes
-and chunks that they do not know, and copies of the file keep them.
+An MP4 file has the recipe's JSON as its comment, which players and ffprobe can show, and the pictures in
+boxes at the end, where they do not delay players. A PNG file has both in chunks. Other programs skip boxes
+and chunks that they do not know, and copies of the file keep them. The start picture has a box and a chunk of
+its own kind; those of other pictures begin with the name of the setting and a zero.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 from uuid import UUID
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.request import PICTURES, START_PICTURE
 
 MAX_TEXT, MAX_PICTURE = 4 * 2**20, 64 * 2**20
 # A video has a few dozen boxes. Many programs write PNG chunks of 8 KiB, so there may be thousands of them.
@@ -26,28 +28,32 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _KEYWORD = b"Longtake recipe"
 _KEY = len(_KEYWORD) + 1  # with the zero that ends it
 _PICTURE_CHUNK = b"ltPc"  # the case of the letters means that it is ancillary, private and safe to copy
+_NAMED_CHUNK = b"ltNp"
 _PICTURE_BOX = UUID("6c6f6e67-7461-6b65-8070-696374757265").bytes
+_NAMED_BOX = UUID("6c6f6e67-7461-6b65-806e-616d65706963").bytes
 _COMMENT = (b"moov", b"udta", b"meta", b"ilst", b"\xa9cmt", b"data")
 _SKIP = {b"meta": 4, b"data": 8}  # bytes before the content: version, flags, type and language
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The text and the picture of a recipe, as read from a file; None for what the file lacks."""
+    """The text of a recipe, as read from a file, or None if it lacks one, and the pictures by setting."""
 
     text: bytes | None = None
-    picture: bytes | None = None
+    pictures: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
-def append_picture(video: Path, picture: bytes) -> None:
-    """Append the start picture to a complete MP4 file."""
+def append_pictures(video: Path, pictures: Mapping[str, bytes]) -> None:
+    """Append the pictures of a recipe to a complete MP4 file."""
     with video.open("ab") as file:
-        file.write(struct.pack(">I4s16s", 24 + len(picture), b"uuid", _PICTURE_BOX))
-        file.write(picture)
+        for name, picture in pictures.items():
+            box, content = _written(name, picture, _PICTURE_BOX, _NAMED_BOX)
+            file.write(struct.pack(">I4s16s", 24 + len(content), b"uuid", box))
+            file.write(content)
 
 
-def with_recipe(png: bytes, text: str, picture: bytes | None) -> bytes:
-    """Return the content of a PNG file with a recipe and a start picture added; its own picture is unchanged.
+def with_recipe(png: bytes, text: str, pictures: Mapping[str, bytes]) -> bytes:
+    """Return the content of a PNG file with a recipe and its pictures added; its own picture is unchanged.
 
     Raises:
         ValueError: If `png` is not a PNG file.
@@ -57,14 +63,31 @@ def with_recipe(png: bytes, text: str, picture: bytes | None) -> bytes:
         raise ValueError("the file is not a PNG")
     # The zeros mean: end of the keyword, no compression, no language, no translated keyword
     written = _KEYWORD + b"\0\0\0\0\0" + text.encode()
-    start = _chunk(_PICTURE_CHUNK, picture) if picture else b""
-    return png[:end] + _chunk(b"iTXt", written) + start + png[end:]
+    chunks = [
+        _chunk(*_written(name, one, _PICTURE_CHUNK, _NAMED_CHUNK)) for name, one in pictures.items() if one
+    ]
+    return png[:end] + _chunk(b"iTXt", written) + b"".join(chunks) + png[end:]
+
+
+def _written(name: str, picture: bytes, start: bytes, named: bytes) -> tuple[bytes, bytes]:
+    """Return the kind of a picture's box or chunk, out of the two, and its content."""
+    return (start, picture) if name == START_PICTURE else (named, name.encode() + b"\0" + picture)
+
+
+def _take(pictures: dict[str, bytes], kind: bytes, content: bytes) -> None:
+    """Take a picture from the content of a box or chunk, unless no setting of this version names it."""
+    name, picture = START_PICTURE, content
+    if kind in (_NAMED_BOX, _NAMED_CHUNK):
+        name, _, picture = content.partition(b"\0")
+        name = name.decode("ascii", "replace")
+    if name in PICTURES:
+        pictures[name] = picture
 
 
 def read_embedded(file: BinaryIO) -> Embedded | None:
-    """Return the text and picture of the recipe in an MP4 or PNG file, or None for a file of another kind.
+    """Return the text and pictures of the recipe in an MP4 or PNG file, or None for a file of another kind.
 
-    Only the headers of boxes and chunks and these two contents are read, within size limits.
+    Only the headers of boxes and chunks and these contents are read, within size limits.
 
     Raises:
         InputError: If the file is damaged, or one of the contents is too large.
@@ -79,18 +102,20 @@ def read_embedded(file: BinaryIO) -> Embedded | None:
 
 
 def _read_mp4(file: BinaryIO, size: int) -> Embedded:
-    picture, room = None, MAX_PICTURE
+    pictures, room = dict[str, bytes](), MAX_PICTURE
     for kind, begin, end in _boxes(file, 0, size):
-        if kind == b"uuid" and _content(file, begin, min(end, begin + 16), 16) == _PICTURE_BOX:
-            picture = _content(file, begin + 16, end, room)
-            room -= len(picture)
+        box = _content(file, begin, min(end, begin + 16), 16) if kind == b"uuid" else b""
+        if box in (_PICTURE_BOX, _NAMED_BOX):
+            content = _content(file, begin + 16, end, room)
+            room -= len(content)
+            _take(pictures, box, content)
     begin, end = 0, size
     for wanted in _COMMENT:
         found = next((box for box in _boxes(file, begin, end) if box[0] == wanted), None)
         if found is None:
-            return Embedded(None, picture)
+            return Embedded(None, pictures)
         begin, end = found[1] + _SKIP.get(wanted, 0), found[2]
-    return Embedded(_content(file, begin, end, MAX_TEXT), picture)
+    return Embedded(_content(file, begin, end, MAX_TEXT), pictures)
 
 
 def _boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
@@ -112,7 +137,7 @@ def _boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, i
 
 
 def _read_png(file: BinaryIO, size: int) -> Embedded:
-    text = picture = None
+    text, pictures = None, dict[str, bytes]()
     text_room, picture_room = MAX_TEXT, MAX_PICTURE  # for all chunks together, since the last of each counts
     begin = len(_PNG)
     for _ in range(_MAX_CHUNKS):
@@ -126,16 +151,17 @@ def _read_png(file: BinaryIO, size: int) -> Embedded:
         if kind == b"iTXt" and _content(file, content, min(end, content + _KEY), _KEY) == _KEYWORD + b"\0":
             text = _text_of(_content(file, content + _KEY, end, text_room), text_room)
             text_room -= len(text)
-        elif kind == _PICTURE_CHUNK:
-            picture = _content(file, content, end, picture_room)
+        elif kind in (_PICTURE_CHUNK, _NAMED_CHUNK):
+            found = _content(file, content, end, picture_room)
             picture_room -= length
             (checksum,) = struct.unpack(">I", _content(file, end, end + 4, 4))
-            if checksum != zlib.crc32(kind + picture):
-                raise _damaged("the checksum of the start picture does not match")
+            if checksum != zlib.crc32(kind + found):
+                raise _damaged("the checksum of a picture does not match")
+            _take(pictures, kind, found)
         elif kind == b"IEND":
             break
         begin = end + 4
-    return Embedded(text, picture)
+    return Embedded(text, pictures)
 
 
 def _text_of(chunk: bytes, most: int) -> bytes:

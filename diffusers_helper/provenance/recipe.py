@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
@@ -17,7 +17,7 @@ from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.provenance.lineage import Lineage, Span, joined
 from diffusers_helper.provenance.metadata import MAX_TEXT, Embedded, read_embedded, with_recipe
 from diffusers_helper.provenance.recorded import recorded
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import parse_json
 
@@ -53,11 +53,11 @@ class Recipe:
     """The recipe of a video.
 
     Attributes:
-        settings: The settings by name, without the picture.
+        settings: The settings by name, without the pictures.
         spans: The earlier spans of sections, which have other settings.
         vae: The settings with which the VAE has worked, in order of sections.
         made_with: The versions of the software and the identity of the model, for information.
-        picture: The start picture as a PNG file, cropped to the size of the video; None if there is none.
+        pictures: The pictures by setting as PNG files, cropped to the size of the video.
         notices: Sentences for the user about parts of a file that could not be used.
     """
 
@@ -65,7 +65,7 @@ class Recipe:
     spans: tuple[Span, ...] = ()
     vae: tuple[VaeUse, ...] = ()
     made_with: Mapping[str, str] | None = None
-    picture: bytes | None = None
+    pictures: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     notices: tuple[str, ...] = ()
 
     @classmethod
@@ -78,7 +78,7 @@ class Recipe:
         model: str | None,
         side: int,
         made_with: Mapping[str, str],
-        picture: bytes,
+        pictures: Mapping[str, bytes],
         lora: str = "",
     ) -> Self:
         """Return the recipe of a job.
@@ -90,7 +90,7 @@ class Recipe:
             model: The registered name of the model; None for a folder, whose path is private.
             side: The resolution in effect.
             made_with: The versions of the software and the identity of the model.
-            picture: The start picture in the size of the video, as PNG.
+            pictures: The pictures in the size of the video.
             lora: The setting of that name, with names and checksums in place of paths.
         """
         settings = recorded(request, "section", "video")
@@ -99,7 +99,7 @@ class Recipe:
         settings["resolution"] = side
         if model is None:
             del settings["model"]
-        return cls(settings, joined(spans, request), tuple(vae), made_with, picture)
+        return cls(settings, joined(spans, request), tuple(vae), made_with, pictures)
 
     @property
     def lineage(self) -> Lineage:
@@ -107,7 +107,7 @@ class Recipe:
         return Lineage(self.spans)
 
     def to_json(self) -> str:
-        """Return the recipe as JSON, without its picture."""
+        """Return the recipe as JSON, without its pictures."""
         data = {
             "recipe": VERSION,
             "settings": dict(self.settings),
@@ -123,13 +123,13 @@ class Recipe:
         Raises:
             ValueError: If `png` is not a PNG file.
         """
-        return with_recipe(png, self.to_json(), self.picture)
+        return with_recipe(png, self.to_json(), self.pictures)
 
-    def request(self, image: str, **changes: Any) -> GenerationRequest:
+    def request(self, pictures: Mapping[str, str], **changes: Any) -> GenerationRequest:
         """Return the request that makes the video again.
 
         Args:
-            image: The path of the start picture.
+            pictures: The paths of the pictures by setting.
             changes: The settings to change. In a branched video they apply to the last span.
 
         Raises:
@@ -142,7 +142,7 @@ class Recipe:
                 "Set `model` to the folder with the model's parts.",
                 setting="model",
             )
-        return GenerationRequest.from_dict({**self.settings, "image": image, **changes})
+        return GenerationRequest.from_dict({**self.settings, **pictures, **changes})
 
 
 def read_recipe(source: Path | bytes) -> Recipe:
@@ -182,7 +182,7 @@ def _read(file: BinaryIO, name: str) -> Recipe:
         embedded = Embedded(text=file.read(MAX_TEXT + 1))
     if embedded.text is None:
         raise _no_recipe(name, "it was not made by Longtake, or another program has rewritten it")
-    return replace(_parsed(embedded.text, name), picture=embedded.picture)
+    return replace(_parsed(embedded.text, name), pictures=embedded.pictures)
 
 
 def _parsed(text: bytes, name: str) -> Recipe:
@@ -198,7 +198,7 @@ def _parsed(text: bytes, name: str) -> Recipe:
     if "recipe" not in data:
         if not data.keys() & SETTINGS.keys():
             raise _no_recipe(name, "it has none of the settings of a video")
-        settings, notices = _settings(data, known=("image",))
+        settings, notices = _settings(data, known=PICTURES)
         return Recipe(settings, notices=_shortened(notices))
     found, notices = data.get("settings"), list[str]()
     if data["recipe"] != VERSION:
@@ -241,7 +241,7 @@ def _settings(data: Mapping[str, Any], known: Sequence[str] = ()) -> tuple[dict[
     for name, value in data.items():
         if name in known:
             continue
-        if name not in SETTINGS or name == "image":
+        if name not in SETTINGS or name in PICTURES:
             notices.append(
                 f"The file has the setting {short_repr(name)} ({short_repr(value)}), which this version does "
                 "not know; it is left out."

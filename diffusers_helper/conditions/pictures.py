@@ -1,0 +1,136 @@
+"""The pictures of a job, by the settings that name them, in the forms that they take on their way.
+
+A request has the path of a picture, a queue and a recipe have its content, a job's folder has a file, and a
+job has its pixels, in its own size and in that of the video. What a picture means is the family's concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from diffusers_helper.conditions.picture import fit_picture, load_picture, plain_png
+from diffusers_helper.files import given_path, read_file, sha256_of, write_atomic
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest
+
+Contents = Mapping[str, bytes]
+"""The content of each picture as a plain PNG file, by the name of its setting."""
+NO_PICTURES: Contents = MappingProxyType({})
+
+
+def named_pictures(request: GenerationRequest) -> dict[str, str]:
+    """Return the paths of the pictures that a request names, by setting."""
+    return {name: path for name in PICTURES if (path := getattr(request, name))}
+
+
+def read_pictures(request: GenerationRequest, known: Contents) -> dict[str, bytes]:
+    """Return the contents of the pictures that a request names, reading those that are not known yet.
+
+    Raises:
+        PictureError: If one cannot be used.
+    """
+    return {
+        name: known[name] if name in known else plain_png(load_picture(given_path(path, name)))
+        for name, path in named_pictures(request).items()
+    }
+
+
+def kept_pictures(folder: JobFolder, names: Iterable[str]) -> dict[str, bytes]:
+    """Return the contents of pictures in a job's folder.
+
+    Raises:
+        OSError: If one cannot be read.
+    """
+    return {name: read_file(folder.picture(name)) for name in names}
+
+
+def keep_request(request: GenerationRequest, pictures: Contents, folder: JobFolder, *, at: JobFolder) -> None:
+    """Write a request and its pictures into a job's folder, and remove pictures that it does not name.
+
+    Args:
+        request: The request, which names the pictures.
+        pictures: The contents of the pictures.
+        folder: The job's folder.
+        at: Where the folder is once it is complete.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    for name in PICTURES:
+        file = folder.picture(name)
+        if name not in pictures:
+            file.unlink(missing_ok=True)
+        elif not file.exists() or read_file(file) != pictures[name]:
+            write_atomic(file, pictures[name])
+    own = {name: str(at.picture(name)) for name in named_pictures(request)}
+    write_atomic(folder.request, replace(request, **own).to_json().encode() + b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class JobPictures:
+    """The pictures of one job, each upright and opaque.
+
+    Attributes:
+        given: The pictures as they were given.
+        fitted: The same in the size of the video.
+    """
+
+    given: Mapping[str, Image.Image]
+    fitted: Mapping[str, Image.Image]
+
+    @classmethod
+    def of(
+        cls, given: Mapping[str, Image.Image], shape: tuple[int, int], request: GenerationRequest
+    ) -> JobPictures:
+        """Return given pictures together with the part of each that a video of this height and width has."""
+        return cls(given, {name: fit_picture(one, *shape, request.crop) for name, one in given.items()})
+
+    @property
+    def start(self) -> Image.Image:
+        """Return the start picture in the size of the video."""
+        return self.fitted[START_PICTURE]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return the height and width of the video in pixels."""
+        return self.start.height, self.start.width
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """Return the pictures in the size of the video, as recipes carry them."""
+        return {name: plain_png(one) for name, one in self.fitted.items()}
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Return the checksums of the pixels that were given, by the names that origins have for them."""
+        return {
+            _recorded(name): sha256_of((f"{one.mode} {one.size} ".encode(), one.tobytes()))
+            for name, one in self.given.items()
+        }
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the pixels that were given, (height, width, 3), by the names that captures have for them."""
+        return {_recorded(name): np.array(one) for name, one in self.given.items()}
+
+
+def load_pictures(request: GenerationRequest) -> dict[str, Image.Image]:
+    """Return the pictures that a request names, as `load_picture` reads them."""
+    return {name: load_picture(given_path(path, name)) for name, path in named_pictures(request).items()}
+
+
+def write_captured(arrays: Mapping[str, Any], folder: JobFolder) -> dict[str, str]:
+    """Write captured pictures into a folder, and return their paths by setting."""
+    found = {name: folder.picture(name) for name in PICTURES if _recorded(name) in arrays}
+    for name, file in found.items():
+        Image.fromarray(np.asarray(arrays[_recorded(name)])).save(file)
+    return {name: str(file) for name, file in found.items()}
+
+
+def _recorded(name: str) -> str:
+    return "picture" if name == START_PICTURE else name
