@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from diffusers_helper.conditions.picture import size_of
+from diffusers_helper.conditions.pictures import named_pictures
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.files import given_path
@@ -104,9 +105,9 @@ def read_batch(
             continue
         try:
             request = _request({**common, **found}, file.parent, allow_folder)
-            if request.image not in seen:
-                seen[request.image] = _trouble_with(request.image)
-            if trouble := seen[request.image]:
+            named = named_pictures(request).values()
+            seen |= {path: _trouble_with(path) for path in named if path not in seen}
+            if trouble := next(filter(None, map(seen.get, named)), None):
                 problems.append(Problem(line, trouble))
             else:
                 check(request)
@@ -204,13 +205,17 @@ def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> Gene
     check_prompt(request, info)
     lora = located(request.lora, lora_folder(os.environ), folder.absolute())
     check_loras(lora, info)
-    return replace(request, image=str(folder.absolute() / given_path(request.image, "image")), lora=lora)
+    pictures = {
+        name: str(folder.absolute() / given_path(path, name))
+        for name, path in named_pictures(request).items()
+    }
+    return replace(request, lora=lora, **pictures)
 
 
-def _trouble_with(image: str) -> str | None:
+def _trouble_with(picture: str) -> str | None:
     """Return the reason why a picture cannot be used, judging by its header, or None if it can."""
     try:
-        size_of(Path(image))
+        size_of(Path(picture))
     except InputError as error:
         return f"{error.message} {error.remedy}"
     return None

@@ -18,6 +18,7 @@ from app.commands.arguments import (
     add_settings,
     error_line,
 )  # fmt: skip
+from app.commands.bench import add_bench
 from app.commands.comfyui import add_comfyui
 from app.commands.doctor import run_doctor
 from app.commands.generate import make_video
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_generate(commands)
     add_jobs(commands)
     add_tune(commands)
+    add_bench(commands)
     _add_plan(commands)
     _add_doctor(commands)
     add_models(commands)
@@ -118,6 +120,11 @@ def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
         "--card",
         metavar="FAMILY:GB",
         help=f"plan for another machine, such as gfx1100:24; families: {', '.join(FAMILIES)}",
+    )
+    parser.add_argument(
+        "--recommended",
+        action="store_true",
+        help="choose resolution, weight type and preserved memory for the card, and plan with them",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as one JSON object")
 

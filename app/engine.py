@@ -7,13 +7,12 @@ engine ends when stdin is closed, so it never outlives the process that started 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
-import signal
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,9 +25,8 @@ from app.miopen import conv_settings
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Cancelled, Event, to_dict
 from diffusers_helper.failures import failed_event
+from diffusers_helper.machine.signals import end_with_parent, ignore_ctrl_c, unblock_ending
 from diffusers_helper.request import GenerationRequest
-
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +118,9 @@ class EventPipe:
 
 def main() -> None:
     """Run the engine until its standard input ends."""
-    # Ctrl-C reaches the whole process group; the parent decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if sys.platform == "linux":
-        # This ends the engine with its parent even if native code keeps the listening thread from running.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ignore_ctrl_c()
+    unblock_ending()
+    end_with_parent()  # even if native code keeps the listening thread from running
     prepare_streams()
     events = EventPipe(take_stdout())
     orders = Orders(events.send)
@@ -133,6 +128,7 @@ def main() -> None:
     start_log(sys.argv[1])
     know_added_models()
     try:
+        from diffusers_helper.job.card import CardLost
         from diffusers_helper.miopen_fallback import initialize_miopen_fallback
         from diffusers_helper.runner import Runner
 
@@ -150,7 +146,11 @@ def main() -> None:
         for route in order.blocklist:
             convolutions.block(route["case"], route["rung"], route["reason"])
         request = GenerationRequest.from_json(order.request)
-        runner.run(request, order.folder, events.send, order.cancel)
+        try:
+            runner.run(request, order.folder, events.send, order.cancel)
+        except CardLost:
+            traceback.print_exc()
+            os._exit(1)  # the next engine continues; an ordinary end could hang in the driver
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class InProcessEngine:
     restarts = False
 
     def __init__(self) -> None:
-        self._tokens: dict[str, CancelToken] = {}
+        self._token = CancelToken()  # of the job that is running
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._runner: Runner | None = None
 
@@ -40,13 +40,10 @@ class InProcessEngine:
         self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})
     ) -> Iterator[Event | None]:
         events = self._events = queue.SimpleQueue()
-        token = self._tokens.setdefault(job.id, CancelToken())
+        token = self._token = CancelToken()
         arguments = (job, token, events)
         threading.Thread(target=self._make, args=arguments, name="engine", daemon=True).start()
-        try:
-            yield from self._follow(events)
-        finally:
-            self._tokens.pop(job.id, None)  # a job that is resumed after a cancel needs a new one
+        yield from self._follow(events)
 
     @staticmethod
     def _follow(events: queue.SimpleQueue[Event | None]) -> Iterator[Event | None]:
@@ -63,7 +60,7 @@ class InProcessEngine:
                 return
 
     def cancel(self, job_id: str) -> None:
-        self._tokens.setdefault(job_id, CancelToken()).cancel()
+        self._token.cancel()
 
     def kill(self) -> None:
         self._events.put(None)
@@ -74,6 +71,7 @@ class InProcessEngine:
     def _make(self, job: Job, token: CancelToken, events: queue.SimpleQueue[Event | None]) -> None:
         try:
             # Importing torch takes seconds, and only this engine needs it here.
+            from diffusers_helper.job.card import CardLost
             from diffusers_helper.miopen_fallback import initialize_miopen_fallback
             from diffusers_helper.runner import Runner
 
@@ -82,4 +80,7 @@ class InProcessEngine:
         except Exception as error:  # noqa: BLE001 - the thread ends, and the job reports why
             events.put(failed_event(error, job.id, 0.0, None, 0))
             return
-        self._runner.run(job.request, job.folder, events.put, token)
+        try:
+            self._runner.run(job.request, job.folder, events.put, token)
+        except CardLost:
+            events.put(None)

@@ -14,7 +14,9 @@ from app.jobs.service import JobService
 from app.redact import without_names, without_paths
 from diffusers_helper import __version__
 from diffusers_helper.events import Event, Failed, to_dict
+from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import family_of
+from diffusers_helper.request import PICTURES
 from diffusers_helper.units import duration, gb_text
 
 LAST_EVENTS = 30
@@ -49,8 +51,7 @@ def report_text(service: JobService, job_id: str) -> str:
 def _versions() -> Iterator[str]:
     yield f"  Longtake {__version__}, Python {platform.python_version()}, {platform.platform()}"
     yield "  " + ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    yield f"  {os.cpu_count()} CPUs, {gb_text(memory)} GB of RAM"
+    yield f"  {os.cpu_count()} CPUs, {gb_text(host_memory().total)} GB of RAM"
 
 
 def _version(package: str) -> str:
@@ -70,7 +71,7 @@ def _facts(job: Job) -> Iterator[str]:
 
 def _settings(job: Job) -> Iterator[str]:
     for name, value in asdict(job.request).items():
-        shown = Path(value).name if name == "image" else value
+        shown = Path(value).name if name in PICTURES else value
         yield f"  {name}: {_bounded(repr(shown))}"
 
 

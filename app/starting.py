@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import NoReturn
 
+from diffusers_helper.machine.signals import SIGINT, handle, unblock_ending
+
 EXIT_CANCELLED = 130
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 UMASK_VARIABLE = "LONGTAKE_UMASK"
 _OWNER_ALONE = 0o077
 
@@ -33,9 +33,8 @@ def run(main: Callable[[], int]) -> NoReturn:
         seen = number
         raise KeyboardInterrupt
 
-    for number in ending_signals():
-        signal.signal(number, interrupt)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    handle(interrupt)
+    unblock_ending()
     try:
         code = main()
     except KeyboardInterrupt:
@@ -43,22 +42,11 @@ def run(main: Callable[[], int]) -> NoReturn:
     except SystemExit as end:  # by the parser of the arguments, or by a command that was interrupted
         code = end.code if isinstance(end.code, int) else 0
     code = 128 + seen if seen else code
-    seen = seen or int(signal.SIGINT)  # from now on, a signal ends the process at once
+    seen = seen or int(SIGINT)  # from now on, a signal ends the process at once
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
     os._exit(code)
-
-
-def ending_signals() -> Iterator[signal.Signals]:
-    """Yield the signals that a program has to handle: Ctrl-C, SIGTERM, and a closed terminal.
-
-    Under nohup, a closed terminal stays ignored. A shell's `&` makes a program ignore Ctrl-C, too, but then
-    there would be no way to cancel.
-    """
-    for number in ENDING:
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            yield number
 
 
 def prepare(environ: Mapping[str, str]) -> None:

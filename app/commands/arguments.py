@@ -86,7 +86,7 @@ def command_words(text: str, named: Mapping[str, str] = MappingProxyType({})) ->
     def name(setting: str) -> str:
         if setting in named:
             return named[setting]
-        return _flag(setting) if setting in SETTINGS or setting == "outputs" else own_name(setting)
+        return flag(setting) if setting in SETTINGS or setting == "outputs" else own_name(setting)
 
     return in_words(text, name)
 
@@ -148,7 +148,7 @@ def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool 
         takes = f"Give it once for each, with a path or a name in the folder {lora_folder(os.environ).name}"
     end = f" (default: {setting.default_words})" if setting.default_words else ""
     group.add_argument(
-        _flag(name),
+        flag(name),
         type=number_or_text if setting.is_number else str,
         action="append" if setting.is_list else "store",
         metavar="|".join(setting.choices) or unit,
@@ -180,7 +180,8 @@ def with_lora_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "lora": located(settings["lora"], lora_folder(os.environ))}
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
+    """Return the argument for a setting."""
     return f"--{name.replace('_', '-')}"
 
 

@@ -8,11 +8,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from app.bench.known import hint
 from app.commands.arguments import EXIT_FAILED, command_words, given_find_mode
+from app.jobs.making.awake import can_stay_awake
 from app.jobs.stdio import complain, say
 from app.machine import module_command, output_of, this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
@@ -23,7 +25,9 @@ from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_version
 from diffusers_helper.models.downloads import NotHere, absence_of
-from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.models.sizes import Network
+from diffusers_helper.planning.cards.recommended import recommend
 from diffusers_helper.planning.profiles import (
     ALLOCATOR_VARIABLES,
     Machine,
@@ -32,7 +36,7 @@ from diffusers_helper.planning.profiles import (
     environment_report,
     profile_for,
 )
-from diffusers_helper.planning.video import known_networks, plan_video, weights_speed
+from diffusers_helper.planning.video import VideoPlan, known_networks, plan_video, weights_speed
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, count_text, gb_text
 
@@ -136,19 +140,22 @@ def examine(
     profile = profile_for(machine, environ)
     facts = (probe or ask_torch)({**environ, **engine_environment(profile, environ)})
     if machine.kind == "cuda" and not machine.total_bytes:
-        total = int(facts.get("total_bytes", 0))
-        machine = Machine("cuda", "", str(facts.get("name", machine.name)), total)
+        total, name = int(facts.get("total_bytes", 0)), str(facts.get("name", machine.name))
+        machine = replace(machine, name=name, total_bytes=total)
         profile = profile_for(machine, environ)
     # A kernel that ran on the CPU, because torch does not see the card, says nothing about the card.
     is_there = machine.kind == "cpu" or bool(facts.get("devices"))
     kernel = str(facts.get("kernel", "")) if is_there else ""
     profile = profile.with_kernel(kernel)
     _cards(report, machine, profile, root)
+    if offer := hint(machine):
+        report.add("card", offer)
     _torch(report, machine, facts, environ, root)
     if kernel:
         keep_kernel(local.kernels, machine.card, str(facts["torch"]), kernel)
         _attention(report, machine, kernel)
     _memory(report, root)
+    _sleep(report)
     _disk(report, outputs)
     _environment(report, profile, environ)
     _job(report, model, profile, root, local)
@@ -253,6 +260,15 @@ def _memory(report: Findings, root: Path) -> None:
     )  # fmt: skip
 
 
+def _sleep(report: Findings) -> None:
+    report.add(
+        "sleep",
+        "systemd-logind keeps the computer awake while a video is made"
+        if can_stay_awake()
+        else "nothing keeps the computer awake while a video is made, as systemd-logind does not answer here",
+    )
+
+
 def _disk(report: Findings, outputs: Path) -> None:
     folder = outputs.absolute()
     while not folder.exists() and folder != folder.parent:
@@ -304,12 +320,17 @@ def _job(report: Findings, model: str, profile: Profile, root: Path, local: Loca
             missing = NotHere(absence)
             report.add("weights", missing.message, "problem", missing.remedy)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])
-        plan = plan_video(
-            request, info, profile,
-            local=local,
-            free_ram_bytes=host_memory(root).available or None,
-            disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
-        )  # fmt: skip
+
+        def plan_of(request: GenerationRequest, info: ModelInfo, transformer: Network | None) -> VideoPlan:
+            return plan_video(
+                request, info, profile,
+                transformer=transformer,
+                local=local,
+                free_ram_bytes=host_memory(root).available or None,
+                disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
+            )  # fmt: skip
+
+        plan, best = plan_of(request, info, None), recommend(request, info, plan_of)
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
     except LongtakeError as error:
         report.add("job", command_words(error.message), "problem", command_words(error.remedy))
@@ -319,5 +340,9 @@ def _job(report: Findings, model: str, profile: Profile, root: Path, local: Loca
         f"{info.title} ({gb_text(size)} GB of weights) peaks at {gb_text(plan.job.peak_bytes)} of "
         f"{gb_text(plan.job.budget.cap_bytes)} GB",
     )
+    if plan.streaming:
+        report.add("job", plan.streaming)
     for note in plan.notes:
         report.add("job", note, "note" if plan.waiting_bytes else "ok")
+    if profile.machine.kind != "cpu":
+        report.add("set-up", best.words)

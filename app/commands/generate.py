@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
 import sys
 
 from app.commands.arguments import (
@@ -28,6 +27,7 @@ from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import INPUT_CODES
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.files import given_path, write_atomic
+from diffusers_helper.machine.signals import SIGINT
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _RESUME = "python -m app generate --resume {job} --outputs {outputs}"
@@ -96,7 +96,7 @@ def _follow(service: JobService, origin: VideoOrigin, arguments: argparse.Namesp
                 last = _show(service, job, known, display)
                 codes.append(_exit_code(last) if last is not None else 128 + (signals.number or 0))
         finally:
-            if signals.number in (None, signal.SIGINT):
+            if signals.number in (None, SIGINT):
                 end()
             service.stop()
         for job, code in zip(jobs, codes, strict=True):
@@ -153,7 +153,7 @@ def _circumstances(service: JobService, job_id: str, reported: str) -> str:
     Args:
         service: The service.
         job_id: The job.
-        told: The sentence that was shown last.
+        reported: The sentence that was shown last.
 
     Returns:
         The sentence; "" if there is nothing to say.

@@ -27,7 +27,7 @@ from diffusers_helper.provenance.branch import kept_words
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest
 
 Queue = Callable[[JobService], list[Job]]
 
@@ -206,24 +206,26 @@ def _restored(arguments: argparse.Namespace) -> VideoOrigin:
     file = given_path(arguments.recipe, "recipe")
     recipe, given = read_recipe(file), _given(arguments)
     _report(recipe)
-    image = given.pop("image", None)
+    paths = {name: given.pop(name) for name in PICTURES if name in given}
     recipe = replace(recipe, settings=with_lora_paths({**recipe.settings, **given}))
-    request = recipe.request(image or str(file))
-    picture = None if image else _picture_of(recipe, file)
-    check_plan(request, picture)
+    pictures = _pictures_of(recipe, file, besides=paths)
+    request = recipe.request(dict.fromkeys(pictures, str(file)) | paths)
+    check_plan(request, pictures.get(START_PICTURE))
     usable_model(request.model, arguments)
-    return _several(arguments, request, picture=picture, lineage=recipe.lineage)
+    return _several(arguments, request, pictures=pictures, lineage=recipe.lineage)
 
 
-def _picture_of(recipe: Recipe, file: Path) -> bytes:
-    """Return the start picture in a recipe or, for a job's `request.json`, beside it."""
-    beside = file.with_name("input.png")
-    if recipe.picture is None and not beside.is_file():
+def _pictures_of(recipe: Recipe, file: Path, besides: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the pictures in a recipe or, for a job's `request.json`, beside it; none in place of others."""
+    folder = JobFolder(file.parent)
+    beside = {name: folder.picture(name) for name in PICTURES if folder.picture(name).is_file()}
+    found = {name: one for name, one in (recipe.pictures or beside).items() if name not in besides}
+    if START_PICTURE not in {*found, *besides}:
         raise InputError(
             f"{file.name} carries no start picture; expected `image`.", "Give the picture, too.",
             setting="image",
         )  # fmt: skip
-    return plain_png(load_picture(beside if recipe.picture is None else recipe.picture))
+    return {name: plain_png(load_picture(source)) for name, source in found.items()}
 
 
 def _branched(arguments: argparse.Namespace) -> VideoOrigin:
@@ -255,8 +257,7 @@ def check_changes_of(service: JobService, job_id: str, changes: Mapping[str, Any
         InputError: If it cannot, or there is no such job.
     """
     job = service.job(job_id)
-    picture = str(JobFolder(job.folder).input)
-    check_plan(GenerationRequest.from_dict({**asdict(job.request), "image": picture, **(changes or {})}))
+    check_plan(GenerationRequest.from_dict({**asdict(job.request), **(changes or {})}))
 
 
 def usable_model(name: str, arguments: argparse.Namespace) -> ModelInfo:

@@ -8,6 +8,7 @@ Only the names change, at their places in the syntax tree, so lines and comments
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 import secrets
 import shutil
@@ -22,8 +23,12 @@ PACKED = ("cache", "diffusers_helper", "rocm_nodes")
 START = b"""# Built by Longtake's install-comfyui-nodes; changes here are lost when it runs again.
 from ._vendor.rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 
-__all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS"]
+WEB_DIRECTORY = "./web"  # the help pages are in its folder docs
+__all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS", "WEB_DIRECTORY"]
 """
+# What lies beside the modules: the files that the Registry and ComfyUI's page read, from these folders.
+_BESIDE = {"rocm_nodes/pack": "", "example_workflows": "example_workflows/"}
+_STAMP = ".stamp"
 _OTHERS = ("app", "training")
 # What a module reads at a path that begins with its own `__file__`.
 _DATA = {"diffusers_helper.models.registry": "assets/demo_model"}
@@ -55,6 +60,21 @@ def write_pack(folder: Path, root: Path = ROOT) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
+def refresh_pack(folder: Path, root: Path = ROOT) -> None:
+    """Write the pack unless it was built from these files, as their names, sizes and times say."""
+    facts = [
+        (str(file), file.stat().st_size, file.stat().st_mtime_ns)
+        for top in (*PACKED, *_BESIDE, *_DATA.values(), "app/commands")
+        for file in sorted((root / top).rglob("*"))
+        if file.is_file() and file.suffix != ".pyc"
+    ]
+    stamp = hashlib.sha256(repr(facts).encode()).hexdigest()
+    file = folder / _STAMP
+    if not file.is_file() or file.read_text(encoding="ascii") != stamp:
+        write_pack(folder, root)
+        file.write_text(stamp, encoding="ascii")
+
+
 def pack_files(root: Path = ROOT) -> dict[str, bytes]:
     """Return the content of the pack's files by their paths, which depends on nothing but the source.
 
@@ -63,6 +83,9 @@ def pack_files(root: Path = ROOT) -> dict[str, bytes]:
     """
     known = {name: file for top in (*PACKED, *_OTHERS) for name, file in _modules(root, top)}
     files = {"__init__.py": START, f"{_FOLDER}/__init__.py": b""}
+    for source, place in _BESIDE.items():
+        beside = (file for file in (root / source).rglob("*") if file.is_file())
+        files |= {place + file.relative_to(root / source).as_posix(): file.read_bytes() for file in beside}
     if (root / "LICENSE").is_file():
         files["LICENSE"] = (root / "LICENSE").read_bytes()
     waiting = ["rocm_nodes"]

@@ -9,7 +9,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, given_settings
+from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, flag, given_settings
 from app.jobs.stdio import complain, say
 from app.machine import named_machine, this_local, this_machine, this_profile
 from diffusers_helper.conditions.picture import load_picture
@@ -21,7 +21,9 @@ from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import DoesNotFit
+from diffusers_helper.planning.cards.recommended import Recommendation, recommend
 from diffusers_helper.planning.profiles import Profile, profile_in_force
 from diffusers_helper.planning.video import VideoPlan, plan_video, weights_speed
 from diffusers_helper.request import GenerationRequest
@@ -49,14 +51,20 @@ def print_plan(arguments: argparse.Namespace) -> int:
     free_ram = None if arguments.card else host_memory().available or None
     machine = named_machine(arguments.card) if arguments.card else this_machine(os.environ)
     profile = profile_in_force(machine, local)
-    try:
-        plan = plan_video(
+
+    def plan_of(request: GenerationRequest, info: ModelInfo, transformer: Network | None = None) -> VideoPlan:
+        return plan_video(
             request, info, profile,
             shape=_shape(arguments.image, request, info),
+            transformer=transformer,
             local=local,
             free_ram_bytes=free_ram,
             disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
         )  # fmt: skip
+
+    try:
+        best = recommend(request, info, plan_of) if arguments.recommended else None
+        plan = best.set_up.plan if best else plan_of(request, info)
     except DoesNotFit as error:
         if arguments.json:
             refusal = {
@@ -67,7 +75,11 @@ def print_plan(arguments: argparse.Namespace) -> int:
             say(json.dumps(refusal))
         complain(error_line(error))
         return EXIT_BAD_INPUT
-    say(*([json.dumps(_as_json(plan, profile))] if arguments.json else _as_lines(plan, profile, info)))
+    if arguments.json:
+        found = {} if best is None else {"recommended": best.set_up.settings, "recommended_words": best.words}
+        say(json.dumps(_as_json(plan, profile) | found))
+    else:
+        say(*_recommended_lines(best), *_as_lines(plan, profile, best.set_up.weights.info if best else info))
     return 0
 
 
@@ -94,6 +106,15 @@ def check_plan(request: GenerationRequest, image: str | bytes | None = None) -> 
         raise
     except LongtakeError as error:
         _log.info("the plan is left to the engine: %s", error)
+
+
+def _recommended_lines(best: Recommendation | None) -> list[str]:
+    """Return the recommended set-up in words, and as arguments for `generate`."""
+    if best is None:
+        return []
+    given = {name: value for name, value in best.set_up.settings.items() if value is not None}
+    arguments = " ".join(f"{flag(name)} {value}" for name, value in given.items())
+    return [best.words, f"As arguments: {arguments}", ""]
 
 
 def _shape(image: str | bytes | None, request: GenerationRequest, info: ModelInfo) -> tuple[int, int] | None:
@@ -123,6 +144,10 @@ def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
         "keep_all_resident": job.keep_all_resident,
         "weight_dtype": plan.weight_dtype,
         "seconds_per_step": plan.seconds_per_step,
+        "streamed_bytes_per_step": plan.step_bytes,
+        "disk_bytes_per_step": plan.disk_bytes,
+        "copy_seconds_per_step": plan.copy_seconds if plan.bus else None,
+        "bus": asdict(plan.bus) if plan.bus else None,
         "notes": list(plan.notes),
         "fewest_copies_preserved_bytes": fewest,
         "fewest_copies_save_bytes": saved,
@@ -164,6 +189,7 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
         f"Predicted peak {gb_text(job.peak_bytes)} GB; the smallest cap that works is "
         f"{gb_text(job.smallest_cap_bytes, up=True)} GB.",
         *reasons,
+        *([plan.streaming] if plan.streaming else []),
         *([plan.preserved.words] if plan.preserved and plan.preserved.words else []),
         *plan.notes,
     ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.jobs.stdio import prepare_streams
+from diffusers_helper.machine.signals import ignore_ctrl_c
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +74,7 @@ def _measure(cases: list[str], device: str, folder: Path, again: bool) -> None:
     from diffusers_helper.miopen_fallback import classify
 
     prepare_streams()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    ignore_ctrl_c()  # the parent ends this process
     routes = RouteStore(folder)
     for case in map(ConvCase.from_text, cases):
         leave_out = () if again else tuple(routes.get(case).blocklist)

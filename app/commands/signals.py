@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
-from app.starting import ending_signals
+from diffusers_helper.machine.signals import SIGINT, handle, restore
+from diffusers_helper.machine.signals import Signals as Numbers
 
 _KILL_SECONDS = 3.0
 
@@ -32,18 +32,16 @@ class Signals:
         self._cancel, self._interrupt, self._kill = cancel, interrupt, kill
         self.number: int | None = None
         self._end: threading.Timer | None = None
-        self._before: dict[signal.Signals, object] = {}
+        self._before: dict[Numbers, object] = {}
 
     def __enter__(self) -> Signals:
-        for number in ending_signals():
-            self._before[number] = signal.signal(number, self._handle)
+        self._before = handle(self._handle)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+        restore(self._before)
         if self._end is not None:
             self._end.cancel()
 
@@ -53,7 +51,7 @@ class Signals:
             self._reaction()()
 
     def _reaction(self) -> Callable[[], None]:
-        return self._cancel if self.number == signal.SIGINT else self._interrupt
+        return self._cancel if self.number == SIGINT else self._interrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._end is not None:

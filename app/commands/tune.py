@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +29,7 @@ from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.families.packing import plan_sections
+from diffusers_helper.machine.file_locks import take_lock
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import SETTINGS
@@ -108,44 +107,23 @@ def tune(arguments: argparse.Namespace) -> int:
 def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[ConvCase]:
     """Return the distinct convolutions of encoding a picture and decoding sections of every length.
 
-    They are found by running a copy of the network on the meta device, which holds and computes no values, in
-    the number format that the profile selects.
+    They are those of the number format and the tile that the profile selects.
     """
-    import torch
-
-    from cache.conv import card_of
     from diffusers_helper.families.vae_windows import OWN_CHUNK, window_sizes
     from diffusers_helper.loading.loaders import dtype_for
-    from diffusers_helper.miopen_fallback import initialize_miopen_fallback
-    from diffusers_helper.vae.families import family_of
+    from diffusers_helper.vae.convolutions import conv_cases
     from diffusers_helper.vae.passes import DTYPES
 
-    found: dict[ConvCase, None] = {}
-    card = card_of(device)
-
-    def note(case: ConvCase, rung: str) -> None:
-        found.setdefault(replace(case, arch=card.arch, rocm=card.rocm))
-
-    with torch.device("meta"):
-        outline = type(vae).from_config(vae.config).eval()
     profile = this_profile(os.environ)
     dtype = DTYPES.get(profile.vae_dtype.value, dtype_for("vae", vae.dtype, device))
-    torch.nn.Module.to(outline, dtype)  # diffusers' own method warns about layers that it might keep in fp32
     lengths = {
         (section.decoded_frames + 3) // 4
         for mode in ("inverted", "forward")
         for section in plan_sections(_SECONDS, mode=mode)
     }
-    family, tile = family_of(outline), profile.vae_tile.value
-    sides = [min(tile, height), min(tile, width)]
-    latents = [side // family.shrink for side in sides]
-    with torch.inference_mode(), initialize_miopen_fallback(on_first_call=note).install(outline):
-        family.encode(torch.empty(1, 3, 1, *sides, dtype=dtype, device="meta"))
-        for count in sorted({size for n in lengths for size in window_sizes(n, OWN_CHUNK).values()}):
-            shape = (1, vae.config.latent_channels, count, *latents)
-            for _ in family.decode(torch.empty(shape, dtype=dtype, device="meta")):
-                pass
-    return list(found)
+    windows = {size for n in lengths for size in window_sizes(n, OWN_CHUNK).values()}
+    tile = profile.vae_tile.value
+    return conv_cases(vae, dtype, device, min(tile, height), min(tile, width), windows)
 
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
@@ -261,7 +239,7 @@ def _only_one(folder: Path) -> Iterator[None]:
         ) from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(file, waits=False)
         except BlockingIOError as error:
             raise InputError(
                 "Another `tune` is running; only one can run at a time.", "Wait until it has ended."

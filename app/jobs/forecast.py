@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from app.jobs.job import Job
-from app.jobs.pace import Pace, PaceBook, Work, passes
+from app.jobs.pace import Effort, Pace, PaceBook, passes
 from app.jobs.view import share_done
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
@@ -31,11 +31,11 @@ def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
 
 
 @lru_cache(maxsize=8192)
-def _work(request: GenerationRequest) -> Work | None:
+def _work(request: GenerationRequest) -> Effort | None:
     """Return the work of a request; None if its model is gone."""
     try:
         info = find_model(request.model, allow_folder=True)
     except InputError:
         return None
     plan, side = info.family.plan(request.seconds, request.mode), request.resolution or info.side
-    return Work(plan, request.steps, side * side, passes(request.cfg), request.vae_chunk)
+    return Effort(plan, request.steps, side * side, passes(request.cfg), request.vae_chunk)

@@ -27,7 +27,7 @@ _RECENT = 60  # the number of finished jobs that are searched for those of one m
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Effort:
     """The amount of work that a request asks for.
 
     Attributes:
@@ -59,7 +59,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The speed of jobs: `start_up` and `lead` in seconds, `step` and `tail` in seconds per unit of `Work`.
+    """The speed of jobs: `start_up` and `lead` in seconds, `step` and `tail` in seconds per unit of `Effort`.
 
     Attributes:
         lead: The extra time of a section's first step, compared with its other steps.
@@ -72,7 +72,7 @@ class Pace:
     tail: float
     jobs: int = 1
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: Effort) -> float:
         """Return the seconds that some work takes."""
         sampling = self.lead + self.step * work.step * work.steps
         return self.start_up + sampling * len(work.plan) + self.tail * sum(work.tails)
@@ -105,7 +105,7 @@ def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
             tails[event.section] = max(0.0, event.time - last)
             last = event.time
         elif isinstance(event, Finished) and pixels and firsts and tails and start_up is not None:
-            work = Work(plan, request.steps, pixels, passes(request.cfg), request.vae_chunk)
+            work = Effort(plan, request.steps, pixels, passes(request.cfg), request.vae_chunk)
             step = fmean(others or firsts)
             decoding = sum(work.tails[number - 1] for number in tails if 0 < number <= len(plan))
             if not decoding:  # the log is damaged

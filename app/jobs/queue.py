@@ -19,16 +19,23 @@ from app.jobs.storage.commands import Command, leave_command, paused_jobs, withd
 from app.jobs.storage.damage import IndexWasRebuilt
 from app.jobs.storage.event_log import append_event, time_of_last
 from app.jobs.storage.locks import is_locked
-from app.jobs.storage.recovery import PAUSED, recover_job, salvage
+from app.jobs.storage.recovery import PAUSED, is_left_behind, recover_job, salvage
 from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
 from app.jobs.view import ALLOWED, MOVABLE, allows
-from diffusers_helper.conditions.picture import load_picture, plain_png
+from diffusers_helper.conditions.pictures import (
+    NO_PICTURES,
+    Contents,
+    keep_request,
+    kept_pictures,
+    named_pictures,
+    read_pictures,
+)
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled
-from diffusers_helper.files import given_path, make_way, read_file, sync_folder, write_atomic
+from diffusers_helper.files import make_way, sync_folder, write_atomic
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.provenance.branch import Branch, branch, check_changes, extension
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -67,17 +74,11 @@ class Queue:
 
     Args:
         open_store: Returns the store, and opens it on the first call.
-        ask: Passes a command to this process's worker, and returns whether the worker is making that job.
         on_change: Called after each change.
     """
 
-    def __init__(
-        self,
-        open_store: Callable[[], JobStore],
-        ask: Callable[[str, Command], bool],
-        on_change: Callable[[], None],
-    ) -> None:
-        self._open_store, self._ask, self.on_change = open_store, ask, on_change
+    def __init__(self, open_store: Callable[[], JobStore], on_change: Callable[[], None]) -> None:
+        self._open_store, self.on_change = open_store, on_change
 
     @property
     def store(self) -> JobStore:
@@ -98,24 +99,24 @@ class Queue:
         request: GenerationRequest,
         *,
         allow_folder: bool = False,
-        picture: bytes | None = None,
+        pictures: Contents = NO_PICTURES,
         lineage: Lineage | None = None,
     ) -> Job:
         """Check everything that can be checked without a model, and queue a job.
 
         Args:
-            request: The settings of the video; their picture is copied into the job's folder.
+            request: The settings of the video; their pictures are copied into the job's folder.
             allow_folder: Whether `request.model` may be a local folder.
-            picture: The start picture as a plain PNG file, if a separate process has decoded it.
+            pictures: The contents of those that a separate process has decoded.
             lineage: The origin of the first sections, as stored in a recipe.
         """
         lineage = lineage or Lineage()
-        checked = _checked(request, picture, allow_folder=allow_folder, lineage=lineage)
+        checked = _checked(request, pictures, allow_folder=allow_folder, lineage=lineage)
         return self._add(*checked, lambda folder: lineage.write(folder.lineage))
 
     @_change
-    def _add(self, request: GenerationRequest, picture: bytes, fill: Callable[[JobFolder], None]) -> Job:
-        return self.store.add(request, picture, fill)
+    def _add(self, request: GenerationRequest, pictures: Contents, fill: Callable[[JobFolder], None]) -> Job:
+        return self.store.add(request, pictures, fill)
 
     def branch(self, job_id: str, keep: int, **changes: Any) -> Job:
         """Queue a job that keeps the first sections of another one. The other job may be in any state.
@@ -133,8 +134,9 @@ class Queue:
         return self._add_branch(job, extension(self.store.folder(job.id), job.request, seconds, changes))
 
     def _add_branch(self, job: Job, made: Branch) -> Job:
-        picture = self._picture(job)
-        return self._add(*_checked(made.request, picture, allow_folder=True, lineage=made.lineage), made.fill)
+        pictures = self._pictures(job, made.request)
+        checked = _checked(made.request, pictures, allow_folder=True, lineage=made.lineage)
+        return self._add(*checked, made.fill)
 
     def duplicate(self, job_id: str, changes: Mapping[str, Any] | None = None) -> Job:
         """Queue a new job with the settings of an earlier one.
@@ -145,10 +147,10 @@ class Queue:
         """
         job = self._whole(job_id)
         request = GenerationRequest.from_dict({**json.loads(job.request.to_json()), **(changes or {})})
-        picture = None if request.image != job.request.image else self._picture(job)
+        pictures = self._pictures(job, request)
         lineage = Lineage(self._lineage(job).spans)  # its sections are made anew
         allow_folder = request.model == job.request.model
-        return self.add(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
+        return self.add(request, allow_folder=allow_folder, pictures=pictures, lineage=lineage)
 
     def _lineage(self, job: Job) -> Lineage:
         return Lineage.read(self.store.folder(job.id).lineage)
@@ -165,8 +167,12 @@ class Queue:
         return job
 
     @_change
-    def _picture(self, job: Job) -> bytes:
-        return read_file(self.store.folder(job.id).input)
+    def _pictures(
+        self, job: Job, request: GenerationRequest, besides: Contents = NO_PICTURES
+    ) -> dict[str, bytes]:
+        """Return the pictures of a job that a request names by the same path, without others at hand."""
+        same = named_pictures(job.request).items() & named_pictures(request).items()
+        return kept_pictures(self.store.folder(job.id), dict(same).keys() - besides)
 
     def edit(
         self,
@@ -174,33 +180,29 @@ class Queue:
         request: GenerationRequest,
         *,
         allow_folder: bool = False,
-        picture: bytes | None = None,
+        pictures: Contents = NO_PICTURES,
     ) -> Job:
         """Replace the request of a job that has not begun, with the checks and the arguments of `add`.
 
-        If the new request names the job's own image, the job's picture stays.
+        A picture of the job that the new request names stays.
         """
         job = self.store.job(job_id)
-        keeps = picture is None and request.image == job.request.image
-        picture = self._picture(job) if keeps else picture
+        pictures = {**self._pictures(job, request, besides=pictures), **pictures}
         allow_folder = allow_folder or request.model == job.request.model
         lineage = self._lineage(job)
         if lineage.kept:
             check_changes(job.request, {name: getattr(request, name) for name in SETTINGS})
-        return self._edit(job_id, *_checked(request, picture, allow_folder=allow_folder, lineage=lineage))
+        return self._edit(job_id, *_checked(request, pictures, allow_folder=allow_folder, lineage=lineage))
 
     @_change
-    def _edit(self, job_id: str, request: GenerationRequest, picture: bytes) -> Job:
+    def _edit(self, job_id: str, request: GenerationRequest, pictures: Contents) -> Job:
         with self.store.transaction():
             job, folder = self._whole(job_id), self.store.folder(job_id)
             if not allows(job, "edit"):
                 raise InputError(
                     f"Job {job_id} has begun; expected one that has not.", "Duplicate it with other settings."
                 )
-            if read_file(folder.input) != picture:
-                write_atomic(folder.input, picture)
-            text = replace(request, image=str(folder.input)).to_json()
-            write_atomic(folder.request, text.encode() + b"\n")
+            keep_request(request, pictures, folder, at=folder)
             sync_folder(folder.path)
             edits = StateLog(folder).read()["edits"] + 1
             return self.store.enter(job_id, job.state, reason="A user changed its settings.", edits=edits)
@@ -248,9 +250,12 @@ class Queue:
         Returns:
             False if the job is over or unknown.
         """
-        asked = self._ask(job_id, "cancel")
+        asked = False
         with contextlib.suppress(*TROUBLE):  # on a full disk, a job of another process cannot be cancelled
-            asked = self._command(job_id, "cancel") or asked
+            asked = self._command(job_id, "cancel")
+        if not asked and job_id in self.store.making:
+            self.store.cancelled.add(job_id)
+            asked = True
         self.on_change()
         return asked
 
@@ -261,8 +266,7 @@ class Queue:
         Returns:
             False if the job is over, already paused, or unknown.
         """
-        left = self._command(job_id, "pause")  # first, since a pause without its file counts as withdrawn
-        return self._ask(job_id, "pause") or left
+        return self._command(job_id, "pause")
 
     @_change
     def stop_after_section(self, job_id: str) -> bool:
@@ -309,7 +313,7 @@ class Queue:
         with self.store.transaction() as database:
             self.store.write_held()
             job, folder = self._whole(job_id), self.store.folder(job_id)
-            if job.state in BEGUN and not is_locked(folder.states):  # the process that made it is gone
+            if is_left_behind(folder):
                 recover_job(database, folder, adopt=False)
                 job = self.store.enter(job_id, StateLog(folder).read()["state"])
             self.store.own(job_id)
@@ -383,15 +387,14 @@ class Queue:
 
 
 def _checked(
-    request: GenerationRequest, picture: bytes | None, *, allow_folder: bool, lineage: Lineage
-) -> tuple[GenerationRequest, bytes]:
-    """Check a request, and return it and its picture in the form in which a job stores them."""
+    request: GenerationRequest, pictures: Contents, *, allow_folder: bool, lineage: Lineage
+) -> tuple[GenerationRequest, dict[str, bytes]]:
+    """Check a request, and return it and its pictures in the form in which a job stores them."""
     info = find_model(request.model, allow_folder=allow_folder)
     info.check_mode(request.mode)
     lineage.sections(request, info.family)
     for one in lineage.requests(request):
         check_prompt(one, info)
-    if picture is None:
-        picture = plain_png(load_picture(given_path(request.image, "image")))
+    found = read_pictures(request, pictures)
     model = request.model if request.model in model_names() else str(info.folder)
-    return replace(request, model=model), picture
+    return replace(request, model=model), found

@@ -10,6 +10,7 @@ from typing import Any
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.view import view
+from diffusers_helper.conditions.pictures import named_pictures
 
 Address = Callable[[Path], str]
 
@@ -21,13 +22,13 @@ def record(job: Job, address: Address = str) -> dict[str, Any]:
         job: The job.
         address: Returns the text that stands for a path.
     """
-    request = json.loads(job.request.to_json())
+    pictures = {name: address(Path(path)) for name, path in named_pictures(job.request).items()}
     return {
         "id": job.id, "state": job.state, "place": job.place, "created": job.created, "started": job.started,
         "ended": job.ended, "video": None if job.video is None else address(job.video), "frames": job.frames,
         "message": job.message, "remedy": job.remedy, "favourite": job.favourite,
         "damage": job.damage, "folder": address(job.folder),
-        "request": request | {"image": address(Path(request["image"]))},
+        "request": json.loads(job.request.to_json()) | pictures,
     }  # fmt: skip
 
 

@@ -14,12 +14,13 @@ from app.jobs.making.engine_client import Engine, EngineProcess
 from app.jobs.making.watchdog import WatchdogTimeouts, card_in_use
 from app.jobs.making.worker import Worker
 from app.jobs.queue import Queue
-from app.jobs.storage.commands import Command, commands_of
+from app.jobs.storage.commands import Command
 from app.jobs.storage.index import final_event
 from app.jobs.storage.open_index import INDEX_FOLDER
 from app.jobs.storage.retention import Retention
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
+from diffusers_helper.conditions.pictures import NO_PICTURES, Contents
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Event
 from diffusers_helper.provenance.lineage import Lineage
@@ -66,7 +67,7 @@ class JobService:
         self._worker: Worker | None = None
         self._stopped = False
         self._open_jobs: tuple[object, tuple[Job | None, tuple[Job, ...]]] | None = None
-        self.queue = Queue(lambda: self._store, self._ask, self._wake)
+        self.queue = Queue(lambda: self._store, self._wake)
         self.history = History(lambda: self._store, self._notify)
         self.downloads = Downloads(outputs / INDEX_FOLDER / "downloads", self._wake)
 
@@ -104,6 +105,11 @@ class JobService:
         """Return whether another process makes the jobs of this folder while this one waits to take over."""
         return self._worker is not None and self._worker.is_follower
 
+    @property
+    def keeps_awake(self) -> bool:
+        """Return whether this process keeps the computer from going to sleep for its running job."""
+        return self._worker is not None and self._worker.keeps_awake
+
     def stop(self, timeout: float = 4.0) -> None:
         """Interrupt the running job, which the next program continues, and end the engine's process.
 
@@ -128,11 +134,11 @@ class JobService:
         request: GenerationRequest,
         *,
         allow_folder: bool = False,
-        picture: bytes | None = None,
+        pictures: Contents = NO_PICTURES,
         lineage: Lineage | None = None,
     ) -> Job:
         """Queue a job; see `Queue.add`."""
-        return self.queue.add(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
+        return self.queue.add(request, allow_folder=allow_folder, pictures=pictures, lineage=lineage)
 
     def resume(self, job_id: str) -> Job:
         """Put a job back into the queue; see `Queue.resume`."""
@@ -147,15 +153,9 @@ class JobService:
             self._worker.wake()
         self._notify()
 
-    def _ask(self, job_id: str, command: Command) -> bool:
-        return self._worker is not None and self._worker.ask(job_id, command)
-
     def commands(self, job_id: str) -> set[Command]:
         """Return the commands of users for a job that this or another process is making."""
-        commands = commands_of(self._store.folder(job_id))
-        if self._worker is not None and self._worker.is_ending(job_id):  # also if no file could be left
-            commands.add("cancel")
-        return commands
+        return self._store.commands(job_id)
 
     def commands_in_force(self, job: Job) -> set[Command]:
         """Return the commands for a job that is being made; none for another one, which costs no look."""
@@ -240,7 +240,7 @@ class JobService:
             if ended and (over or self._is_over(job_id)):
                 return
             if nothing_new:
-                if over and last_round and not (self._worker and self._worker.is_making(job_id)):
+                if over and last_round and job_id not in self._store.making:
                     # The log has no final event, for example after a full disk.
                     yield reader.sequence + 1, final_event(job)
                     return

@@ -57,7 +57,7 @@ class StateWords(NamedTuple):
 WORDS: dict[JobState, StateWords] = {
     "queued": StateWords("In the queue"),
     "running": StateWords("Being made"),
-    "waiting": StateWords("Waiting", "Waiting for the disk or the folder"),
+    "waiting": StateWords("Waiting", "Waiting"),
     "paused": StateWords("Paused", "Paused", "The video is paused", "Paused"),
     "interrupted": StateWords("Interrupted", "Interrupted", "The video was interrupted", "Interrupted"),
     "finished": StateWords("Finished", "Finished", "The video is finished", "Done"),

@@ -20,14 +20,14 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class PlainPicture:
     """A picture that can be used: its size, and its content as a plain PNG file."""
 
     size: Size
     png: bytes
 
 
-def read_picture(path: Path, most_pixels: int) -> Decoded | None:
+def read_picture(path: Path, most_pixels: int) -> PlainPicture | None:
     """Return a picture, or None if it has more pixels than that.
 
     Raises:
@@ -43,4 +43,4 @@ def read_picture(path: Path, most_pixels: int) -> Decoded | None:
         raise PictureError(error.message.replace(str(path), path.name), error.remedy) from error
     if (width > height) != (used.width > used.height):  # the file says that the camera was held upright
         width, height = height, width
-    return Decoded(Size(width, height, used.width, used.height), plain_png(used))
+    return PlainPicture(Size(width, height, used.width, used.height), plain_png(used))

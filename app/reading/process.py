@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import json
 import os
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -18,6 +17,7 @@ from app.jobs.stdio import opened
 from app.machine import module_command
 from app.reading.values import from_data, to_data
 from diffusers_helper.errors import InputError, LongtakeError, PictureError
+from diffusers_helper.machine.signals import SIGXCPU
 from diffusers_helper.strangers.confined import CONFINEMENT
 from diffusers_helper.strangers.limited_json import parse_json
 
@@ -114,7 +114,7 @@ class ReadingProcess:
         code = process.wait()
         if code == 0 and tries > 1:  # it ended itself just now, because nobody had asked for a while
             return self._answer(question, name, tries - 1)
-        if code == -signal.SIGXCPU:
+        if code == -SIGXCPU:
             raise Unreadable(name, f"takes more than {self.limits.seconds} s to read")
         raise Unreadable(name, "crashed the program that reads it, or took too long")
 

@@ -7,16 +7,17 @@ that takes too much time or memory, or crashes, ends only this process.
 from __future__ import annotations
 
 import json
-import resource
 import select
-import signal
 import sys
 from typing import Any, get_type_hints
 
 from app.jobs.stdio import take_stdin, take_stdout
 from app.reading.pictures import read_picture
 from app.reading.values import from_data, to_data
+from diffusers_helper.conditions.prompts import count_tokens
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.machine.limits import limit_process, limit_time
+from diffusers_helper.machine.signals import ignore_ctrl_c
 from diffusers_helper.models.installed import origin_at
 from diffusers_helper.models.lora_fit import layers_of
 from diffusers_helper.models.sizes import count_values
@@ -28,7 +29,7 @@ READERS = {
     one.__name__: one
     for one in (
         read_picture, read_recipe_file, inspect_weights, origin_at, read_lora_triggers, read_lora_file,
-        layers_of, count_values,
+        layers_of, count_values, count_tokens,
     )
 }  # fmt: skip
 _IDLE_SECONDS = 60.0
@@ -36,27 +37,16 @@ _IDLE_SECONDS = 60.0
 
 def main() -> None:
     """Read files until standard input ends, or nobody asks. The argument is the limit of memory in bytes."""
-    memory = int(sys.argv[1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, whose end closes our input
-    for limit, value in (
-        (resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0),
-    ):  # fmt: skip
-        resource.setrlimit(limit, (value, value))
+    ignore_ctrl_c()  # it is for the server, whose end closes our input
+    limit_process(int(sys.argv[1]))
     questions, answers = take_stdin(), take_stdout()
     # Each question is answered before the next one comes, so none waits unseen in the buffer.
     while select.select([questions], [], [], _IDLE_SECONDS)[0] and (line := questions.readline()):
         question, blobs = json.loads(line), list[bytes]()
-        _limit_time(question["seconds"])
+        limit_time(question["seconds"])
         answer = _answer(question["reader"], question["arguments"], blobs)
         answer["bytes"] = [len(blob) for blob in blobs]
         answers.write(b"".join([json.dumps(answer).encode(), b"\n", *blobs]))
-
-
-def _limit_time(seconds: int) -> None:
-    """Let the system end this process after this many further seconds of processor time."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    end = int(used.ru_utime + used.ru_stime) + 1 + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
 
 
 def _answer(name: str, arguments: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.loras import with_lora_files
 from app.ui.planner import Planner
-from diffusers_helper.files import read_file
+from diffusers_helper.conditions.pictures import kept_pictures, named_pictures
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -102,8 +102,8 @@ class Catalogue:
             NotHere: If the model is not on this machine, and may not be downloaded or the disk is too small.
             InputError: If a setting cannot be used, or the video does not fit into the machine's memory.
         """
-        request, picture, allow_folder = self._checked(settings, may_download=may_download)
-        job = service.submit(request, allow_folder=allow_folder, picture=picture, lineage=lineage)
+        request, pictures, allow_folder = self._checked(settings, may_download=may_download)
+        job = service.submit(request, allow_folder=allow_folder, pictures=pictures, lineage=lineage)
         self._order(service, job)
         return job
 
@@ -115,11 +115,12 @@ class Catalogue:
         """
         job = service.job(job_id)
         keeps_model = self.key(str(settings.get("model", self.preselected))) == job.request.model
-        request, picture, allow_folder = self._checked(settings, may_download=keeps_model)
+        request, pictures, allow_folder = self._checked(settings, may_download=keeps_model)
+        folder = JobFolder(job.folder)
         with contextlib.suppress(OSError):
-            if read_file(JobFolder(job.folder).input) == picture:
-                request = replace(request, image=job.request.image)
-        return service.queue.edit(job_id, request, allow_folder=allow_folder, picture=picture)
+            own = kept_pictures(folder, named_pictures(job.request)).items() & pictures.items()
+            request = replace(request, **{name: str(folder.picture(name)) for name, _ in own})
+        return service.queue.edit(job_id, request, allow_folder=allow_folder, pictures=pictures)
 
     def _order(self, service: JobService, job: Job) -> None:
         """Order the model of a job, unless it is here; the user has agreed to its download."""
@@ -128,8 +129,8 @@ class Catalogue:
 
     def _checked(
         self, settings: dict[str, object], *, may_download: bool
-    ) -> tuple[GenerationRequest, bytes, bool]:
-        """Return a request that fits this machine, its picture, and whether its model is the folder."""
+    ) -> tuple[GenerationRequest, dict[str, bytes], bool]:
+        """Return a request that fits this machine, its pictures, and whether its model is the folder."""
         model: Any = settings.get("model", self.preselected)
         settings = {**with_lora_files(settings), "model": self.key(model)}
         if settings.get("mode") is None and isinstance(model, str):
@@ -139,4 +140,4 @@ class Catalogue:
         absence = absence_of(self.info(str(model)))
         if absence is not None and not (may_download and absence.has_room):
             raise NotHere(absence)
-        return request, self.planner.pictures.plain(request.image), request.model != model
+        return request, self.planner.pictures.contents(request), request.model != model

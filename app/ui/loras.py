@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.ui.errors import page_error
 from diffusers_helper.errors import InputError
+from diffusers_helper.lora_choice import MOST_WEIGHT, Choice, named, text_of
 from diffusers_helper.models.lora_folder import lora_folder, lora_names, relative, within
 from diffusers_helper.weights.lora_files import triggers_of
 
@@ -35,12 +36,12 @@ def with_lora_names(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class LoraCalls:
-    """The endpoint of the LoRAs."""
+    """The endpoints of the LoRAs."""
 
     @property
     def all(self) -> tuple[Any, ...]:
         """Return all endpoints."""
-        return (self.lora_list,)
+        return (self.lora_list, self.lora_choose)
 
     def lora_list(self) -> dict[str, Any]:
         """Return the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
@@ -48,9 +49,16 @@ class LoraCalls:
         names = lora_names(folder)
         files: list[dict[str, Any]] = []
         for name in names[:_MOST_LISTED]:
+            files.append({"name": name, "triggers": [], "problem": ""})
             try:
-                triggers = triggers_of(folder / name)
-                files.append({"name": name, "triggers": list(triggers), "problem": ""})
+                files[-1]["triggers"] = list(triggers_of(folder / name))
             except InputError as error:
-                files.append({"name": name, "triggers": [], "problem": " ".join(page_error(error)).strip()})
+                files[-1]["problem"] = " ".join(page_error(error)).strip()
         return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MOST_LISTED)}
+
+    def lora_choose(self, lora: str, name: str, weight: float | None) -> str:
+        """Return the setting `lora` with a file's weight, at most the largest; without the file for None."""
+        chosen = {one.file: one for one in named(lora)}
+        possible = min(max(weight or 0.0, -MOST_WEIGHT), MOST_WEIGHT)
+        chosen[name] = replace(chosen.get(name, Choice(name)), weight=possible)
+        return text_of(one for one in chosen.values() if one.file != name or weight is not None)

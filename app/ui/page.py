@@ -94,7 +94,7 @@ def _connect_jobs(page: gr.Blocks, request: RequestForm, result: LiveResult, act
 
     async def submit(values: Sequence[object], may_download: bool) -> str:
         settings = dict(zip(names, values, strict=True))
-        await actions.catalogue.planner.pictures.prepare_upload(settings["image"])
+        await actions.catalogue.planner.pictures.prepare_uploads(settings)
         return await asyncio.to_thread(actions.start, settings, may_download=may_download)
 
     async def start(*values: object) -> str:
@@ -105,7 +105,7 @@ def _connect_jobs(page: gr.Blocks, request: RequestForm, result: LiveResult, act
 
     async def save(job_id: str, *values: object) -> str:
         settings = dict(zip(names, values, strict=True))
-        await actions.catalogue.planner.pictures.prepare_upload(settings["image"])
+        await actions.catalogue.planner.pictures.prepare_uploads(settings)
         return await asyncio.to_thread(actions.save, job_id, settings)
 
     # The values stay unprocessed, since the request itself checks them, as it does for the command line.

@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradio.utils import get_upload_folder
 
-from app.reading.pictures import Decoded, Size, read_picture
+from app.reading.pictures import PlainPicture, Size, read_picture
 from app.reading.process import Limits, ReadingProcess, Unreadable
 from diffusers_helper.conditions.picture import KEPT_PIXELS, MAX_PIXELS
+from diffusers_helper.conditions.pictures import named_pictures
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.families.buckets import nearest_bucket
+from diffusers_helper.request import PICTURES, GenerationRequest
 
 # Large pictures take seconds each. They have a separate process, so ordinary pictures need not wait for them.
 _ORDINARY = Limits(memory=3 * 2**29, seconds=10, wall_seconds=60.0)
@@ -60,7 +63,7 @@ class PictureProcess:
     most_pixels: int
     process: ReadingProcess
 
-    def decode(self, path: Path) -> Decoded | None:
+    def decode(self, path: Path) -> PlainPicture | None:
         """Return a picture, or None if it has more pixels than this process decodes.
 
         Raises:
@@ -86,7 +89,7 @@ class Pictures:
         )
         self._turns = (asyncio.Lock(), asyncio.Lock())
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, Decoded | InputError] = OrderedDict()
+        self._known: OrderedDict[str, PlainPicture | InputError] = OrderedDict()
 
     async def prepare(self, path: str) -> None:
         """Decode a picture, unless it is known, so that `judge` and `plain` need not wait for it.
@@ -99,17 +102,24 @@ class Pictures:
                 if known or await asyncio.to_thread(self._try, process, path):
                     return
 
-    async def prepare_upload(self, picture: object) -> None:
-        """Decode an upload, given as gradio describes it; do nothing for anything else."""
+    async def prepare_uploads(self, settings: Mapping[str, object]) -> None:
+        """Decode the uploads among settings, given as gradio describes them; do nothing for anything else."""
         with contextlib.suppress(InputError):
-            path = picture_path(picture)
-            if path:
+            for path in filter(None, picture_paths(settings).values()):
                 await self.prepare(path)
 
     def judge(self, path: str) -> Size | InputError:
         """Return the size of a picture, or why it cannot be used."""
         found = self._recall(path, whole=False) or self._decode(path)
         return found if isinstance(found, InputError) else found.size
+
+    def contents(self, request: GenerationRequest) -> dict[str, bytes]:
+        """Return the contents of the pictures that a request names.
+
+        Raises:
+            InputError: If one cannot be used.
+        """
+        return {name: self.plain(path) for name, path in named_pictures(request).items()}
 
     def plain(self, path: str) -> bytes:
         """Return a picture's content as a plain PNG file.
@@ -127,21 +137,21 @@ class Pictures:
         for process in self._processes:
             process.process.close()
 
-    def _recall(self, path: str, *, whole: bool) -> Decoded | InputError | None:
+    def _recall(self, path: str, *, whole: bool) -> PlainPicture | InputError | None:
         """Return what is known about a picture, or None; with `whole`, only if its content is still kept."""
         with self._lock:
             found = self._known.get(path)
-            if found is None or (whole and isinstance(found, Decoded) and not found.png):
+            if found is None or (whole and isinstance(found, PlainPicture) and not found.png):
                 return None
             self._known.move_to_end(path)
             return found
 
-    def _decode(self, path: str) -> Decoded | InputError:
+    def _decode(self, path: str) -> PlainPicture | InputError:
         found = next(filter(None, (self._try(process, path) for process in self._processes)), None)
         assert found is not None, "the second process decodes every picture that a job may have"
         return found
 
-    def _try(self, process: PictureProcess, path: str) -> Decoded | InputError | None:
+    def _try(self, process: PictureProcess, path: str) -> PlainPicture | InputError | None:
         """Decode with a process, and remember the outcome; None if the picture is too large for it."""
         try:
             found = process.decode(Path(path))
@@ -158,7 +168,7 @@ class Pictures:
         """Drop the content of the least recently used pictures, and then the pictures themselves."""
         kept = 0
         for path, found in reversed(self._known.items()):
-            if isinstance(found, Decoded):
+            if isinstance(found, PlainPicture):
                 kept += len(found.png)
                 if kept > _KEPT_BYTES:
                     self._known[path] = replace(found, png=b"")
@@ -166,7 +176,12 @@ class Pictures:
             self._known.popitem(last=False)
 
 
-def picture_path(picture: object) -> str:
+def picture_paths(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return the paths of the pictures among settings, which gradio describes; see `upload_path`."""
+    return {name: upload_path(settings.get(name), name) for name in PICTURES}
+
+
+def upload_path(upload: object, name: str) -> str:
     """Return the path of an upload, given gradio's description of it, or "" for None.
 
     Gradio checks only descriptions that are marked as its own, and passes others on unchanged.
@@ -174,13 +189,13 @@ def picture_path(picture: object) -> str:
     Raises:
         InputError: If it describes anything but an upload, whether or not the file exists.
     """
-    if picture is None:
+    if upload is None:
         return ""
-    path = picture.get("path") if isinstance(picture, dict) else None
+    path = upload.get("path") if isinstance(upload, dict) else None
     if isinstance(path, str) and "\0" not in path and _is_uploaded(Path(path)):
         return path
     raise PictureError(
-        "`image` is not an upload; expected an uploaded picture.", "Pass gradio_client.handle_file(path)."
+        f"`{name}` is not an upload; expected an uploaded picture.", "Pass gradio_client.handle_file(path)."
     )
 
 

@@ -20,7 +20,9 @@ from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import Demand
+from diffusers_helper.planning.cards.recommended import Recommendation, recommend
 from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.planning.video import (
@@ -91,8 +93,29 @@ class Planner:
             return sum(one.file_bytes for one in known_networks(info, self.profile).values()) > _FAST_BYTES
         return False
 
-    def plan(self, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None) -> VideoPlan:
-        """Return the plan of a request. `shape` is the video's height and width; None if they are unknown.
+    def recommend(self, request: GenerationRequest, info: ModelInfo) -> Recommendation:
+        """Return the set-up that suits this card best, for a picture of any shape.
+
+        Raises:
+            DoesNotFit: If the model does not fit at any resolution.
+            LongtakeError: As for a plan.
+        """
+        return recommend(request, info, lambda one, its, copy: self.plan(one, its, None, copy))
+
+    def plan(
+        self,
+        request: GenerationRequest,
+        info: ModelInfo,
+        shape: tuple[int, int] | None,
+        transformer: Network | None = None,
+    ) -> VideoPlan:
+        """Return the plan of a request.
+
+        Args:
+            request: The settings of the video.
+            info: The model.
+            shape: The video's height and width; None if they are unknown.
+            transformer: The transformer, if it is not that of the model's files.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
@@ -106,9 +129,10 @@ class Planner:
         return plan_video(
             request, info, profile,
             shape=shape,
-            needs=lambda one, height, width: self._known_demands(
+            needs=None if transformer else lambda one, height, width: self._known_demands(
                 one, info, profile, height, width, calibration
             ),
+            transformer=transformer,
             local=self.local,
             free_ram_bytes=host_memory().available or None,
             disk_speed=lambda: weights_speed(info, self.disks.ask),

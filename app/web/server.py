@@ -6,11 +6,11 @@ import argparse
 import logging
 import os
 import re
-import signal
 import socket
 import threading
 from collections.abc import Sequence
 
+from app.bench.known import hint, report_so_far
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -24,13 +24,14 @@ from app.commands.arguments import (
 )  # fmt: skip
 from app.jobs.service import JobService
 from app.jobs.stdio import complain, say, start_log
-from app.machine import know_added_models, this_profile
+from app.machine import know_added_models, this_machine, this_profile
 from app.reading.process import reading_elsewhere
-from app.starting import EXIT_CANCELLED, ending_signals, prepare
+from app.starting import EXIT_CANCELLED, prepare
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, short_repr
 from diffusers_helper.files import given_path
+from diffusers_helper.machine.signals import handle, wake_at_signals
 from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
 from diffusers_helper.request import SETTINGS
@@ -205,7 +206,13 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         )  # fmt: skip
         # The engine starts only now, because it would slow down the start of the page.
         service.start(warm=True)
-        say(f"Longtake is running at {url}", "Press Ctrl-C to end it.")
+        # StabilityMatrix and other starters of programs wait for gradio's own words.
+        say(f"Running on local URL: {page.local_url}")
+        if url != page.local_url:
+            say(f"Running on public URL: {url}")
+        say("Press Ctrl-C to end Longtake.")
+        if (offer := hint(this_machine(os.environ))) and not report_so_far().exists():
+            complain(f"{offer[0].upper()}{offer[1:]}.")
         if service.is_follower:
             complain(_COMPANY.format(outputs=outputs))
         signals.wait()
@@ -225,10 +232,9 @@ class _StopSignals:
         # in another thread, ends that wait too. Locks and events guarantee neither.
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
-        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        wake_at_signals(self._writer.fileno())
         self._seen = False
-        for number in ending_signals():
-            signal.signal(number, self._handle)
+        handle(self._handle)
 
     def wait(self) -> None:
         """Wait for the first signal; return at once if there was one."""

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from app.commands.arguments import Parser
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
+from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel, check_new_name
 from diffusers_helper.models.registry import ModelInfo, built_in_names, find_model
+from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.inspection import inspect_checkpoint, weights_at
 from diffusers_helper.weights.recognition import PART_MODELS
 
@@ -63,8 +65,10 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     # These libraries take seconds to import.
     from diffusers_helper.loading.adding import check_parts, find_part_of_own
 
-    parts = {part: find_part_of_own(part, path, info) for part, path in given.items()}
-    check_parts(name, parts, info)
+    files = [file for path in given.values() for file in weight_files(weights_at(path))]
+    with limited_memory(mapped=files):
+        parts = {part: find_part_of_own(part, path, info) for part, path in given.items()}
+        check_parts(name, parts, info)
     own = {part: found.part for part, found in parts.items()}
     ADDED_MODELS.add(AddedModel(name, arguments.title or name, base_key(info), own))
     return find_model(name), parts
@@ -79,7 +83,8 @@ def default_base(given: Mapping[str, Path]) -> str:
     """Return the name of the model that has the other parts, by the transformer's name."""
     path = given.get("transformer")
     try:
-        is_f1 = path is not None and inspect_checkpoint(weights_at(path)).variant == "F1"
+        with limited_memory():
+            is_f1 = path is not None and inspect_checkpoint(weights_at(path)).variant == "F1"
     except OSError:
         is_f1 = False
     return _F1 if is_f1 else _I2V

@@ -15,6 +15,7 @@ from app.jobs.stdio import complain
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.files import given_path
+from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart, name_for
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.hub_cache import part_folder
@@ -22,6 +23,7 @@ from diffusers_helper.models.installed import origin_at
 from diffusers_helper.models.registry import ModelInfo, PartSource, find_model, model_names
 from diffusers_helper.request import AUTO, WEIGHT_TYPES
 from diffusers_helper.weights.folders import is_complete, weight_files
+from diffusers_helper.weights.inspection import weights_at
 from diffusers_helper.weights.origin import Origin, files_of_origin
 from diffusers_helper.weights.recognition import PARTS
 
@@ -117,7 +119,8 @@ def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str,
     # These libraries take seconds to import.
     from diffusers_helper.loading.adding import find_part_of_own
 
-    found = find_part_of_own(_PART, path, base)
+    with limited_memory(mapped=weight_files(weights_at(path))):
+        found = find_part_of_own(_PART, path, base)
     part = {_PART: PartSource(location=found.path, config=found.config)}
     stem = path.absolute().name.removesuffix(path.suffix if path.is_file() else "")
     info = replace(base, name=name_for(stem), title=stem, parts=base.parts | part, folder=None)

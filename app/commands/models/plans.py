@@ -10,7 +10,7 @@ from dataclasses import asdict
 from app.commands.arguments import Parser, add_setting
 from app.jobs.stdio import say
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names
-from diffusers_helper.planning.cards import (
+from diffusers_helper.planning.cards.by_size import (
     ARCH,
     CARDS_GB,
     CardPlan,
@@ -22,10 +22,12 @@ from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.units import gb_text
 
 _HEADER = (
-    "card", "cap", "preserved", "resident", "streamed per step", "main memory", "disk per step", "peak",
-    "weights",
+    "card", "cap", "preserved", "resident", "streamed per step", "in about", "main memory", "disk per step",
+    "peak", "weights",
 )  # fmt: skip
 _NOTE = (
+    "The time of the copies is computed for the link that such a card has: PCIe 4.0 with 16 lanes, or\n"
+    "with 8 for a card of 8 GB. The card computes meanwhile.\n"
     "Streamed weights should fit into the main memory that is free. The disk is only read if they do not.\n"
     "The second line of a card shows the plan if --preserved-gb is as low as the estimates allow.\n"
     "docs/amd-memory.md explains why the automatic value is larger."

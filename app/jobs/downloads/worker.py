@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any
 from app.jobs.stdio import say
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.machine.signals import ignore_ctrl_c
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.getting import get_model
 from diffusers_helper.models.installed import installed_parts, verify
@@ -27,7 +27,7 @@ _AGAIN_SECONDS = 5.0
 
 def main(task: str, model: str) -> int:
     """Download (`get`) or check (`verify`) a model, and return the exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then ends this process
+    ignore_ctrl_c()  # it is for the program, which then ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     info = find_model(model, allow_folder=True)
     try:

@@ -20,7 +20,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 
 
 def passing_trouble(store: JobStore, job: Job, failed: Failed) -> dict[str, str] | None:
-    """Return why a job has to wait after a failure of its storage.
+    """Return why a job has to wait after a failure of its storage, or while another program has its card.
 
     Returns:
         The facts `message` and `remedy`; None if the failure has another cause or the job was removed.
@@ -29,7 +29,7 @@ def passing_trouble(store: JobStore, job: Job, failed: Failed) -> dict[str, str]
         return None
     if failed.code == "disk_full":
         return facts_of(OSError(errno.ENOSPC, ""), needed_bytes=_needed_bytes(store, job))
-    if failed.code == "storage":
+    if failed.code in ("storage", "card_busy"):
         return {"message": failed.message, "remedy": failed.remedy}
     if not job.folder.exists():
         return facts_of(FileNotFoundError(errno.ENOENT, ""))

@@ -99,7 +99,7 @@ class Engine(Protocol):
         ...
 
     def cancel(self, job_id: str) -> None:
-        """Ask a running job, or one that is about to run, to end within a step. Any thread may call this."""
+        """Ask a job to end within a step, if it is running. Any thread may call this."""
         ...
 
     def kill(self) -> None:
@@ -126,7 +126,6 @@ class EngineProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._events: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._errors: ErrorTail | None = None
-        self._cancelled: set[str] = set()
 
     @property
     def pid(self) -> int | None:
@@ -151,19 +150,14 @@ class EngineProcess:
             if errors is not None:
                 errors.forget()
             self._send(command)
-            if job.id in self._cancelled:
-                self._send({"do": "cancel", "job": job.id})
         try:
             yield from self._follow(job.id, process, events)
         except EngineDied as died:
             died.errors = errors.text() if errors is not None else ""
             raise
-        finally:
-            self._cancelled.discard(job.id)
 
     def cancel(self, job_id: str) -> None:
         with self._lock:
-            self._cancelled.add(job_id)
             self._send({"do": "cancel", "job": job_id})
 
     def kill(self) -> None:

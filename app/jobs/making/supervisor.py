@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from diffusers_helper.events import (
 )
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.foreign_errors import last_trouble
+from diffusers_helper.machine.signals import SIGHUP, SIGKILL, SIGTERM
 from diffusers_helper.provenance.crash_record import CrashRecord
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.units import duration
@@ -46,7 +46,7 @@ _MOST_CHARGED = 7
 _MOST_WORDS, _MOST_ERRORS = 200, 65_536
 _CANCEL_SECONDS = 30.0  # the time for a cancelled engine to end by itself, unless a step takes longer
 _NOTICE_SECONDS = 60.0
-_POLITE = (-signal.SIGTERM, -signal.SIGHUP)
+_POLITE = (-SIGTERM, -SIGHUP)
 _SIGNAL_SECONDS = 0.5
 _COMPILING = (
     "MIOpen is compiling kernels, on the first run only. This can take many minutes without a sign of life. "
@@ -250,7 +250,7 @@ class _Run:
 
     def death_of(self, died: EngineDied) -> Death:
         """Return what is known about a death, and keep the end of the engine's standard error."""
-        killed = died.exit_code == -signal.SIGKILL
+        killed = died.exit_code == -SIGKILL
         if died.errors:
             _keep(died.errors, JobFolder(self._job.folder).engine_errors)
         if self._hung:

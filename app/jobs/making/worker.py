@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -13,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job
+from app.jobs.making.awake import Awake
 from app.jobs.making.endings import death_event, passing_trouble
 from app.jobs.making.engine_client import Engine, EngineDied
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
-from app.jobs.storage.commands import Command, commands_of
+from app.jobs.storage.commands import Command
 from app.jobs.storage.recovery import INTERRUPTED, PAUSED, salvage
 from app.jobs.storage.retention import Retention, tidy
 from app.jobs.storage.state_log import StateLog, change_by
@@ -25,6 +25,7 @@ from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
+from diffusers_helper.machine.signals import block_ctrl_c
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
@@ -62,14 +63,18 @@ class Worker:
     ) -> None:
         self._store, self._engine, self._on_change, self._adopts = store, engine, on_change, adopts
         self._supervisor = Supervisor(engine, timeouts, compiles=_KFD.exists())
-        self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._running: str | None = None
         self._command: Command | None = None  # the one that was passed on to the running job
         self._retention, self._tidied = retention, -_TIDY_SECONDS
+        self._awake = Awake()
         self.is_follower = False
         self._thread: threading.Thread | None = None
+
+    @property
+    def keeps_awake(self) -> bool:
+        """Return whether the computer is kept from going to sleep for the running job."""
+        return self._awake.holds
 
     def start(self, *, warm: bool) -> None:
         """Start the worker's thread.
@@ -88,27 +93,6 @@ class Worker:
         """Make the thread look for a new job at once."""
         self._wake.set()
 
-    def ask(self, job_id: str, command: Command) -> bool:
-        """Ask a job to end or to pause within a step, and return whether it is the running job."""
-        with self._lock:
-            if job_id != self._running:
-                return False
-            if self._command in (command, "cancel"):
-                return True
-            self._command = command
-        self._engine.cancel(job_id)
-        return True
-
-    def is_making(self, job_id: str) -> bool:
-        """Return whether this process makes the job."""
-        with self._lock:
-            return job_id == self._running
-
-    def is_ending(self, job_id: str) -> bool:
-        """Return whether the running job has been asked to end."""
-        with self._lock:
-            return job_id == self._running and self._command == "cancel"
-
     def stop(self, timeout: float) -> None:
         """Interrupt the running job and end the engine's process.
 
@@ -119,9 +103,8 @@ class Worker:
         self._wake.set()
         if self._thread is None:
             return
-        with self._lock:
-            ends = self._running is not None and self._command is not None
-        if ends:
+        commands = {one for job_id in self._store.making for one in self._store.commands(job_id)}
+        if self._command is not None or commands & {"cancel", "pause"}:
             self._thread.join(max(0.0, timeout - _KILL_SECONDS))
         while self._thread.is_alive() and time.monotonic() < deadline:
             # This is repeated, because the engine may just be starting.
@@ -131,7 +114,7 @@ class Worker:
     def _work(self, warm: bool) -> None:
         # Only the main thread handles Ctrl-C. The engine inherits the blocked signal, which therefore cannot
         # end it while it starts.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        block_ctrl_c()
         trouble = ""
         while not self._stopping.is_set():
             self._wake.clear()
@@ -140,7 +123,8 @@ class Worker:
                 if warm and leads:
                     warm = False
                     self._warm_up()
-                job = self._claim() if leads else None
+                may_claim = leads and not self._stopping.is_set()
+                job = self._store.claim(adopt=self._adopts) if may_claim else None
                 if job is None:
                     self._look_around(leads=leads)
             except TROUBLE as error:
@@ -190,30 +174,24 @@ class Worker:
                 _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
                 self._on_change()
 
-    def _claim(self) -> Job | None:
-        with self._lock:
-            job = None if self._stopping.is_set() else self._store.claim(adopt=self._adopts)
-            self._running, self._command = (None if job is None else job.id), None
-            return job
-
     def _run(self, job: Job) -> None:
         try:
             self._make(job)
         except Exception as error:  # noqa: BLE001 - the thread outlives the job, which reports the error
-            _log.exception("job %s ended by an error of its worker", job.id)
+            is_removed = self._store.is_removed(job.id)  # which is a user's doing
+            _log.error("job %s ended by an error of its worker", job.id, exc_info=not is_removed)
             self._engine.close()
             self._finish(job, failed_event(error, job.id, 0.0, *self._salvage(job)))
         finally:
             self._store.let_go(job.id)
-            with self._lock:
-                self._running = self._command = None
+            self._command = None
             self._on_change()
 
     def _make(self, job: Job) -> None:
         """Have the engine make the job, again after temporary problems, until the job or the program ends."""
         pause = _RETRY_SECONDS
         try:
-            while (trouble := self._attempt(job)) is not None:
+            while (trouble := self._attempt_awake(job)) is not None:
                 self._wait_out(job, trouble, pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
         except EngineDied as death:
@@ -223,6 +201,10 @@ class Worker:
             self._break_off(job)
         except _AskedToEnd:
             self._break_off(job)
+
+    def _attempt_awake(self, job: Job) -> dict[str, str] | None:
+        with self._awake:
+            return self._attempt(job)
 
     def _attempt(self, job: Job) -> dict[str, str] | None:
         """Run the engine once, and return why the job has to wait; None if it has ended.
@@ -242,21 +224,23 @@ class Worker:
             else:
                 self._write(job, partial(self._store.record, _timed(job, event)))
                 self._on_change()
-                self._pass_on_commands(job, event)
+                self._obey(job, event)
         return None
 
-    def _pass_on_commands(self, job: Job, event: Event | None = None) -> None:
-        """Pass the commands that are left in the job's folder on to the engine.
+    def _obey(self, job: Job, event: Event | None = None) -> Command | None:
+        """Ask the engine to end within a step if a command wants that, and return this command.
 
         Args:
             event: The engine's newest event, after which a job may have to stop.
         """
-        commands = commands_of(JobFolder(job.folder))
+        commands = self._store.commands(job.id)
         ends_here = isinstance(event, SectionFinished) and event.section < event.sections
-        if "cancel" in commands or ("stop_after_section" in commands and ends_here):
-            self.ask(job.id, "cancel")
-        elif "pause" in commands:
-            self.ask(job.id, "pause")
+        is_cancelled = "cancel" in commands or ("stop_after_section" in commands and ends_here)
+        if self._command is None and (is_cancelled or "pause" in commands):
+            self._engine.cancel(job.id)
+        if self._command is None or is_cancelled:
+            self._command = "cancel" if is_cancelled else "pause" if "pause" in commands else None
+        return self._command
 
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
         """Mark a job as waiting for so many seconds, and at least until its folder can be written."""
@@ -317,7 +301,7 @@ class Worker:
         end = _timed(job, end)
         state, facts = change_by(end, job.folder) or ("failed", {})
         write = partial(self._store.record, end)
-        if pauses := isinstance(end, Cancelled) and self._command == "pause":
+        if pauses := isinstance(end, Cancelled) and self._obey(job) == "pause":
             self._engine.close()  # frees the device's memory
             state, facts = "paused", facts | PAUSED | {"ended": None}
             write = partial(self._pause, job, facts)
@@ -329,14 +313,14 @@ class Worker:
             _log.info("Job %s is paused.", job.id)
 
     def _pause(self, job: Job, facts: dict[str, Any]) -> None:
-        is_withdrawn = "pause" not in commands_of(JobFolder(job.folder))
+        is_withdrawn = "pause" not in self._store.commands(job.id)
         self._store.enter(job.id, "paused", **facts)
         if is_withdrawn:
             self._store.enter(job.id, "queued", reason="The pause was withdrawn.", message="", remedy="")
 
     def _break_off(self, job: Job) -> None:
         """End or pause a job if a user asked for it; mark it as interrupted if the program is ending."""
-        if self._command is not None:
+        if self._obey(job) is not None:
             video, frames = self._salvage(job)
             self._finish(job, Cancelled(job=job.id, time=0.0, video=video, frames=frames))
             return
@@ -365,8 +349,7 @@ class Worker:
             Whether one of these happened.
         """
         deadline = time.monotonic() + wait
-        while self._command is None:
-            self._pass_on_commands(job)
+        while self._obey(job) is None:
             left = deadline - time.monotonic()
             if self._stopping.wait(max(0.0, min(left, _BEAT_SECONDS))):
                 return True

@@ -1,7 +1,7 @@
 """The commands of users for a job that is being made, which are empty files in the job's folder.
 
 Any process may leave one. The process that makes the job looks for them at each sign of life of its engine,
-and they outlast its death. Empty files can be created even on a full disk.
+and at least twice a second; they outlast its death. Empty files can be created even on a full disk.
 """
 
 from __future__ import annotations

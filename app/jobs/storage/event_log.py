@@ -47,7 +47,8 @@ def _cut_torn_line(descriptor: int) -> None:
     """
     size = os.lseek(descriptor, 0, os.SEEK_END)
     start = max(0, size - _MOST_LINE_BYTES)
-    kept = start + os.pread(descriptor, size - start, start).rfind(b"\n") + 1
+    os.lseek(descriptor, start, os.SEEK_SET)
+    kept = start + os.read(descriptor, size - start).rfind(b"\n") + 1
     if start and kept == start:
         os.write(descriptor, b"\n")
     elif kept < size:

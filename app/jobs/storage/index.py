@@ -23,7 +23,7 @@ from diffusers_helper.files import make_way, read_file, set_aside
 from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, GenerationRequest
 from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
@@ -214,34 +214,36 @@ def check_rows(rows: Iterable[sqlite3.Row]) -> None:
 
 def _request_in(folder: JobFolder) -> tuple[GenerationRequest, str]:
     """Return a job's request, and a clause about the damage to its file."""
-    name, image = folder.request.name, str(folder.input)
+    name = folder.request.name
     try:
         content = read_file(folder.request, _MOST_REQUEST_BYTES)
     except OSError as error:
         if is_storage_trouble(error) or not folder.path.is_dir():
             raise
-        return GenerationRequest(image=image), f"{name}: {error.strerror}"
-    request, fault = _request_of(content, image)
+        return GenerationRequest(image=str(folder.input)), f"{name}: {error.strerror}"
+    request, fault = _request_of(content, folder)
     return request, fault and f"{name} cannot be used: {fault}"
 
 
 @lru_cache(maxsize=8192)
-def _request_of(content: bytes, image: str) -> tuple[GenerationRequest, str]:
+def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, str]:
     """Return a request from its JSON, as far as it can be used, and what is wrong with it.
 
     It is cached, because a page reads a long queue again and again.
     """
     data: Any = {}
+    pictures = {START_PICTURE: str(folder.input)}
     try:
         data = plain_json(content)
         if not isinstance(data, dict):
             raise ValueError(f"it is {short_repr(data)}")
-        return GenerationRequest.from_dict({**data, "image": image}), ""
+        pictures |= {name: str(folder.picture(name)) for name in PICTURES if data.get(name)}  # pyright: ignore
+        return GenerationRequest.from_dict({**data, **pictures}), ""
     except ValueError as error:
         fault = error.message if isinstance(error, InputError) else first_line(error)
-    given = {"image": image}
+    given: dict[str, Any] = dict(pictures)
     for name, value in cast(dict[str, Any], data if isinstance(data, dict) else {}).items():
-        if name in SETTINGS and name != "image":
+        if name in SETTINGS and name not in PICTURES:
             with contextlib.suppress(InputError):
                 given[name] = SETTINGS[name].check(value)
     return GenerationRequest.from_dict(given), fault
@@ -262,17 +264,17 @@ def words_of(request: GenerationRequest) -> str:
 
 def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
     """Return a row as a job, with paths below `outputs`, so that an outputs folder can be moved."""
-    folder, image = _paths(outputs, row["id"])
+    folder = _folder(outputs, row["id"])
     return Job(
         id=row["id"],
         state=row["state"],
-        request=_request_of(row["request"].encode(), image)[0],
-        folder=folder,
+        request=_request_of(row["request"].encode(), folder)[0],
+        folder=folder.path,
         created=row["created"],
         place=row["place"],
         started=row["started"],
         ended=row["ended"],
-        video=None if row["video"] is None else folder / row["video"],
+        video=None if row["video"] is None else folder.path / row["video"],
         frames=row["frames"],
         message=row["message"],
         remedy=row["remedy"],
@@ -282,10 +284,8 @@ def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
 
 
 @lru_cache(maxsize=8192)
-def _paths(outputs: Path, job_id: str) -> tuple[Path, str]:
-    """Return a job's folder and the path of its picture."""
-    folder = JobFolder(outputs / job_id)
-    return folder.path, str(folder.input)
+def _folder(outputs: Path, job_id: str) -> JobFolder:
+    return JobFolder(outputs / job_id)
 
 
 def final_event(job: Job) -> Event:

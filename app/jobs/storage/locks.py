@@ -5,10 +5,11 @@ The kernel frees them however their process ends. Unlike process ids, they work 
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
+from diffusers_helper.files import open_at_once
+from diffusers_helper.machine.file_locks import take_lock
 from diffusers_helper.machine.storage import is_storage_trouble
 
 
@@ -24,9 +25,9 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NONBLOCK, 0o600)
+        self._descriptor = open_at_once(path, os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(self._descriptor, waits=False)
         except OSError:
             self.release()
             raise
@@ -48,13 +49,13 @@ class Lock:
 def is_locked(path: Path) -> bool:
     """Return whether a living process holds the lock. Call this only while the index is locked."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        descriptor = open_at_once(path, os.O_RDWR)
     except OSError as error:  # there is none, or something else is in its place
         if is_storage_trouble(error):
             raise
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take_lock(descriptor, waits=False)
     except BlockingIOError:
         return True
     else:

@@ -6,11 +6,11 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from pathlib import Path
 
 from app.jobs.storage.state_log import StateLog
-from diffusers_helper.files import sync_folder, write_atomic
+from diffusers_helper.conditions.pictures import Contents, keep_request
+from diffusers_helper.files import sync_folder
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
@@ -19,7 +19,7 @@ from diffusers_helper.request import GenerationRequest
 def new_folder(
     outputs: Path,
     request: GenerationRequest,
-    picture: bytes,
+    pictures: Contents,
     place: float,
     fill: Callable[[JobFolder], None] = lambda folder: None,
 ) -> Generator[JobFolder, None, None]:
@@ -30,7 +30,7 @@ def new_folder(
     Args:
         outputs: The folder of all jobs.
         request: The settings of the video.
-        picture: The start picture, as PNG.
+        pictures: The contents of its pictures.
         place: The job's place in the queue.
         fill: Puts further files into the folder, such as those that a branch keeps.
 
@@ -42,10 +42,8 @@ def new_folder(
         new = JobFolder(outputs / f".{folder.job}.tmp")
         on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
         new.path.mkdir()
-        write_atomic(new.input, picture)
         fill(new)
-        request = replace(request, image=str(folder.input))
-        write_atomic(new.request, request.to_json().encode() + b"\n")
+        keep_request(request, pictures, new, at=folder)
         StateLog(new).start("A user submitted it.", created=time.time(), place=place)
         sync_folder(new.path)
         on_failure.callback(shutil.rmtree, folder.path, ignore_errors=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import sqlite3
 import threading
@@ -15,6 +14,7 @@ from app.jobs.storage.damage import DamagedRow, IndexWasRebuilt, is_damage
 from app.jobs.storage.index import COLUMNS, agree, check_rows, connect, discard_index, open_index
 from app.jobs.storage.locks import identity
 from diffusers_helper.files import make_way
+from diffusers_helper.machine.file_locks import locked_folder
 
 INDEX_FOLDER, _FILE = ".longtake", "jobs.sqlite3"
 _READ_SECONDS = 0.5  # the wait for a locked index, before the last copy is read
@@ -68,7 +68,7 @@ class OpenIndex:
         if home is None or is_other or any(not (self._outputs / job).exists() for job in list(self._in_use)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._outputs))
         if is_damaged:
-            with _alone(self.folder):
+            with locked_folder(self.folder, waits=True):
                 if identity(self._file) == self._identity:  # no other program has set it aside
                     discard_index(self._file)
         former = self._database, self._reader
@@ -232,14 +232,3 @@ def _version_of(connection: sqlite3.Connection) -> int:
     """Return a number that changes whenever another connection changes the file."""
     version: int = connection.execute("PRAGMA data_version").fetchone()[0]
     return version
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Generator[None, None, None]:
-    """Keep other programs out of the block."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

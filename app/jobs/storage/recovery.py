@@ -59,6 +59,15 @@ def recover(database: sqlite3.Connection, outputs: Path, adopts: Callable[[str],
             _log.warning("Job %s cannot be taken over: %s", folder.job, error)
 
 
+def is_left_behind(folder: JobFolder) -> bool:
+    """Return whether a job's log says that it is being made, although no living process makes it.
+
+    The index may say otherwise: while a folder is away, its job has failed.
+    """
+    facts = StateLog(folder).read()
+    return facts["state"] in BEGUN and not facts["fault"] and not is_locked(folder.states)
+
+
 def recover_job(database: sqlite3.Connection, folder: JobFolder, *, adopt: bool) -> None:
     """Mark one job as interrupted, and queue it if `adopt` is true, unless a living process makes it."""
     if not is_locked(folder.states):

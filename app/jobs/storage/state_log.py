@@ -192,7 +192,7 @@ class StateLog:
         Raises:
             OSError: If the line cannot be written.
         """
-        if not self.path.exists():
+        if not self.path.is_file():  # what stands in its place is set aside
             self.enter(self.read()["state"])
         self._append({"time": round(time.time(), 3), **facts})
 

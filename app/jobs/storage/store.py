@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
-from app.jobs.storage.commands import forget_commands
+from app.jobs.storage.commands import Command, commands_of, forget_commands
 from app.jobs.storage.event_log import EventReader, append_event, sync_video
 from app.jobs.storage.index import COLUMNS, agree, bury, job_from_row, put, stamp_of
 from app.jobs.storage.locks import Lock, is_locked
@@ -22,6 +22,7 @@ from app.jobs.storage.open_index import OpenIndex
 from app.jobs.storage.recovery import recover, sweep
 from app.jobs.storage.state_log import StateLog, change_by
 from app.jobs.storage.trouble import TROUBLE, is_of_one_job, unwritable
+from diffusers_helper.conditions.pictures import Contents
 from diffusers_helper.events import Event, Warned
 from diffusers_helper.files import given_path, make_way, sync_folder
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -55,6 +56,7 @@ class JobStore:
         self._own: set[str] = set()  # the jobs that this process has submitted or resumed
         self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process is making
         self._changing_locks = threading.Lock()  # so that none is replaced after it was let go
+        self.cancelled: set[str] = set()  # those of them that are to end although no file says so
         self._stamps: dict[str, str] = {}  # what their logs were like when they were last seen
         self._held: dict[str, dict[str, Any]] = {}  # changes that could not be written yet
         try:
@@ -142,12 +144,12 @@ class JobStore:
         """Return whether the file that keeps jobs from beginning is there."""
         return self.held.is_file()
 
-    def add(self, request: GenerationRequest, picture: bytes, fill: Callable[[JobFolder], None]) -> Job:
+    def add(self, request: GenerationRequest, pictures: Contents, fill: Callable[[JobFolder], None]) -> Job:
         """Put a new job at the end of the queue. Its folder appears complete or not at all.
 
         Args:
             request: The settings of the video.
-            picture: The start picture, as PNG.
+            pictures: The contents of its pictures.
             fill: Puts further files into the folder.
 
         Raises:
@@ -155,7 +157,7 @@ class JobStore:
         """
         with (
             self.transaction() as database,
-            new_folder(self.outputs, request, picture, self.last_place(), fill) as folder,
+            new_folder(self.outputs, request, pictures, self.last_place(), fill) as folder,
         ):
             row = put(database, folder)
         self.own(folder.job)
@@ -214,6 +216,16 @@ class JobStore:
         self._locks[folder.job] = lock
         return True
 
+    @property
+    def making(self) -> tuple[str, ...]:
+        """Return the jobs that this process is making, of which there is at most one."""
+        return tuple(self._locks)
+
+    def commands(self, job_id: str) -> set[Command]:
+        """Return the commands of users for a job that have not been carried out yet."""
+        found = commands_of(self.folder(job_id))
+        return {"cancel", *found} if job_id in self.cancelled else found
+
     def keep(self, job_id: str) -> None:
         """Write the state of a job that this process makes anew if something else has changed its log."""
         folder = self.folder(job_id)
@@ -232,6 +244,7 @@ class JobStore:
         """Record that this process no longer makes a job."""
         with self._changing_locks:
             self._stamps.pop(job_id, None)
+            self.cancelled.discard(job_id)
             if lock := self._locks.pop(job_id, None):
                 lock.release()
 
@@ -242,8 +255,7 @@ class JobStore:
             OSError, sqlite3.Error: If they cannot be written, for example on a full disk.
         """
         with self.transaction() as database:
-            folder = self.folder(job_id)
-            log = StateLog(folder)
+            log = StateLog(folder := self.folder(job_id))
             log.enter(state, reason=reason, is_maker=job_id in self._locks, **facts)
             with self._changing_locks:
                 lock = self._locks.get(job_id)

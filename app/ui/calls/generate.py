@@ -15,10 +15,10 @@ from app.jobs.service import JobService
 from app.ui.calls.records import Records
 from app.ui.catalogue import Catalogue
 from app.ui.errors import refusal
-from app.ui.pictures import picture_path
+from app.ui.pictures import picture_paths
 from app.ui.waiting import Endings, Limiter, is_listening
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.request import SETTINGS
+from diffusers_helper.request import PICTURES, SETTINGS
 
 MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1024 of them
 MOST_TAKEN_IN = 1000
@@ -57,7 +57,8 @@ class _Calls:
             )
         self._taken_in += 1
         try:
-            await self._catalogue.planner.pictures.prepare(settings["image"])
+            for path in filter(None, (settings[name] for name in PICTURES)):
+                await self._catalogue.planner.pictures.prepare(path)
             async with self._threads:
                 return await asyncio.to_thread(self._catalogue.submit, self._service, settings)
         finally:
@@ -119,7 +120,7 @@ def _endpoint(
         settings, request = dict(given.arguments), given.arguments[_REQUEST]
         del settings[_REQUEST]
         try:
-            settings["image"] = picture_path(settings["image"])
+            settings |= picture_paths(settings)
             return await answer(await calls.store(settings), request)
         except LongtakeError as error:
             raise refusal(error) from error
@@ -131,13 +132,13 @@ def _endpoint(
 
 
 def _parameters(preselected: str) -> list[Parameter]:
-    """Return the settings as parameters. The picture is an upload; the order defaults to the model's own."""
+    """Return the settings as parameters. Pictures are uploads; the order defaults to the model's own."""
     types: dict[str, Any] = {
         name: setting.kind | None if setting.is_optional else setting.kind
         for name, setting in SETTINGS.items()
-    } | {"image": FileData | None, "mode": str | None}
+    } | {"mode": str | None, **dict.fromkeys(PICTURES, FileData | None)}
     defaults = {name: setting.default for name, setting in SETTINGS.items()}
-    defaults |= {"mode": None, "model": preselected}
+    defaults |= {"mode": None, "model": preselected, **dict.fromkeys(PICTURES)}
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
     parameters.append(Parameter(_REQUEST, kind, default=None, annotation=gr.Request | None))

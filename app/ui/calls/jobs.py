@@ -17,7 +17,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.live.present import Presenter
 from app.ui.loras import with_lora_files
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 
 _MOST_LISTED = 200
 _MOST_CHANGED = 1000
@@ -201,8 +201,7 @@ class JobCalls:
                 for a LoRA that is not in the folder for LoRAs.
         """
         given = dict(changes or {})
-        if "image" in given or not given.keys() <= SETTINGS.keys():
-            unknown = next((name for name in given if name not in SETTINGS), "image")
+        if unknown := next((name for name in given if name in PICTURES or name not in SETTINGS), None):
             raise InputError(f"{short_repr(unknown)} cannot be changed here.", "Leave it out.")
         if "model" in given:
             given["model"] = self._catalogue.key(given["model"])

@@ -18,7 +18,7 @@ from app.ui.form import settings as form
 from app.ui.form.examples import example_file, example_picture, samples_of
 from app.ui.form.extras import Extras
 from app.ui.form.restore import Restored, merged
-from app.ui.pictures import picture_path
+from app.ui.pictures import picture_paths
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.families.packing import Mode
 from diffusers_helper.models.downloads import NotHere
@@ -54,7 +54,7 @@ class Actions:
         """
         try:
             settings = settings | {
-                "image": picture_path(settings.get("image")),
+                **picture_paths(settings),
                 "seed": form.seed_of(settings),
             }
             count = form.VARIANTS.check(settings.get("variants", 1))
@@ -72,7 +72,7 @@ class Actions:
     def save(self, job_id: object, settings: dict[str, Any]) -> str:
         """Give a job that has not begun the form's settings, and return a notice or a refusal."""
         try:
-            settings = settings | {"image": picture_path(settings.get("image"))}
+            settings = settings | picture_paths(settings)
             self.catalogue.edit(self.service, str(job_id), self._request(settings))
         except LongtakeError as error:
             return view.error_box(error)

@@ -18,7 +18,7 @@ from app.ui.form.examples import samples_of
 from app.ui.form.settings import PAGE_ONLY, PAGE_SEED, PAGE_SETTINGS, VARIANTS, defaults
 from app.ui.planner import MEMORY_SETTINGS, Planner
 from app.ui.scripts import call, on_load
-from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, Section
+from diffusers_helper.request import MAX_PROMPT_CHARACTERS, PICTURES, SETTINGS, Section
 
 # No event of the page is an endpoint, shows Gradio's spinner, or waits for another one.
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
@@ -138,8 +138,7 @@ class RequestForm:
         self._add("steps")
         self._add("guidance")
         # The list of files writes into this field, and shows what is in it.
-        lora = self._add("lora", visible="hidden")
-        lora.change(None, lora, None, js=call("form/loras.js", "showChosen"), **_SCRIPT)
+        self._add("lora", visible="hidden")
         gr.HTML(apply_default_css=False, elem_id="lora-list", js_on_load=on_load("form/loras.js"))
         self._add_others("Look")
 
@@ -240,7 +239,7 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
 
     async def describe(*values: object) -> tuple[Any, ...]:
         settings = dict(zip(names, values, strict=True))
-        await describer.pictures.prepare_upload(settings["image"])
+        await describer.pictures.prepare_uploads(settings)
         described = await asyncio.to_thread(describer.describe, settings)
         return (
             described.length, described.picture, described.model, described.memory, described.extras,
@@ -275,17 +274,20 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
     form.dice.click(None, None, form.seed, js=call("form/form.js", "newSeed"), **_SCRIPT).then(**_CHANGED)
     _connect_defaults(form, actions)
     # These events bring a picture that was pasted, dropped, or kept by the browser, and the crop.
-    form.facts.input(None, None, form.image, js=call("form/uploaded.js", "givenPicture"), **_SCRIPT)
+    for name in PICTURES:
+        picture: Any = form.controls[name]
+        given = call("form/uploaded.js", "givenPicture", name)
+        form.facts.input(None, picture, picture, js=given, **_SCRIPT)
+        picture.change(None, picture, None, js=call("form/keep.js", "keepPicture", name), **_SCRIPT)
     form.facts.select(None, None, form.controls["crop"], js=call("form/crop.js", "givenCrop"), **_SCRIPT)
     form.image.change(None, form.image, None, js=call("form/crop.js", "takePicture"), **_SCRIPT)
-    kept = [name for name in names if name != "image"]
+    kept = [name for name in names if name not in PICTURES]
     _connect_restoring(page, form, actions, kept)
     gr.on(
         changes,
         None, [form.controls[name] for name in kept], None,
         js=call("form/keep.js", "keepSettings", kept), **_SCRIPT,
     )  # fmt: skip
-    form.image.change(None, form.image, None, js=call("form/keep.js", "keepPicture"), **_SCRIPT)
     gr.on(changes, None, controls, None, js=call("form/notice.js", "seeSettings", names), **_SCRIPT)
 
 
@@ -306,7 +308,7 @@ def _connect_restoring(page: gr.Blocks, form: RequestForm, actions: Actions, kep
 
 
 def _connect_defaults(form: RequestForm, actions: Actions) -> None:
-    plain = [name for name in form.controls if name not in ("image", "prompt", "model")]
+    plain = [name for name in form.controls if name not in (*PICTURES, "prompt", "model")]
     outputs = [form.controls[name] for name in plain]
     form.reset.click(
         _named(actions.reset, *plain), form.model, outputs, preprocess=False, **QUIET

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from app.jobs.pace import PaceBook, Work, passes
+from app.jobs.pace import Effort, PaceBook, passes
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error
@@ -16,12 +16,13 @@ from app.ui.form.memory_view import MemoryReport, report
 from app.ui.form.program import example_program
 from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, to_request
 from app.ui.loras import with_lora_files
-from app.ui.pictures import Crop, Size, crop_of, picture_path
+from app.ui.pictures import Crop, Size, crop_of, upload_path
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import SectionPlan
+from diffusers_helper.lora_choice import named
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import ModelInfo, family_of
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.units import about, count_text
 
 _MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory")
@@ -35,8 +36,8 @@ class Description:
     Attributes:
         extras: The line about what the form carries along from an earlier video.
         picture: The reason why the picture cannot be used; empty if it can, or if there is none.
-        facts: `crop` in percent of the picture or None, `size` as text, a state for each fold, the words that
-            the model knows if they are few, and the machine's defaults, which a browser need not keep.
+        facts: `crop` in percent of the picture or None, `size` as text, a state for each fold, the LoRAs,
+            the words that the model knows if they are few, and this machine's defaults, which are not kept.
     """
 
     length: str
@@ -58,17 +59,22 @@ class Describer:
     def describe(self, settings: dict[str, Any]) -> Description:
         info = self._info(settings)
         side = max(info.multiple, _whole(settings.get("resolution"), info.side))
-        found = self._judge(settings.get("image"))
+        found, *others = (self._judge(settings.get(name), name) for name in PICTURES)
+        refused = next((one for one in (found, *others) if isinstance(one, InputError)), None)
         position = _share(settings.get("crop"))
         crop = crop_of(found, side, info.multiple, position) if isinstance(found, Size) else None
         pixels = crop.pixels[0] * crop.pixels[1] if crop else side * side
         memory = self._memory(settings, info, crop)
+        lora = str(settings.get("lora") or "")
+        weights = {one.file: f"{one.weight:.15g}" for one in named(lora)}
         facts = {
             "crop": crop and [round(100 * share, 3) for share in crop.place],
             "cropAt": position,
             "size": _size_words(crop, found) if crop and isinstance(found, Size) else "",
             "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
-            f"guidance {_text(settings.get('guidance'))}{_loras(settings)}",
+            f"guidance {_text(settings.get('guidance'))}"
+            + (f" · {count_text(len(weights), 'LoRA')}" if weights else ""),
+            "loras": {"text": lora, "weights": weights},
             "many": _many(settings),
             "output": f"{_text(settings.get('resolution'))} px · compression {_text(settings.get('crf'))}",
             "memory": memory.state,
@@ -79,7 +85,7 @@ class Describer:
         }  # fmt: skip
         length = self._length(settings, info, pixels)
         extras = extras_line(_extras_words(settings))
-        return Description(length, _refusal(found), self._model(info), memory.markup, extras, facts)
+        return Description(length, _refusal(refused), self._model(info), memory.markup, extras, facts)
 
     def _model(self, info: ModelInfo) -> str:
         return model_note(info, absence_of(info), takes_days=self._planner.takes_days(info))
@@ -89,15 +95,13 @@ class Describer:
             request = to_request(settings, info, self._planner)
         except InputError:
             return ""
-        picture = settings.get("image")
-        name = picture.get("orig_name") if isinstance(picture, dict) else None
         if request.get("mode") == info.modes[0]:
             del request["mode"]
-        return example_program(request, self._catalogue.first, str(name or "picture.png"))
+        return example_program(request, self._catalogue.first)
 
-    def _judge(self, picture: object) -> Size | InputError | None:
+    def _judge(self, upload: object, name: str) -> Size | InputError | None:
         try:
-            path = picture_path(picture)
+            path = upload_path(upload, name)
         except InputError as error:
             return error
         return self.pictures.judge(path) if path else None
@@ -129,7 +133,7 @@ class Describer:
         except (KeyError, TypeError):
             cost = 1
         chunk = _whole(settings.get("vae_chunk"), SETTINGS["vae_chunk"].default)
-        work = Work(plan, max(1, _whole(settings.get("steps"), info.steps)), pixels, cost, chunk)
+        work = Effort(plan, max(1, _whole(settings.get("steps"), info.steps)), pixels, cost, chunk)
         pace = self._paces.pace(self._catalogue.key(str(settings.get("model"))))
         if pace is None:
             return "The first video will show how long it takes."
@@ -141,13 +145,6 @@ class Describer:
 def _seeds(settings: dict[str, Any]) -> str:
     """Return a phrase for the seed, or for a random one."""
     return "random seed" if settings.get("random_seed") is True else f"seed {_text(settings.get('seed'))}"
-
-
-def _loras(settings: dict[str, Any]) -> str:
-    """Return how many LoRAs the form has; empty for none."""
-    text = settings.get("lora")
-    count = sum(1 for line in text.splitlines() if line.strip()) if isinstance(text, str) else 0
-    return f" · {count_text(count, 'LoRA')}" if count else ""
 
 
 def _many(settings: dict[str, Any]) -> str:

@@ -18,16 +18,16 @@ from app.presets import (
 from app.ui.catalogue import Catalogue
 from app.ui.form.restore import Restored
 from app.ui.form.settings import PAGE_ONLY, to_request
-from app.ui.pictures import picture_path
+from app.ui.pictures import upload_path
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.provenance.recipe import read_recipe
-from diffusers_helper.request import SETTINGS
+from diffusers_helper.request import PICTURES, SETTINGS
 from diffusers_helper.strangers.limited_json import parse_json
 
 _MOST_NAME = 80  # characters of a file's name in a message
 # A picture belongs to one video, and so do its prompt and its crop.
-_NOT_KEPT = ("image", "prompt", "crop")
+_NOT_KEPT = (*PICTURES, "prompt", "crop")
 
 
 class FormCalls:
@@ -124,7 +124,7 @@ def _upload(file: dict[str, Any]) -> Path:
     Raises:
         InputError: If it does not describe an upload.
     """
-    path = picture_path(file)
+    path = upload_path(file, "file")
     if not path:
         raise InputError("There is no file; expected an upload.", "Choose a file.")
     return Path(path)

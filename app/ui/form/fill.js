@@ -9,18 +9,22 @@ let message = '';
 /** Return the settings that the form is to take, as JSON, together with those that it has. */
 export const givenSettings = () => message;
 
-/** Show the form with an endpoint's answer: settings as text and, if there is one, a picture. */
+/** Show the form with an endpoint's answer: settings as text, and pictures by setting. */
 export function restoreForm(restored) {
   message = JSON.stringify({ restored: restored.text, kept: recall('form') });
-  if (restored.picture) handOver(described(restored.picture, 'start-picture.png'));
+  for (const [name, path] of Object.entries(restored.pictures ?? {})) handOver(described(path, 'start-picture.png'), name);
   passSettingsOn();
   if (place()[0] !== 'create') goTo('create');
 }
 
+/** Show the form with these settings, by their names; null stands for a default, and the others stay as they are. */
+export function takeSettings(settings) {
+  restoreForm({ text: JSON.stringify({ name: '', settings, extras: '', is_whole: false, notices: [] }) });
+}
+
 /** Show the form with this model and its own steps, guidance and size; the other settings stay as they are. */
 export function chooseModel(model) {
-  const settings = { model, steps: null, guidance: null, resolution: null };
-  restoreForm({ text: JSON.stringify({ name: '', settings, extras: '', is_whole: false, notices: [] }) });
+  takeSettings({ model, steps: null, guidance: null, resolution: null });
 }
 
 /**

@@ -4,8 +4,9 @@ import { queueNow, onJobsReported } from '../jobs.js';
 import { connect, facts, offerModels } from './component.js';
 import { reportCrop, watchPicture } from './crop.js';
 import { foldsAreThere, prepareFolds, reportFolds } from './folds.js';
-import { restorePicture } from './keep.js';
+import { restorePictures } from './keep.js';
 import { prepareLength } from './length.js';
+import { showChosen } from './loras.js';
 import { refill, watchNumbers } from './numbers.js';
 import { acceptPictures } from './pictures.js';
 import { prepareProgram, reportProgram } from './program.js';
@@ -27,6 +28,7 @@ export const newSeed = () => Math.floor(Math.random() * MOST_SEEDS);
 function report() {
   const said = facts();
   reportFolds(said);
+  showChosen();
   const label = find('#set-image label');
   if (label) label.dataset.hint = said.size || '';
   if (find('#start')) find('#start').dataset.missing = find('#set-image img') ? '' : 'choose a picture first';
@@ -88,7 +90,7 @@ function prepare() {
   watchModels();
   preparePrompts();
   preparePromptHelp();
-  restorePicture();
+  restorePictures();
   report();
 }
 

@@ -1,7 +1,7 @@
-// The storage of the form in the browser, for a reload or a restarted server: settings as text, the picture as a file.
+// The storage of the form in the browser, for a reload or a restarted server: settings as text, pictures as files.
 import { keep, recall } from '../storage.js';
 import { facts } from './component.js';
-import { givePicture } from './pictures.js';
+import { handOver, upload } from './uploaded.js';
 
 let mayKeep = false; // true once the kept settings are back; before, the defaults would overwrite them
 
@@ -36,31 +36,36 @@ function inPictures(mode, use) {
   });
 }
 
-let isPictureKnown = false; // an empty field means nothing until the kept picture has been looked for
+let arePicturesKnown = false; // an empty field means nothing until the kept pictures have been looked for
+const fieldOf = (key) => (key === 'start' ? 'image' : key);
+const keyOf = (name) => (name === 'image' ? 'start' : name); // earlier versions kept only one
 
-/** Keep the picture that the field holds, if any. */
-export async function keepPicture(value) {
+/** Keep the picture that the field of a setting holds, if any. */
+export async function keepPicture(name, value) {
   try {
     if (value?.url) {
-      isPictureKnown = true;
+      arePicturesKnown = true;
       const content = await (await fetch(value.url)).blob();
-      const name = value.orig_name || value.path.split('/').pop();
-      const kept = { content, name, type: value.mime_type || content.type };
-      await inPictures('readwrite', (store) => store.put(kept, 'start'));
-    } else if (isPictureKnown) await inPictures('readwrite', (store) => store.delete('start'));
+      const file = value.orig_name || value.path.split('/').pop();
+      const kept = { content, name: file, type: value.mime_type || content.type };
+      await inPictures('readwrite', (store) => store.put(kept, keyOf(name)));
+    } else if (arePicturesKnown) await inPictures('readwrite', (store) => store.delete(keyOf(name)));
     document.documentElement.dataset.kept = value?.url ? 'picture' : '';
   } catch (error) {
     console.info('The picture is not kept:', error);
   }
 }
 
-/** Put the kept picture back into the field. */
-export async function restorePicture() {
+/** Put the kept pictures back into their fields. */
+export async function restorePictures() {
   try {
-    const kept = await inPictures('readonly', (store) => store.get('start'));
-    if (kept && !isPictureKnown) await givePicture(new File([kept.content], kept.name, { type: kept.type }));
+    for (const key of await inPictures('readonly', (store) => store.getAllKeys())) {
+      const kept = await inPictures('readonly', (store) => store.get(key));
+      if (arePicturesKnown || !kept) continue;
+      handOver(await upload(new File([kept.content], kept.name, { type: kept.type })), fieldOf(key));
+    }
   } catch (error) {
-    console.info('The picture is not put back:', error);
+    console.info('The pictures are not put back:', error);
   }
-  isPictureKnown = true;
+  arePicturesKnown = true;
 }

@@ -1,34 +1,28 @@
 // The LoRAs of the form: the files of the folder, each with a box, a weight and its trigger words. What is chosen
-// stands in a hidden field, with FILE:WEIGHT on each line.
+// stands in a hidden field as text, which the server reads and changes.
 import { call } from '../calls/call.js';
 import { hasChanged, make, setText } from '../elements.js';
-
-const LINE = /^(.+?)(?::([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?))?(?:\s+sha256:([0-9a-f]{64}))?$/i;
-const MOST = 10; // the largest weight, in either direction
+import { facts } from './component.js';
 
 const field = () => document.querySelector('#set-lora textarea');
-const promptBox = () => document.querySelector('#set-prompt textarea');
 
 function write(box, text) {
   box.value = text;
   box.dispatchEvent(new Event('input', { bubbles: true }));
 }
 
-/** Return the chosen files in the field's order: weight and the checksum that the file must have, by name. */
-function chosen() {
-  const lines = (field()?.value ?? '').split('\n').map((line) => LINE.exec(line.trim())).filter(Boolean);
-  return new Map(lines.map(([, name, weight, sum]) => [name, { weight: weight ?? '1', sum }]));
-}
+let turn = Promise.resolve(); // each choice changes the text that the one before it has left
+let choices = 0; // those that the text does not have yet
 
 function choose(name, weight) {
-  const all = chosen();
-  if (weight === null) all.delete(name);
-  else all.set(name, { weight, sum: all.get(name)?.sum });
-  write(field(), [...all].map(([one, facts]) => `${one}:${facts.weight}${facts.sum ? ` sha256:${facts.sum}` : ''}`).join('\n'));
+  choices += 1;
+  turn = turn.then(async () => write(field(), await call('lora_choose', field().value, name, weight)))
+    .catch((error) => setText(said, error.message))
+    .finally(() => { choices -= 1; });
 }
 
 function addToPrompt(words) {
-  const box = promptBox();
+  const box = document.querySelector('#set-prompt textarea');
   const text = box.value.trim();
   write(box, text ? `${text}, ${words}` : words);
 }
@@ -43,7 +37,7 @@ class Row {
   constructor({ name, triggers, problem }) {
     this.#name = name;
     const title = name.replace(/\.safetensors$/, '');
-    this.#weight = make('input', { type: 'number', step: '0.05', min: -MOST, max: MOST, value: '1', ariaLabel: `Weight of ${title}` });
+    this.#weight = make('input', { type: 'number', step: '0.05', value: '1', ariaLabel: `Weight of ${title}` });
     this.#box.disabled = Boolean(problem);
     this.#box.addEventListener('change', () => this.#take());
     this.#weight.addEventListener('change', () => this.#take());
@@ -59,18 +53,16 @@ class Row {
   }
 
   #take() {
-    const number = Number(this.#weight.value);
-    const weight = this.#weight.value.trim() && Number.isFinite(number) ? Math.min(MOST, Math.max(-MOST, number)) : 1;
-    this.#weight.value = weight;
-    choose(this.#name, this.#box.checked ? String(weight) : null);
+    this.#weight.hidden = !this.#box.checked;
+    choose(this.#name, this.#box.checked ? Number(this.#weight.value || 1) : null);
   }
 
-  show(all) {
-    const facts = all.get(this.#name);
-    this.#box.checked = Boolean(facts);
-    this.#weight.hidden = !facts;
+  show(weights) {
+    const weight = weights[this.#name];
+    this.#box.checked = weight !== undefined;
+    this.#weight.hidden = weight === undefined;
     // A number that is being typed stays; the field reports it when it is left.
-    if (facts && document.activeElement !== this.#weight) this.#weight.value = facts.weight;
+    if (document.activeElement !== this.#weight) this.#weight.value = weight ?? 1;
   }
 }
 
@@ -79,16 +71,17 @@ let known = [];
 const list = make('ul', { className: 'lt-lora-list' });
 const said = make('p', { className: 'lt-hint', role: 'status' });
 
-/** Show in the list what the field has. A file that it names and the folder lacks has a row as well. */
+/** Show what the server reads in the field. A file that it names and the folder lacks has a row as well. */
 export function showChosen() {
-  const all = chosen();
-  const missing = [...all.keys()].filter((name) => !known.some((file) => file.name === name));
+  const { text = '', weights = {} } = facts().loras ?? {};
+  if (choices || text !== field()?.value) return; // these facts are about an earlier choice
+  const missing = Object.keys(weights).filter((name) => !known.some((file) => file.name === name));
   const files = [...known, ...missing.map((name) => ({ name, triggers: [], problem: '' }))];
   if (hasChanged(list, files)) { // otherwise the rows stay, and with them the keyboard's place
     rows = files.map((file) => new Row(file));
     list.replaceChildren(...rows.map((row) => row.element));
   }
-  for (const row of rows) row.show(all);
+  for (const row of rows) row.show(weights);
 }
 
 async function look() {

@@ -7,6 +7,7 @@ from html import escape
 
 from app.ui.errors import page_error
 from app.ui.form.preserved_view import preserved_line
+from app.ui.form.recommended_view import recommended_line
 from app.ui.planner import Planner
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES
@@ -38,24 +39,26 @@ def report(
     try:
         found = planner.plan(request, info, shape)
     except DoesNotFit as error:
-        return MemoryReport("does not fit", _refused(error, planner))
+        refused = _refused(error, planner) + recommended_line(planner, request, info, None)
+        return MemoryReport("does not fit", refused)
     except LongtakeError as error:
         message = escape(" ".join(page_error(error)))
         return MemoryReport("", f'<p class="lt-refusal">No plan: {message}</p>')
-    return MemoryReport(f"fits, peak {gb_text(found.job.peak_bytes)} GB", _fits(found, planner, request))
+    line = recommended_line(planner, request, info, found)
+    return MemoryReport(f"fits, peak {gb_text(found.job.peak_bytes)} GB", _fits(found, planner, line))
 
 
-def sentence(plan: VideoPlan, request: GenerationRequest) -> str:
+def sentence(plan: VideoPlan) -> str:
     """Return a text about the memory and the streaming of a plan."""
     job = plan.job
     said = [f"Fits: peak {gb_text(job.peak_bytes)} of {gb_text(job.budget.cap_bytes)} GB."]
     sample = job.stage("sample")
     if sample.streamed_blocks:
         blocks = len(sample.streamed_blocks) + len(sample.resident_blocks)
-        step = sample.streamed_bytes * (2 if request.cfg > 1 else 1)
+        time = f": {plan.time_words}" if plan.time_words else ""
         said.append(
             f"{len(sample.streamed_blocks)} of {blocks} blocks of the transformer are streamed, "
-            f"{gb_text(step)} GB per step."
+            f"{gb_text(plan.step_bytes)} GB per step{time}."
         )
     elif not job.keep_all_resident:
         said.append("Nothing is streamed in a step; one network at a time is on the device.")
@@ -71,13 +74,13 @@ def _where(planner: Planner) -> str:
     )
 
 
-def _fits(plan: VideoPlan, planner: Planner, request: GenerationRequest) -> str:
+def _fits(plan: VideoPlan, planner: Planner, recommended: str) -> str:
     heaviest = max(plan.job.stages, key=lambda stage: stage.peak_bytes)
     bar = _bar(plan.job.budget, _used(heaviest), heaviest.stage)
     rows = "".join(_row(stage) for stage in plan.job.stages)
     return (
-        f'{bar}<p class="lt-plan-say" data-fits="yes">{escape(sentence(plan, request))}</p>{_where(planner)}'
-        f"{preserved_line(plan, planner)}"
+        f'{bar}<p class="lt-plan-say" data-fits="yes">{escape(sentence(plan))}</p>{_where(planner)}'
+        f"{recommended}{preserved_line(plan, planner)}"
         f'<details class="lt-plan-stages"><summary>Stage by stage</summary><table><caption>In GB: weights '
         "that stay, weights streamed per pass, predicted peak</caption><thead><tr>"
         '<th scope="col">Stage</th><th scope="col">Stays</th><th scope="col">Streamed</th>'

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from diffusers_helper.request import SETTINGS
+from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE
 
 _EXAMPLE = """\
 from gradio_client import Client, handle_file
@@ -20,25 +20,32 @@ print(video)  # the path of the finished MP4
 """
 
 
-def example_program(request: Mapping[str, Any], preselected: str, picture: str) -> str:
-    """Return the program, with a call that names the picture, the prompt and all settings that were changed.
+def example_program(request: Mapping[str, Any], preselected: str) -> str:
+    """Return the program, with a call that names the pictures, the prompt and all settings that were changed.
 
     PAGE stands for the page's address, which only the browser knows.
 
     Args:
         request: The settings of the form, as in a request.
         preselected: The model that a call gets if it names none.
-        picture: The name of the picture's file.
     """
     usual = {name: setting.default for name, setting in SETTINGS.items()}
     usual |= {"model": preselected, "mode": None}
-    given = {"image": None, "prompt": request.get("prompt") or ""} | {
-        name: request[name] for name in SETTINGS if name in request and request[name] != usual[name]
-    }
-    written = {name: _written(value) for name, value in given.items()}
-    written["image"] = f"handle_file({_written(picture)})"
+    uploads = {START_PICTURE: None} | {name: request[name] for name in PICTURES if request.get(name)}
+    written = {name: f"handle_file({_written(_name_of(upload))})" for name, upload in uploads.items()}
+    written["prompt"] = _written(request.get("prompt") or "")
+    written |= {
+        name: _written(request[name]) for name in SETTINGS
+        if name in request and name not in written and request[name] != usual[name]
+    }  # fmt: skip
     arguments = "\n".join(f"    {name}={value}," for name, value in written.items())
     return _EXAMPLE.format(arguments=arguments)
+
+
+def _name_of(upload: object) -> str:
+    """Return the name of the file that somebody uploaded, given gradio's description of the upload."""
+    name = upload.get("orig_name") if isinstance(upload, dict) else None
+    return str(name or "picture.png")
 
 
 def _written(value: object) -> str:

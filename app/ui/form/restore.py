@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,11 +16,13 @@ from app.ui.catalogue import Catalogue
 from app.ui.form.extras import Extras
 from app.ui.form.settings import PAGE_SETTINGS, defaults, restored
 from app.ui.loras import with_lora_names
+from diffusers_helper.conditions.pictures import Contents, kept_pictures, named_pictures
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.files import write_atomic
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import Recipe
+from diffusers_helper.request import PICTURES
 from diffusers_helper.strangers.limited_json import parse_json
 
 _PICTURE_NAME = "start-picture.png"
@@ -36,7 +38,7 @@ class Restored:
         settings: The settings that the form has controls for; None stands for the default.
         extras: The content of the form's hidden field.
         is_whole: Whether missing settings get their defaults, instead of staying as they are.
-        picture: The path of the start picture among the uploads; empty if there is none.
+        pictures: The paths of the pictures among the uploads, by setting.
         notices: Sentences about settings that could not be restored.
     """
 
@@ -44,7 +46,7 @@ class Restored:
     settings: Mapping[str, Any]
     extras: str = ""
     is_whole: bool = True
-    picture: str = ""
+    pictures: Mapping[str, str] = field(default_factory=dict[str, str])
     notices: tuple[str, ...] = ()
 
     @classmethod
@@ -57,22 +59,22 @@ class Restored:
         folder = JobFolder(job.folder)
         settings = json.loads(job.request.to_json())
         try:
-            picture = _offered(read_file(folder.input))
+            pictures = _offered(kept_pictures(folder, named_pictures(job.request)))
             spans = Lineage.read(folder.lineage).spans
         except OSError as error:
             raise InputError(
                 f"The files of job {job.id} cannot be read ({error.strerror}); expected its folder.",
                 "Choose another video.",
             ) from error
-        return cls._of(f"job {job.id}", settings, spans, catalogue, picture)
+        return cls._of(f"job {job.id}", settings, spans, catalogue, pictures)
 
     @classmethod
     def of_recipe(cls, recipe: Recipe, name: str, catalogue: Catalogue) -> Self:
         """Return the settings in a file's recipe."""
-        picture, notices = _offered(recipe.picture) if recipe.picture else "", recipe.notices
+        notices = recipe.notices
         if "model" not in recipe.settings:
             notices = (*notices, "The recipe does not say where its model is. Choose the model yourself.")
-        return cls._of(name, recipe.settings, recipe.spans, catalogue, picture, notices)
+        return cls._of(name, recipe.settings, recipe.spans, catalogue, _offered(recipe.pictures), notices)
 
     @classmethod
     def of_preset(cls, preset: Recipe, name: str) -> Self:
@@ -88,23 +90,27 @@ class Restored:
         settings: Mapping[str, Any],
         spans: tuple[Span, ...],
         catalogue: Catalogue,
-        picture: str,
+        pictures: Mapping[str, str],
         notices: tuple[str, ...] = (),
     ) -> Self:
         extras = Extras.of(settings, spans).to_text()
         known = with_lora_names(settings)
-        shown = {key: value for key, value in known.items() if key in PAGE_SETTINGS and key != "image"}
+        shown = {key: value for key, value in known.items() if key in PAGE_SETTINGS and key not in PICTURES}
         if "model" in shown:
             shown["model"] = catalogue.name_of(shown["model"])
-        return cls(name, shown, extras, picture=picture, notices=notices)
+        return cls(name, shown, extras, pictures=pictures, notices=notices)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the data that the script passes on to the form: the picture's path, and the rest as text.
+        """Return the data that the script passes on to the form: the pictures' paths, and the rest as text.
 
         A browser would round the large numbers among the settings if it read them.
         """
-        rest = {name: value for name, value in asdict(self).items() if name != "picture"}
-        return {"name": self.name, "picture": self.picture, "text": json.dumps(rest, ensure_ascii=False)}
+        rest = {name: value for name, value in asdict(self).items() if name != "pictures"}
+        return {
+            "name": self.name,
+            "pictures": dict(self.pictures),
+            "text": json.dumps(rest, ensure_ascii=False),
+        }
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -154,15 +160,17 @@ def merged(
     notices += [
         f"{PAGE_SETTINGS[name].label} is {short_repr(value)}, which the form cannot hold. It stays unchanged."
         for name, value in given.items()
-        if name in PAGE_SETTINGS and value is not None and name not in (*usable, "image")
+        if name in PAGE_SETTINGS and value is not None and name not in (*usable, *PICTURES)
     ]
     return usable, tuple(notices)
 
 
-def _offered(picture: bytes) -> str:
-    """Write a picture to the uploads, where the form finds it, and return its path."""
-    folder = Path(get_upload_folder()) / hashlib.sha256(picture).hexdigest()
-    file = folder / _PICTURE_NAME
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(file, picture)
-    return str(file)
+def _offered(pictures: Contents) -> dict[str, str]:
+    """Write pictures to the uploads, where the form finds them, and return their paths."""
+    found = dict[str, str]()
+    for name, content in pictures.items():
+        file = Path(get_upload_folder()) / hashlib.sha256(content).hexdigest() / _PICTURE_NAME
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, content)
+        found[name] = str(file)
+    return found

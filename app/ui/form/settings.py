@@ -12,7 +12,7 @@ from app.ui.form.extras import Extras
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.request import MAX_PROMPT_CHARACTERS, SETTINGS, SettingInfo
+from diffusers_helper.request import MAX_PROMPT_CHARACTERS, PICTURES, SETTINGS, SettingInfo
 from diffusers_helper.strangers.limited_json import parse_json
 
 # Above this bound a browser's numbers have gaps, so it could send a different seed from the one it shows.
@@ -30,11 +30,11 @@ PAGE_ONLY: dict[str, Any] = {"random_seed": False, "variants": VARIANTS.default,
 
 
 def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
-    """Return the defaults of all settings except picture, prompt and model, for a model and this machine."""
+    """Return the defaults of all settings except pictures, prompt and model, for a model and this machine."""
     own = {"mode": info.modes[0], "steps": info.steps, "guidance": info.guidance, "resolution": info.side}
     values = {name: setting.default for name, setting in PAGE_SETTINGS.items()} | own | planner.defaults
     values |= PAGE_ONLY
-    return {name: values[name] for name in values if name not in ("image", "prompt", "model")}
+    return {name: values[name] for name in values if name not in (*PICTURES, "prompt", "model")}
 
 
 def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> dict[str, Any]:

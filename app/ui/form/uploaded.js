@@ -1,10 +1,14 @@
-// The page's uploads, and the one that the picture field is to take.
+// The page's uploads, and those that the fields for pictures are to take.
 import { passPictureOn } from './component.js';
 
-let picture = null; // as Gradio describes a file
+const given = new Map(); // by setting, as Gradio describes files
 
-/** Return the picture that the field is to take. */
-export const givenPicture = () => picture;
+/** Return the picture that the field of a setting is to take, or else the one that it has. */
+export function givenPicture(name, current) {
+  const picture = given.get(name) ?? current;
+  given.delete(name);
+  return picture;
+}
 
 const root = () => (window.gradio_config?.root || '').replace(/\/$/, '');
 const prefix = () => window.gradio_config?.api_prefix ?? '/gradio_api';
@@ -25,8 +29,8 @@ export function described(path, name) {
   return { path, url: `${root()}${prefix()}/file=${path}`, orig_name: name, meta: { _type: 'gradio.FileData' } };
 }
 
-/** Let the picture field take a file among the uploads. */
-export function handOver(file) {
-  picture = file;
+/** Let the field of a setting, by default the start picture's, take a file among the uploads. */
+export function handOver(file, name = 'image') {
+  given.set(name, file);
   passPictureOn();
 }

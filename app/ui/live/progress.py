@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from app.jobs.job import Job
-from app.jobs.pace import Pace, Work, passes
+from app.jobs.pace import Effort, Pace, passes
 from app.ui.live.timing import TimelinePoint, Timing
 from diffusers_helper.events import (
     Cancelled,
@@ -142,7 +142,7 @@ class LiveJob:
         if self.pace is not None and self.width and self.timing.start_up is None:
             request = self.job.request
             pixels, cost = self.width * self.height, passes(request.cfg)
-            work = Work(self.plan, request.steps, pixels, cost, request.vae_chunk)
+            work = Effort(self.plan, request.steps, pixels, cost, request.vae_chunk)
             self.timing.foresee(self.pace, work)
 
     def _add_stage(self, time: float) -> None:

@@ -83,7 +83,7 @@ def show(
         "prompt": live.job.request.prompt,
         "headline": headline,
         "wishes": sorted(scene.commands),
-        "remark": words.remark(live, scene.commands),
+        "remark": words.remark(live, scene.commands, awake=scene.awake),
         "section": live.section,
         "sections": live.sections,
         "sectionsDone": live.sections_done,

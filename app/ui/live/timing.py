@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
-from app.jobs.pace import Pace, Work
+from app.jobs.pace import Effort, Pace
 from diffusers_helper.events import STAGES
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.vae_windows import OWN_CHUNK, decode_windows
@@ -59,7 +59,7 @@ class Timing:
         latents = sum(windows[:done]) + (part / pieces * windows[done] if part else 0.0)
         return min(1.0, latents / self._work[section - 1])
 
-    def foresee(self, pace: Pace, work: Work) -> None:
+    def foresee(self, pace: Pace, work: Effort) -> None:
         """Take the machine's pace for this job's work as the first measurement."""
         step = max(_SHORTEST, pace.step * work.step)
         self.start_up = pace.start_up

@@ -34,6 +34,7 @@ class Scene:
         commands: The commands of users for the shown job, if it is being made.
         jobs_first: The number of jobs before the shown one.
         held: Whether the whole queue is paused.
+        awake: Whether the computer is kept from going to sleep meanwhile.
     """
 
     live: LiveJob | None
@@ -42,6 +43,7 @@ class Scene:
     commands: frozenset[Command] = frozenset()
     jobs_first: int = 0
     held: bool = False
+    awake: bool = False
 
     @property
     def open_jobs(self) -> int:
@@ -81,7 +83,8 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
         running, waiting = service.open_jobs()
         commands = frozenset(service.commands_in_force(live.job))
         first = service.queue_position(live.job.id) if live.state == "queued" else 0
-        yield Scene(live, running, waiting, commands, first, live.state == "queued" and service.queue.is_held)
+        held = live.state == "queued" and service.queue.is_held
+        yield Scene(live, running, waiting, commands, first, held, service.keeps_awake)
         shown = time.monotonic()
         if live.job.state in MOVABLE and running is not None:
             return

@@ -12,7 +12,7 @@ from app.jobs.view import WORDS
 from app.ui.live.progress import LiveJob
 from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.units import count_text, duration, gb_text
 
 _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
@@ -85,8 +85,8 @@ def _at_hand(live: LiveJob) -> str:
     return at_hand.get(live.stage, "the current work")
 
 
-def remark(live: LiveJob, commands: Collection[Command] = ()) -> str:
-    """Return the short text beside the headline."""
+def remark(live: LiveJob, commands: Collection[Command] = (), *, awake: bool = False) -> str:
+    """Return the short text beside the headline; `awake` is that of `Scene`."""
     if live.job.waits:
         return f"{live.job.message} {live.job.remedy}".strip()
     if live.state == "queued":
@@ -98,7 +98,8 @@ def remark(live: LiveJob, commands: Collection[Command] = ()) -> str:
     if live.job.is_over:
         return _outcome(live)
     if not live.section:
-        return f"Model, prompt and picture come first, then section 1 of {live.sections}."
+        first = f"Model, prompt and picture come first, then section 1 of {live.sections}."
+        return f"{first} The computer stays awake meanwhile." if awake else first
     if live.is_guess:
         return "This first video shows how fast the machine is."
     if live.job.request.mode == "inverted" and live.sections > 1:
@@ -147,7 +148,7 @@ def settings(request: GenerationRequest, info: ModelInfo | None) -> list[tuple[s
         "model": info.title if info else Path(request.model).name,
         "resolution": request.resolution or (info.side if info else None),
     }
-    shown = {name: value for name, value in values.items() if name != "image" and value is not None}
+    shown = {name: value for name, value in values.items() if name not in PICTURES and value is not None}
     # The VAE's settings are listed only if they differ from the defaults.
     shown = {
         name: value for name, value in shown.items()

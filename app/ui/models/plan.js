@@ -1,8 +1,9 @@
 // The tables of what cards of several sizes would do with a model's weights.
 import { make } from '../elements.js';
 
-const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'Main memory', 'Disk per step', 'Peak', 'Weights'];
-const NOTE = 'All figures are in GB. Streamed weights should fit into the free main memory; '
+const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'In about', 'Main memory', 'Disk per step', 'Peak', 'Weights'];
+const NOTE = 'Sizes are in GB. The time of the copies is computed for the link that such a card has: PCIe 4.0 with '
+  + '16 lanes, or with 8 for a card of 8 GB. The card computes meanwhile. Streamed weights should fit into the free main memory; '
   + 'the disk is only read if they do not. The second line of a card shows the plan with as little preserved memory '
   + 'as the estimates allow. The automatic value is larger, because the memory of these cards becomes fragmented.';
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.downloads.manager import DownloadProgress
-from app.jobs.pace import PaceBook, Work
+from app.jobs.pace import Effort, PaceBook
 from app.jobs.service import JobService
 from app.redact import without_paths
 from app.ui.catalogue import Catalogue
@@ -20,9 +20,9 @@ from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.installed import InstalledPart, installed_parts, plan_removal
 from diffusers_helper.models.registry import ModelInfo, model_names
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards import CARDS_GB, CardPlan, plans_by_card, plans_by_format
+from diffusers_helper.planning.cards.by_size import CARDS_GB, CardPlan, plans_by_card, plans_by_format
+from diffusers_helper.planning.cards.formats import transformer_bytes
 from diffusers_helper.planning.first import limit_notes
-from diffusers_helper.planning.formats import transformer_bytes
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, about, gb_text, size_text
 
@@ -106,9 +106,10 @@ class ModelPresenter:
         reported += limit_notes(plan.job, planner.profile)
         if plan.waiting_bytes:
             free = host_memory().available
+            time = f", in {plan.time_words}," if plan.time_words else ""
             reported.append(
-                f"{gb_text(plan.waiting_bytes)} GB of its weights are streamed in each step and should fit "
-                f"into main memory, of which {gb_text(free)} GB are free."
+                f"{gb_text(plan.waiting_bytes)} GB of its weights are streamed in each step{time} and should "
+                f"fit into main memory, of which {gb_text(free)} GB are free."
             )
         return reported
 
@@ -116,7 +117,7 @@ class ModelPresenter:
         pace = self._paces.pace(self._catalogue.key(name))
         if pace is not None:
             plan = info.family.plan(5.0, info.modes[0])
-            work = Work(plan, info.steps, info.side * info.side)
+            work = Effort(plan, info.steps, info.side * info.side)
             return f"A video of 5 seconds takes {about(pace.seconds(work))} on this machine."
         if self._catalogue.planner.takes_days(info):
             return _TAKES_DAYS

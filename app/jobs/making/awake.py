@@ -1,0 +1,62 @@
+"""The lock that keeps the computer from going to sleep while a job is being made."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+from typing import Self
+
+from app.jobs.stdio import opened
+from app.machine import output_of
+
+_log = logging.getLogger(__name__)
+_COMMAND = (
+    "systemd-inhibit", "--what=sleep:idle", "--mode=block", "--who=Longtake", "--why=A video is being made",
+)  # fmt: skip
+_END_SECONDS = 1.0
+
+
+class Awake:
+    """A context manager within which the computer stays awake, where systemd-logind can see to that.
+
+    `systemd-inhibit` holds logind's lock for as long as the program that it runs. That is a `cat` that
+    reads a pipe from this process, so the lock ends with this process, however that ends. Where the lock
+    cannot be had, as in a container, nothing else happens.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the lock is held. It may be wrong for the moment in which the lock is refused."""
+        process = self._process
+        return process is not None and process.poll() is None
+
+    def __enter__(self) -> Self:
+        try:
+            self._process = subprocess.Popen(
+                (*_COMMAND, "cat"),
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        except OSError as error:  # above all, there is no such program
+            _log.debug("the computer may go to sleep meanwhile: %s", error)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            opened(process.stdin).close()
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def can_stay_awake() -> bool:
+    """Return whether logind gives the lock now, by taking it for a moment."""
+    return output_of(*_COMMAND, "echo", "held") == "held"
