@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Literal
 from diffusers_helper.errors import FailureCode, LongtakeError
 from diffusers_helper.events import Failed
 from diffusers_helper.foreign_errors import Trouble, last_trouble, trouble_of
+from diffusers_helper.machine.signals import SIGKILL, Signals
 from diffusers_helper.machine.storage import is_storage_trouble, storage_words
 
 MAX_DETAIL = 8000  # in characters: enough for a deep traceback, small enough for one line of the log
@@ -130,7 +130,7 @@ def engine_died_event(
         errors: The last lines that the last engine wrote to standard error.
     """
     remedy = _KEPT
-    if exit_code == -signal.SIGKILL:
+    if exit_code == -SIGKILL:
         remedy = f"The usual cause is that main memory was full: close other programs. {_KEPT}"
     tries = f" It was tried {attempts} times." if attempts > 1 else ""
     if found := driver_failure(errors):
@@ -171,6 +171,6 @@ def _explained(error: BaseException, folder: Path | None) -> LongtakeError:
 
 def _signal_name(number: int) -> str:
     try:
-        return signal.Signals(number).name
+        return Signals(number).name
     except ValueError:
         return f"signal {number}"

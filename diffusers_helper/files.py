@@ -57,7 +57,7 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES, *, start: int = 0) -> by
     Raises:
         OSError: If there is no regular file, if it cannot be read, or if more than `most_bytes` are left.
     """
-    with open(path, "rb", opener=_open_at_once) as file:
+    with open(path, "rb", opener=open_at_once) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
@@ -68,8 +68,9 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES, *, start: int = 0) -> by
         return file.read(most_bytes)
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
+def open_at_once(path: str | Path, flags: int, mode: int = 0o666) -> int:
+    """Return the descriptor of a file, without waiting for the other end of a pipe; see `os.open`."""
+    return os.open(path, flags | os.O_NONBLOCK, mode)
 
 
 def json_line(facts: Mapping[str, Any]) -> bytes:

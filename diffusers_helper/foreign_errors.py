@@ -54,7 +54,7 @@ _TABLE = (
         "device",
         texts=(
             "hiperrorillegaladdress", "illegal memory access", "hiperrorlaunchfailure",
-            "unspecified launch failure", "hiperrorlaunchtimeout", "launch timed out",
+            "unspecified launch failure", "device-side assert", "hiperrorlaunchtimeout", "launch timed out",
             "memory access fault by gpu", "hsa exception", "hsa_status_error",
         ),
     ),

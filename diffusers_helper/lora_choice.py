@@ -50,14 +50,28 @@ def choices_of(text: str) -> tuple[Choice, ...]:
     Raises:
         InputError: If a line cannot be used, a file is named twice, or there are too many.
     """
-    found = tuple(_choice(line.strip()) for line in text.splitlines() if line.strip())
+    found = named(text)
+    names = [one.file for one in found]
+    for one in found:
+        if not abs(one.weight) <= MOST_WEIGHT:
+            raise _refusal(
+                f"gives {short_repr(one.name)} the weight {one.weight:g}",
+                f"a weight from -{MOST_WEIGHT:g} to {MOST_WEIGHT:g}",
+                "Choose another weight.",
+            )
+        if names.count(one.file) > 1:
+            raise _refusal(f"names {short_repr(one.file)} twice", "each file once", "Leave one of them out.")
     if len(found) > MOST_LORAS:
         raise _refusal(f"names {len(found)} files", f"at most {MOST_LORAS}", "Leave some out.")
-    names = [one.file for one in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise _refusal(f"names {short_repr(name)} twice", "each file once", "Leave one of them out.")
     return found
+
+
+def named(text: str) -> tuple[Choice, ...]:
+    """Return the LoRAs that the lines of a text name, as `choices_of` does, even if they cannot be used."""
+    found = (_LINE.fullmatch(line.strip()) for line in text.splitlines() if line.strip())
+    return tuple(
+        Choice(one["file"], float(one["weight"] or 1), (one["sum"] or "").lower()) for one in found if one
+    )
 
 
 def text_of(choices: Iterable[Choice]) -> str:
@@ -77,19 +91,6 @@ def normal_text(text: str) -> str:
 def shown(text: str) -> str:
     """Return a text of LoRAs as people read it: names and weights in one line."""
     return ", ".join(f"{one.name} ({one.weight:g})" for one in choices_of(text))
-
-
-def _choice(line: str) -> Choice:
-    match = _LINE.fullmatch(line)
-    assert match is not None  # any text has at least a file
-    weight = float(match["weight"] or 1)
-    if not abs(weight) <= MOST_WEIGHT:
-        raise _refusal(
-            f"gives {short_repr(Path(match['file']).name)} the weight {weight:g}",
-            f"a weight from -{MOST_WEIGHT:g} to {MOST_WEIGHT:g}",
-            "Choose another weight.",
-        )
-    return Choice(match["file"], weight, (match["sum"] or "").lower())
 
 
 def _refusal(found: str, expected: str, remedy: str) -> InputError:

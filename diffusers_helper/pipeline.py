@@ -10,7 +10,7 @@ What a family brings, such as FramePack's history of three densities and its gui
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,11 @@ from diffusers_helper.families.family import FRAMEPACK
 from diffusers_helper.families.packing import Section
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.job.setup import OpenJob, open_job
-from diffusers_helper.job.work import Work
+from diffusers_helper.job.work import LatentsSoFar, Work
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
+from diffusers_helper.output.checkpoints import Checkpoints
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import sampler
@@ -98,14 +99,8 @@ def generate(
         with torch.inference_mode(), job.loras, job.memory:
             checkpoints = job.load()
             encodings = checkpoints.encodings(otherwise=partial(work.encode, job))
-            job.preview.fit(encodings["start"])
             history, joiner = work.history(request.mode, encodings), work.joiner(request.mode)
-            for section in job.sections:
-                condition, context = work.condition(job, section, encodings), history.context(section)
-                latents = checkpoints.section(
-                    section.number, otherwise=partial(denoise, job, section, condition, context)
-                )
-                history.add(latents, section)
+            for section in sample_sections(job, checkpoints, encodings, history):
                 if section.number < job.video.sections:
                     continue  # an earlier run has written this section and the next one
                 final, pending = joiner.add(decode(job, section, *history.to_decode(section)), section)
@@ -116,6 +111,28 @@ def generate(
     except GenerationCancelled:
         job.report.cancelled()
         raise
+
+
+def sample_sections(
+    job: OpenJob, checkpoints: Checkpoints, encodings: Mapping[str, Tensor], history: LatentsSoFar
+) -> Iterator[Section]:
+    """Sample the sections one after the other, add their latents to the history, and yield each section.
+
+    Args:
+        job: The job, within whose contexts this runs.
+        checkpoints: The store of the sections, of which those of an earlier run are not sampled again.
+        encodings: What conditions the video.
+        history: The history before the first section.
+    """
+    work = WORK[job.family.name]
+    job.preview.fit(encodings["start"])
+    for section in job.sections:
+        condition, context = work.condition(job, section, encodings), history.context(section)
+        latents = checkpoints.section(
+            section.number, otherwise=partial(denoise, job, section, condition, context)
+        )
+        history.add(latents, section)
+        yield section
 
 
 # The stages. Each has its network on the device, and is repeated with a smaller plan if memory runs out.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,14 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from PIL import Image
-from torch import Tensor
 
 from diffusers_helper import pipeline
+from diffusers_helper.conditions.pictures import write_captured
 from diffusers_helper.errors import InputError
-from diffusers_helper.framepack import work
-from diffusers_helper.framepack.encoders import TextCondition
-from diffusers_helper.framepack.guidance import Condition, Context
 from diffusers_helper.job.setup import OpenJob, open_job
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.machine.local import Local
@@ -27,35 +23,9 @@ from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.capture import Comparison, Missing, read_capture
 from diffusers_helper.planning.variables import DEBUG_VARIABLE
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
-
-Inputs = Mapping[str, Any]
-
-
-def _sample(job: OpenJob, inputs: Inputs) -> Tensor:
-    condition, context = (inputs[name] for name in ("condition", "context"))
-    texts = (condition.pop(name) for name in ("positive", "negative"))
-    positive, negative = (text and TextCondition(**text) for text in texts)
-    section = job.sections[inputs["section"] - 1]
-    context["indices"] = section.indices
-    return pipeline.denoise(job, section, Condition(positive, negative, **condition), Context(**context))
-
-
-def _decode(job: OpenJob, inputs: Inputs) -> Tensor:
-    section = job.sections[inputs["section"] - 1]
-    return pipeline.decode(job, section, inputs["latents"], inputs["begin"])
-
-
-# The stages by the names that captures have.
-_STAGES: dict[str, Callable[[OpenJob, Inputs], Any]] = {
-    "text": lambda job, inputs: work.text_states(job, inputs["prompts"]),
-    "text_2": lambda job, inputs: work.text_vectors(job, inputs["prompts"]),
-    "vision": lambda job, inputs: work.vision_states(job),
-    "vae_encode": lambda job, inputs: work.start_latent(job),
-    "sample": _sample,
-    "decode": _decode,
-}
 
 
 def replay(
@@ -77,9 +47,10 @@ def replay(
             when it was captured.
     """
     capture = read_capture(file)
-    if capture.what not in _STAGES:
+    stages = {"sample", "decode"}.union(*(work.encoders for work in pipeline.WORK.values()))
+    if capture.what not in stages:
         raise InputError(
-            f"{file} is a capture of {capture.what}; expected one of the stages {', '.join(_STAGES)}.",
+            f"{file} is a capture of {capture.what}; expected one of the stages {', '.join(sorted(stages))}.",
             "Captures of ComfyUI's nodes are run again by python -m rocm_nodes replay.",
         )
     inputs = capture.inputs
@@ -94,9 +65,9 @@ def replay(
     )
     with TemporaryDirectory(prefix="longtake-") as temporary:
         folder = Path(temporary)
-        Image.fromarray(inputs["picture"].numpy()).save(folder / "start.png")
+        pictures = write_captured(inputs, JobFolder(folder))
         (folder / "lineage.json").write_text(json.dumps(inputs["lineage"]), encoding="utf-8")
-        request = GenerationRequest.from_dict({**inputs["request"], "image": str(folder / "start.png")})
+        request = GenerationRequest.from_dict({**inputs["request"], **pictures})
         info = find_model(request.model, allow_folder=True)
         if absence := absence_of(info):
             raise NotHere(absence)
@@ -105,4 +76,15 @@ def replay(
             lineage=Lineage.read(folder / "lineage.json"),
         )  # fmt: skip
         with torch.inference_mode(), job.memory:
-            return capture.compare(partial(_STAGES[capture.what], job, inputs))
+            return capture.compare(partial(_run, job, capture.what, inputs))
+
+
+def _run(job: OpenJob, what: str, inputs: Mapping[str, Any]) -> Any:
+    """Run a stage of a job with its captured inputs, and return its result."""
+    work = pipeline.WORK[job.family.name]
+    if what in work.encoders:
+        return work.encoders[what](job)
+    section = job.sections[inputs["section"] - 1]
+    if what == "sample":
+        return pipeline.denoise(job, section, *work.restored(section, inputs))
+    return pipeline.decode(job, section, inputs["latents"], inputs["begin"])

@@ -28,8 +28,7 @@ WEIGHT_TYPES = {
 }  # fmt: skip
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
-# This is enough for any prompt, and keeps a text from filling the disk. The model's own limit in tokens is
-# checked separately, by its tokenizer (`conditions.prompts`).
+# This is enough for any prompt, whose tokens the model's tokenizer limits (`conditions.prompts`).
 MAX_PROMPT_CHARACTERS = 4000
 MAX_SEED = 2**63 - 1
 
@@ -54,6 +53,7 @@ class SettingInfo:
             recorded by its content; the work of the "vae", recorded as it was in effect; or only "memory".
         on_page: Whether the page has a control for it.
         is_list: Whether each line of a text is an entry of its own.
+        is_picture: Whether a text is the path of a picture (`conditions.pictures`).
         normal: A function that returns a text in the one form that the request stores, or raises InputError.
         words: A function that returns a text as it is displayed.
         name, kind, is_optional, default: The field's name, its type, whether it may be None, and its default.
@@ -73,6 +73,7 @@ class SettingInfo:
     scope: Scope = "video"
     on_page: bool = True
     is_list: bool = False
+    is_picture: bool = False
     normal: Callable[[str], str] = str
     words: Callable[[str], str] = str
     name: str = ""
@@ -203,8 +204,8 @@ class GenerationRequest:
 
     # fmt: off
     image: Annotated[str, SettingInfo(
-        "Picture", "The picture that the video starts from.", "What to make", unit="file", scope="input",
-    )]
+        "Picture", "The picture that the video starts from.", "What to make",
+        unit="file", scope="input", is_picture=True)]
     prompt: Annotated[str, SettingInfo(
         "Prompt", "Describe what should happen in the video.", "What to make", unit="text", scope="section",
     )] = ""
@@ -384,7 +385,8 @@ class GenerationRequest:
         return cls.from_dict(cast(dict[str, Any], data))
 
 
-SETTINGS = settings_of(GenerationRequest)
+SETTINGS, START_PICTURE = settings_of(GenerationRequest), "image"
+PICTURES = tuple(name for name, setting in SETTINGS.items() if setting.is_picture)
 
 
 def no_picture() -> PictureError:

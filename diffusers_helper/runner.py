@@ -22,6 +22,7 @@ from diffusers_helper.events import (
     to_dict,
 )
 from diffusers_helper.failures import failed_event
+from diffusers_helper.job.card import card_alone, check_card
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.miopen_fallback import DEVIATION, MIOpenFallbackHandler, initialize_miopen_fallback
@@ -50,13 +51,16 @@ class Runner:
         on_event: Callable[[Event], None],
         cancel: CancelToken,
     ) -> None:
-        """Make the video in `folder`. Every outcome is reported as one final event; nothing is raised.
+        """Make the video in `folder`. Every outcome but one is reported as a final event.
 
         Args:
             request: A request whose sender was allowed to name a folder as its model.
             folder: The folder for the job's files. The results of an earlier run there are reused.
             on_event: A function that is called in this thread with each event.
             cancel: The token that ends the job.
+
+        Raises:
+            CardLost: If another process has to continue the job.
         """
         changed = self._convolutions.changed
 
@@ -77,10 +81,11 @@ class Runner:
         started = time.monotonic()
         try:
             models = self._load(find_model(request.model, allow_folder=True), cancel)
-            generate(
-                request, models, on_event=reporter, cancel=cancel,
-                folder=folder, resume_from=folder, local=self._local,
-            )  # fmt: skip
+            with card_alone(models.device, self._local.folder):
+                generate(
+                    request, models, on_event=reporter, cancel=cancel,
+                    folder=folder, resume_from=folder, local=self._local,
+                )  # fmt: skip
         except GenerationCancelled:
             if not reporter.the_end:
                 elapsed = time.monotonic() - started
@@ -88,6 +93,8 @@ class Runner:
                     Cancelled(job=folder.name, time=elapsed, video=reporter.video, frames=reporter.frames)
                 )
         except Exception as error:  # noqa: BLE001 - every error ends here and becomes the Failed event
+            if self._models is not None:
+                check_card(self._models.device, error)
             end = failed_event(
                 error, folder.name, time.monotonic() - started, reporter.video, reporter.frames, folder
             )

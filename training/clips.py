@@ -14,7 +14,7 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo
 
 from training.encoders import Encoders, TextFeatures
-from training.layout import Layout, lay_out
+from training.layout import ClipLayout, lay_out
 from training.render import Renderer
 from training.scenes import (
     DIRECTIONS,
@@ -115,7 +115,7 @@ def draw_case(rng: np.random.Generator, size: Size, canvases: int) -> Case:
 
 
 @dataclass
-class Batch:
+class ClipBatch:
     """Random clips of one size, not yet drawn.
 
     Attributes:
@@ -125,19 +125,19 @@ class Batch:
 
     size: Size
     wanted: list[int]
-    layout: Layout
+    layout: ClipLayout
     prompts: list[str]
     guidance: np.ndarray
 
 
 def draw_batch(
     rng: np.random.Generator, size: Size, count: int, wanted: Sequence[int], canvases: int
-) -> Batch:
+) -> ClipBatch:
     """Return ``count`` random clips. The guidance is within the page's range."""
     cases = [draw_case(rng, size, canvases) for _ in range(count)]
     layout = lay_out([(case.scene, case.motion) for case in cases], [TIMES[time] for time in wanted])
     guidance = np.exp(rng.uniform(0, np.log(32), count))
-    return Batch(size, list(wanted), layout, [case.prompt for case in cases], guidance)
+    return ClipBatch(size, list(wanted), layout, [case.prompt for case in cases], guidance)
 
 
 @dataclass
@@ -148,7 +148,7 @@ class Clips:
     encoders: Encoders
     renderer: Renderer
 
-    def encode(self, batch: Batch) -> tuple[torch.Tensor, Conditions]:
+    def encode(self, batch: ClipBatch) -> tuple[torch.Tensor, Conditions]:
         """Draw and encode a batch.
 
         Returns:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from training.product_engine import ProductEngine
 from training.render import Renderer, make_canvases
-from training.scenes import COLOURS, STILL, Background, Motion, Scene, Thing
+from training.scenes import COLOURS, STILL, Background, Drawing, Motion, Thing
 from training.sheet import to_image
 
 PIXELS, SMALL = 256, 192
@@ -47,7 +47,7 @@ class Example:
 
     def picture(self, renderer: Renderer, pixels: int) -> torch.Tensor:
         """Return the picture (3, pixels, pixels) in -1..1."""
-        scene = Scene(self.background, self.things, 0.5, 0.5)
+        scene = Drawing(self.background, self.things, 0.5, 0.5)
         return renderer.clip(scene, Motion(STILL), [0], (pixels, pixels))[:, 0]
 
 

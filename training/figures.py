@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from training.render import Renderer, pixel_grid, signed_distance
-from training.scenes import CAMERA_MOTIONS, DIRECTIONS, STILL, Case, Motion, Scene, moved
+from training.scenes import CAMERA_MOTIONS, DIRECTIONS, STILL, Case, Drawing, Motion, moved
 from training.tracker import Seen, agrees, observe
 
 # The least distance of two colours in -1..1 at which thing and ground are distinguished; the most is 3.5.
@@ -70,7 +70,7 @@ def still_background(case: Case, size: tuple[int, int], frames: int) -> torch.Te
     return mask
 
 
-def thing_mask(renderer: Renderer, scene: Scene, frame: torch.Tensor) -> torch.Tensor:
+def thing_mask(renderer: Renderer, scene: Drawing, frame: torch.Tensor) -> torch.Tensor:
     """Return a mask (H, W) of the pixels at which a frame (3, H, W) shows the scene's first thing.
 
     A pixel belongs to the thing if its colour is nearer to the thing's colour than to the scene without the
@@ -78,7 +78,7 @@ def thing_mask(renderer: Renderer, scene: Scene, frame: torch.Tensor) -> torch.T
     """
     thing = scene.things[0]
     size = (frame.shape[1], frame.shape[2])
-    without = Scene(scene.background, scene.things[1:], scene.half_width, scene.half_height)
+    without = Drawing(scene.background, scene.things[1:], scene.half_width, scene.half_height)
     ground = renderer.clip(without, Motion(STILL), [0], size)[:, 0]
     away = torch.tensor(thing.rgb).mul(2).sub(1).view(3, 1, 1) - ground
     length = away.square().sum(0)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.scenes import BACKGROUNDS, SHAPES, Background, Motion, Scene, camera, moved
+from training.scenes import BACKGROUNDS, SHAPES, Background, Drawing, Motion, camera, moved
 
 MOST_THINGS = 3
 NO_THING = -1
 
 
 @dataclass
-class Layout:
+class ClipLayout:
     """What B clips of T frames show. Lengths are in units of the picture's side.
 
     Attributes:
@@ -66,7 +66,7 @@ def _pattern(background: Background) -> tuple[float, float, float]:
     return background.angle, background.scale, background.phase
 
 
-def lay_out(clips: Sequence[tuple[Scene, Motion]], frames: Sequence[float], target: int = 0) -> Layout:
+def lay_out(clips: Sequence[tuple[Drawing, Motion]], frames: Sequence[float], target: int = 0) -> ClipLayout:
     """Return the layout of scenes with their motions at some frames; ``target`` is the thing that moves.
 
     A scene has at most ``MOST_THINGS`` things.
@@ -82,7 +82,7 @@ def lay_out(clips: Sequence[tuple[Scene, Motion]], frames: Sequence[float], targ
             shown = [moved(thing, motion, f, scene) if number == target else thing for f in frames]
             places[row, number] = [(t.x, t.y, t.radius, t.angle) for t in shown]
     grounds = [scene.background for scene, _ in clips]
-    return Layout(
+    return ClipLayout(
         kinds=np.array([BACKGROUNDS.index(ground.kind) for ground in grounds]),
         colours=np.array([ground.rgb for ground in grounds], np.float32),
         patterns=np.array([_pattern(ground) for ground in grounds], np.float32),

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from training.layout import Layout, lay_out
-from training.scenes import Case, Motion, Scene
+from training.layout import ClipLayout, lay_out
+from training.scenes import Case, Drawing, Motion
 
 CANVAS_PIXELS = 448
 CANVAS_HALF = 1.75  # a canvas shows the square from -1.75 to 1.75 sides
@@ -111,7 +111,7 @@ class Renderer:
         self.count = bitmaps.shape[0] // 2
 
     def draw(
-        self, layout: Layout, size: tuple[int, int], box: tuple[int, int, int, int] | None = None
+        self, layout: ClipLayout, size: tuple[int, int], box: tuple[int, int, int, int] | None = None
     ) -> torch.Tensor:
         """Return pixels (B, 3, T, h, w) in -1..1 of a layout; ``box`` is as in ``pixel_grid``."""
         grid_x, grid_y = (axis.to(self.device) for axis in pixel_grid(*size, box))
@@ -136,7 +136,7 @@ class Renderer:
 
     def clip(
         self,
-        scene: Scene,
+        scene: Drawing,
         motion: Motion,
         frames: range | list[float],
         size: tuple[int, int],
@@ -154,7 +154,7 @@ class Renderer:
         return torch.from_numpy(values).to(self.device)
 
     def _ground(
-        self, kind: str, layout: Layout, rows: np.ndarray, x: torch.Tensor, y: torch.Tensor
+        self, kind: str, layout: ClipLayout, rows: np.ndarray, x: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:
         """Return colours (n, 3, T, h, w) of backgrounds of one kind at scene coordinates (n, T, h, w)."""
         if kind in ("noise", "leaves"):
@@ -165,7 +165,7 @@ class Renderer:
         return first + (second - first) * mix
 
     def _bitmaps(
-        self, kind: str, layout: Layout, rows: np.ndarray, x: torch.Tensor, y: torch.Tensor
+        self, kind: str, layout: ClipLayout, rows: np.ndarray, x: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:
         angle, _, phase = layout.patterns[rows].T
         quarter = (phase * 8).astype(int)

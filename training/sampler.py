@@ -9,13 +9,13 @@ from diffusers import AutoencoderKLHunyuanVideo
 from torch import nn
 
 from diffusers_helper.families.packing import HISTORY, WINDOW, paddings
-from training.transformer import Conditions, Section, draw_noise, gather, model_inputs, sigmas_of
+from training.transformer import Conditions, SectionTimes, draw_noise, gather, model_inputs, sigmas_of
 
 
 @torch.no_grad()
 def sample_section(
     model: nn.Module,
-    section: Section,
+    section: SectionTimes,
     start: torch.Tensor,
     history: torch.Tensor,
     conditions: Conditions,
@@ -35,7 +35,7 @@ def sample_section(
 
 def with_own_history(
     model: nn.Module,
-    section: Section,
+    section: SectionTimes,
     latents: torch.Tensor,
     conditions: Conditions,
     generator: torch.Generator,
@@ -69,7 +69,7 @@ def sample_latents(
             count = 0 if made is None else made.shape[2]
             times = [i + 1 if i < count else None for i in range(HISTORY)]
             history = gather(_with_blank(made, start), start, times)
-            section = Section(mode, padding, [], [])
+            section = SectionTimes(mode, padding, [], [])
             fresh = sample_section(model, section, start, history, conditions, steps, generator)
             made = fresh if made is None else torch.cat([fresh, made], dim=2)
         return torch.cat([start, made], dim=2)
@@ -77,7 +77,7 @@ def sample_latents(
     for _ in range(sections):
         blank = torch.zeros_like(start).expand(-1, -1, HISTORY, -1, -1)
         history = torch.cat([blank, made], dim=2)[:, :, -HISTORY:]
-        section = Section(mode, 0, [], [])
+        section = SectionTimes(mode, 0, [], [])
         fresh = sample_section(model, section, start, history, conditions, steps, generator)
         made = torch.cat([made, fresh], dim=2)
     return made

@@ -71,7 +71,7 @@ class Background:
 
 
 @dataclass(frozen=True)
-class Scene:
+class Drawing:
     """The content of a picture. A prompt may name the first of ``things``, which lies on top."""
 
     background: Background
@@ -94,7 +94,7 @@ class Motion:
 class Case:
     """A scene, its motion and the prompt that describes it."""
 
-    scene: Scene
+    scene: Drawing
     motion: Motion
     prompt: str
 
@@ -110,7 +110,7 @@ def progress(frame: float) -> float:
     return min(max(frame / MOTION_FRAMES, 0.0), 1.0)
 
 
-def moved(thing: Thing, motion: Motion, frame: float, scene: Scene) -> Thing:
+def moved(thing: Thing, motion: Motion, frame: float, scene: Drawing) -> Thing:
     """Return the named thing at a frame: moved within the picture, resized or turned."""
     done = progress(frame) * motion.amount
     if motion.name in DIRECTIONS:
@@ -166,7 +166,7 @@ def colour_distance(first: tuple[float, ...], second: tuple[float, ...]) -> floa
     return float(np.linalg.norm(np.subtract(first, second)))
 
 
-def sample_thing(rng: np.random.Generator, scene: Scene, avoid: tuple[Thing, ...] = ()) -> Thing | None:
+def sample_thing(rng: np.random.Generator, scene: Drawing, avoid: tuple[Thing, ...] = ()) -> Thing | None:
     """Return a random thing that differs in colour from the background and covers no other thing, or None."""
     names = list(COLOURS)
     for _ in range(24):
@@ -191,14 +191,14 @@ def sample_thing(rng: np.random.Generator, scene: Scene, avoid: tuple[Thing, ...
 
 def sample_scene(
     rng: np.random.Generator, height: int, width: int, canvases: int, counts: Sequence[float] = THING_COUNTS
-) -> Scene:
+) -> Drawing:
     """Return a random scene for a picture of ``height`` times ``width`` pixels.
 
     The scene has none to three things, with the relative frequencies ``counts``.
     """
     half_width, half_height = half_extent(height, width)
     grain = float(rng.uniform(0.01, 0.04)) if rng.random() < 0.1 else 0.0
-    scene = Scene(sample_background(rng, canvases), (), half_width, half_height, grain)
+    scene = Drawing(sample_background(rng, canvases), (), half_width, half_height, grain)
     count = int(rng.choice(len(counts), p=counts))
     things: tuple[Thing, ...] = ()
     for _ in range(count):
@@ -208,7 +208,7 @@ def sample_scene(
     return replace(scene, things=things)
 
 
-def _with_room(rng: np.random.Generator, scene: Scene, motion: Motion) -> Scene:
+def _with_room(rng: np.random.Generator, scene: Drawing, motion: Motion) -> Drawing:
     """Return the scene with its first thing moved to a place from which it has space for the motion."""
     thing = scene.things[0]
     if motion.name not in DIRECTIONS or rng.random() < 0.15:
@@ -228,7 +228,7 @@ def _with_room(rng: np.random.Generator, scene: Scene, motion: Motion) -> Scene:
     return replace(scene, things=(first, *others))
 
 
-def visible(scene: Scene) -> tuple[list[str], list[str]]:
+def visible(scene: Drawing) -> tuple[list[str], list[str]]:
     """Return the motions of a thing and those of the camera that can be seen in a scene."""
     if not scene.things:
         return [], [] if scene.background.kind in PLAIN else list(CAMERA_MOTIONS)
@@ -236,7 +236,7 @@ def visible(scene: Scene) -> tuple[list[str], list[str]]:
     return [name for name in OBJECT_MOTIONS if name != "spins" or not round_thing], list(CAMERA_MOTIONS)
 
 
-def sample_motion(rng: np.random.Generator, scene: Scene) -> Motion:
+def sample_motion(rng: np.random.Generator, scene: Drawing) -> Motion:
     """Return a random motion that can be seen in the scene."""
     if rng.random() < (0.1 if scene.things else 0.6):
         return Motion(STILL, "")
@@ -260,14 +260,14 @@ def sample_case(
     return make_case(rng, scene, sample_motion(rng, scene))
 
 
-def make_case(rng: np.random.Generator, scene: Scene, motion: Motion) -> Case:
+def make_case(rng: np.random.Generator, scene: Drawing, motion: Motion) -> Case:
     """Return a scene with space for a motion, and a random prompt for it."""
     if motion.name in OBJECT_MOTIONS:
         scene = _with_room(rng, scene, motion)
     return Case(scene, motion, write_prompt(rng, scene, motion))
 
 
-def write_prompt(rng: np.random.Generator, scene: Scene, motion: Motion) -> str:
+def write_prompt(rng: np.random.Generator, scene: Drawing, motion: Motion) -> str:
     """Return a random prompt for the motion. The colour is left out only if the scene has a single thing."""
     if motion.name in CAMERA_MOTIONS:
         words = ["the", "camera", motion.name]

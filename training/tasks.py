@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from diffusers_helper.families.buckets import buckets
 from diffusers_helper.families.packing import WINDOW
-from training.clips import Batch, Size, draw_batch
-from training.transformer import Section, draw_frames, draw_section, times_of
+from training.clips import ClipBatch, Size, draw_batch
+from training.transformer import SectionTimes, draw_frames, draw_section, times_of
 
 SIDE = 128
 CANVASES = 24
@@ -69,10 +69,10 @@ class Task:
     """What one step is to do; ``seed`` is that of its noise, and ``frames`` the places that are trained."""
 
     seed: int
-    section: Section
+    section: SectionTimes
     frames: torch.Tensor
     own_history: bool
-    batch: Batch
+    batch: ClipBatch
 
 
 @dataclass

@@ -25,8 +25,8 @@ from training.scenes import (
     STILL,
     ZOOM,
     Case,
+    Drawing,
     Motion,
-    Scene,
 )
 
 AMOUNTS = (0.25, 0.4, 0.55, 0.75, 1.0, 1.3, 1.67, 2.1)
@@ -67,7 +67,7 @@ def shown_strength(case: Case, seen: Seen) -> float:
     return seen.amount / expected if named and expected else 0.0
 
 
-def possible(scene: Scene) -> Iterator[tuple[str, int]]:
+def possible(scene: Drawing) -> Iterator[tuple[str, int]]:
     """Yield the name of every visible motion of a scene, except standing still, and the thing that moves."""
     for name in CAMERA_MOTIONS:
         yield name, 0
@@ -82,7 +82,7 @@ class Reader:
     """A comparison of a video's pictures (3, T, h, w), of the times ``frames``, with all possible motions."""
 
     renderer: Renderer
-    scene: Scene
+    scene: Drawing
     pictures: torch.Tensor
     frames: list[int]
 

@@ -72,7 +72,7 @@ def sigmas_of(steps: int) -> torch.Tensor:
 
 
 @dataclass
-class Section:
+class SectionTimes:
     """The times of the latents that a section makes, and of those that it sees; None stands for zeros.
 
     Attributes:
@@ -83,21 +83,21 @@ class Section:
     padding: int
     noisy: list[int]
     history: list[int | None]
-    before: Section | None = None
+    before: SectionTimes | None = None
 
 
-def _section(mode: str, padding: int, begin: int, last: int) -> Section:
+def _section(mode: str, padding: int, begin: int, last: int) -> SectionTimes:
     """Return the section that makes the latents after time ``begin`` of a video that ends at ``last``."""
     noisy = list(range(begin + 1, begin + WINDOW + 1))
     if mode == "inverted":
         # The nearest come first: 1x, 2x, 4x.
         following = range(noisy[-1] + 1, noisy[-1] + 1 + HISTORY)
-        section = Section(mode, padding, noisy, [i if i <= last else None for i in following])
+        section = SectionTimes(mode, padding, noisy, [i if i <= last else None for i in following])
         if begin == 0 and last == 2 * WINDOW:
             section.before = _section(mode, 1, WINDOW, last)
         return section
     # The oldest come first: 4x, 2x, 1x.
-    section = Section(
+    section = SectionTimes(
         mode, padding, noisy, [i if i >= 0 else None for i in range(begin - HISTORY + 1, begin + 1)]
     )
     if begin == WINDOW:
@@ -105,7 +105,7 @@ def _section(mode: str, padding: int, begin: int, last: int) -> Section:
     return section
 
 
-def draw_section(rng: np.random.Generator) -> Section:
+def draw_section(rng: np.random.Generator) -> SectionTimes:
     """Return a random section of a video, with the times that the pipeline would use.
 
     Later sections are drawn less often than they occur in videos, because nothing moves after the first two.
@@ -137,7 +137,9 @@ def gather(latents: torch.Tensor, start: torch.Tensor, wanted: list[int | None])
     return torch.cat(frames, dim=2)
 
 
-def model_inputs(section: Section, start: torch.Tensor, history: torch.Tensor) -> dict[str, torch.Tensor]:
+def model_inputs(
+    section: SectionTimes, start: torch.Tensor, history: torch.Tensor
+) -> dict[str, torch.Tensor]:
     """Return a section's clean inputs from ``start`` (B, 16, 1, h, w) and ``history`` (B, 16, 19, h, w)."""
     indices = frame_indices(section.mode, WINDOW, section.padding)
     if section.mode == "inverted":
@@ -217,7 +219,7 @@ def motion_weight(clean: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     return (change / (area * contrast)).clamp(max=MOST_WEIGHT)
 
 
-def times_of(section: Section, frames: torch.Tensor, own_history: bool) -> list[int]:
+def times_of(section: SectionTimes, frames: torch.Tensor, own_history: bool) -> list[int]:
     """Return the times of the clip's latents that a step needs, in order."""
     shown = [] if own_history else [time for time in section.history if time is not None]
     made = [section.noisy[int(place)] for place in frames]
@@ -226,7 +228,7 @@ def times_of(section: Section, frames: torch.Tensor, own_history: bool) -> list[
 
 def flow_loss(
     model: nn.Module,
-    section: Section,
+    section: SectionTimes,
     latents: torch.Tensor,
     conditions: Conditions,
     generator: torch.Generator,

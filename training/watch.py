@@ -17,7 +17,7 @@ from training.render import Renderer, canvases
 from training.sampler import decode, sample_latents
 from training.scenes import MOTIONS, STILL, Case, sample_case
 from training.tracker import agrees, observe
-from training.transformer import Section, draw_noise, gather, model_inputs
+from training.transformer import SectionTimes, draw_noise, gather, model_inputs
 
 WATCH_SEED = 700_001
 WATCH_AMOUNTS = (0.3, 0.55, 1.0, 1.67)
@@ -64,7 +64,7 @@ class Watch:
             latents, conditions = collate([self.items[i] for i in chosen])
             start, noisy = latents[:, :, :1], list(range(1, WINDOW + 1))
             history = gather(latents, start, [None] * (HISTORY - 1) + [0 if mode == "forward" else None])
-            inputs = conditions.inputs() | model_inputs(Section(mode, 0, noisy, []), start, history)
+            inputs = conditions.inputs() | model_inputs(SectionTimes(mode, 0, noisy, []), start, history)
             clean = gather(latents, start, list(noisy))
             noise = draw_noise(clean, generator)
             velocity = model(hidden_states=noise, timestep=noise.new_full((len(noise),), 1000.0), **inputs)[0]

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from diffusers_helper.conditions.prompts import HEAD_TOKENS, MAX_TEXT_TOKENS, TEMPLATE
+from diffusers_helper.errors import InputError
 
 # The index among the hidden states; the last two layers and the final norm are left out.
 _HIDDEN_STATE = -3
@@ -40,16 +41,19 @@ def encode_states(encoder: LlamaModel, tokenizer: PreTrainedTokenizerBase, promp
 
     FramePack pads the tokens to a fixed length. The encoder's attention is causal, and the transformer cuts
     off the padding at the end, so the result is the same without it.
+
+    Raises:
+        InputError: If the tokenizer belongs to another encoder.
     """
     tokens = tokenizer(
         TEMPLATE.format(prompt),
         max_length=HEAD_TOKENS + MAX_TEXT_TOKENS,
         truncation=True,
         return_tensors="pt",
-    ).to(encoder.device)
+    )
     output = encoder(
-        input_ids=tokens.input_ids,
-        attention_mask=tokens.attention_mask,
+        input_ids=_known(tokens.input_ids, encoder),
+        attention_mask=tokens.attention_mask.to(encoder.device),
         output_hidden_states=True,
         use_cache=False,
     )
@@ -57,7 +61,11 @@ def encode_states(encoder: LlamaModel, tokenizer: PreTrainedTokenizerBase, promp
 
 
 def encode_pooled(encoder: CLIPTextModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> Tensor:
-    """Return CLIP's pooled output (1, P) for the prompt without a template, cut off after 77 tokens."""
+    """Return CLIP's pooled output (1, P) for the prompt without a template, cut off after 77 tokens.
+
+    Raises:
+        InputError: If the tokenizer belongs to another encoder.
+    """
     tokens = tokenizer(
         prompt,
         padding="max_length",
@@ -65,7 +73,19 @@ def encode_pooled(encoder: CLIPTextModel, tokenizer: PreTrainedTokenizerBase, pr
         truncation=True,
         return_tensors="pt",
     )
-    return encoder(tokens.input_ids.to(encoder.device)).pooler_output
+    return encoder(_known(tokens.input_ids, encoder)).pooler_output
+
+
+def _known(ids: Tensor, encoder: LlamaModel | CLIPTextModel) -> Tensor:
+    """Return tokens on the encoder's device, where one that it does not know would end the process."""
+    largest, words = int(ids.max()), int(encoder.config.vocab_size)
+    if largest >= words:
+        raise InputError(
+            f"The text encoder {type(encoder).__name__} knows {words:,} tokens, but its tokenizer gives "
+            f"token {largest:,}; expected the tokenizer and the encoder of one model.",
+            "Add the model again with matching folders.",
+        )
+    return ids.to(encoder.device)
 
 
 def attention_mask(states: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ This module is a `job.work.Work`; `families.family.FRAMEPACK` has the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from diffusers_helper.families.packing import Mode, Section
 from diffusers_helper.framepack.blending import FrameBlender
 from diffusers_helper.framepack.encoders import TextCondition, encode_pooled, encode_states, encode_vision
-from diffusers_helper.framepack.guidance import Condition, GuidedDenoiser
+from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.memory.accounting import to_host
@@ -29,16 +29,15 @@ joiner = FrameBlender
 
 def encode(job: OpenJob) -> dict[str, Tensor]:
     """Encode the prompts and the picture, and return the encodings by name, on the host."""
-    prompts = job.lineage.texts(job.request)
-    texts = text_states(job, prompts) | text_vectors(job, prompts)
-    start = start_latent(job)
+    texts = _text_states(job) | _text_vectors(job)
+    start = _start_latent(job)
     job.note_vae(0)
-    return texts | {"start": start, "vision": vision_states(job)}
+    return texts | {"start": start, "vision": _vision_states(job)}
 
 
-def text_states(job: OpenJob, prompts: Sequence[str]) -> dict[str, Tensor]:
+def _text_states(job: OpenJob) -> dict[str, Tensor]:
     """Return the large text encoder's states of each prompt's tokens."""
-    tokenizer = job.models.part("tokenizer")
+    tokenizer, prompts = job.models.part("tokenizer"), job.lineage.texts(job.request)
 
     def states(llama: Any) -> dict[str, Tensor]:
         return {f"states_{n}": to_host(encode_states(llama, tokenizer, p)) for n, p in enumerate(prompts)}
@@ -46,9 +45,9 @@ def text_states(job: OpenJob, prompts: Sequence[str]) -> dict[str, Tensor]:
     return job.run("text", states, prompts=prompts)
 
 
-def text_vectors(job: OpenJob, prompts: Sequence[str]) -> dict[str, Tensor]:
+def _text_vectors(job: OpenJob) -> dict[str, Tensor]:
     """Return the small text encoder's vector of each prompt."""
-    tokenizer = job.models.part("tokenizer_2")
+    tokenizer, prompts = job.models.part("tokenizer_2"), job.lineage.texts(job.request)
 
     def pooled(clip: Any) -> dict[str, Tensor]:
         return {f"pooled_{n}": to_host(encode_pooled(clip, tokenizer, p)) for n, p in enumerate(prompts)}
@@ -56,24 +55,30 @@ def text_vectors(job: OpenJob, prompts: Sequence[str]) -> dict[str, Tensor]:
     return job.run("text_2", pooled, prompts=prompts)
 
 
-def start_latent(job: OpenJob) -> Tensor:
+def _start_latent(job: OpenJob) -> Tensor:
     """Encode the picture with the VAE, and return its latent."""
     seed = job.lineage.root(job.request).seed
     noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
     pieces = job.pieces("vae_encode")
+    picture = job.pictures.start
     return job.captured(
-        "vae_encode", partial(encode_picture, job.vae, job.picture, noise, pieces, job.cancel), noise=noise
+        "vae_encode", partial(encode_picture, job.vae, picture, noise, pieces, job.cancel), noise=noise
     )
 
 
-def vision_states(job: OpenJob) -> Tensor:
+def _vision_states(job: OpenJob) -> Tensor:
     """Return the vision encoder's states of the picture."""
     extractor = job.models.part("feature_extractor")
 
     def vision(siglip: Any) -> Tensor:
-        return to_host(encode_vision(siglip, extractor, job.picture))
+        return to_host(encode_vision(siglip, extractor, job.pictures.start))
 
     return job.run("vision", vision)
+
+
+encoders: Mapping[str, Callable[[OpenJob], Any]] = {
+    "text": _text_states, "text_2": _text_vectors, "vision": _vision_states, "vae_encode": _start_latent,
+}  # fmt: skip
 
 
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> Condition:
@@ -85,6 +90,14 @@ def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -
         positive, negative[0] if negative else None, encodings["vision"],
         request.guidance, request.cfg, request.cfg_rescale,
     )  # fmt: skip
+
+
+def restored(section: Section, captured: Mapping[str, Any]) -> tuple[Condition, Context]:
+    """Return a section's condition and context from a capture."""
+    condition, context = dict(captured["condition"]), {**captured["context"], "indices": section.indices}
+    texts = (condition.pop(name) for name in ("positive", "negative"))
+    positive, negative = (text and TextCondition(**text) for text in texts)
+    return Condition(positive, negative, **condition), Context(**context)
 
 
 def history(mode: Mode, encodings: Mapping[str, Tensor]) -> LatentHistory:

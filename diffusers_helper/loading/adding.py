@@ -76,6 +76,8 @@ def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
         for problem in facts.problems:
             raise _refusal(part, problem)
         config = None if path.is_dir() else _config(part, base) | _fewer_words(part, path, base)
+        if config is None:
+            _check_layers(config_of(part, path, None), facts.tensors)
         check_network(part, path, config)
     except InputError:
         raise
@@ -105,6 +107,13 @@ def check_parts(name: str, parts: Mapping[str, FoundPart], base: ModelInfo) -> N
         for part in CLASSES
     }
     check_fit(name, lambda part, key: configs[part].get(key))
+
+
+def _check_layers(config: Mapping[str, Any], tensors: int) -> None:
+    """Refuse a folder's configuration with more layers than tensors, before such a network is built."""
+    for name, value in config.items():
+        if "layers" in name and isinstance(value, int) and value > tensors:
+            raise ValueError(f"its config has {value} {name}; expected at most {tensors}, one per tensor")
 
 
 def _refusal(part: str, problem: str, remedy: str = _REMEDY) -> InputError:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.files import sha256_of, sync_folder
 from diffusers_helper.loading.casting import EIGHT_BIT, SCALE, WEIGHT_DTYPES, cast_weights, layer_types
 from diffusers_helper.loading.networks import config_of, load_network
+from diffusers_helper.machine.file_locks import locked_folder
 from diffusers_helper.memory.int8 import row_scales
 from diffusers_helper.memory.weights import Weight, weights_of
 from diffusers_helper.units import gb_text
@@ -191,22 +191,17 @@ def _new_folder(target: Path) -> Generator[Path]:
     """Yield a folder that gets its name if the block ends without an exception, and else is removed."""
     folder = target.with_name(f".{target.name}.part")
     folder.mkdir(exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with ExitStack() as on_exit:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            on_exit.enter_context(locked_folder(folder, waits=False))
         except BlockingIOError as error:
             raise LongtakeError(
                 f"Another program is writing {target}.", "Wait until it has finished."
             ) from error
-        try:
-            for file in folder.iterdir():  # of a program that was killed
-                file.unlink()
-            yield folder
-            os.fsync(descriptor)
-            folder.rename(target)
-            sync_folder(target.parent)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(descriptor)
+        on_exit.callback(shutil.rmtree, folder, ignore_errors=True)
+        for file in folder.iterdir():  # of a program that was killed
+            file.unlink()
+        yield folder
+        sync_folder(folder)
+        folder.rename(target)
+        sync_folder(target.parent)

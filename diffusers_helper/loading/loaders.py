@@ -25,6 +25,7 @@ from diffusers_helper.loading.fit import check_fit
 from diffusers_helper.loading.networks import CLASSES, LoadedNetwork, load_network
 from diffusers_helper.loading.part_files import fingerprint
 from diffusers_helper.loading.read_ahead import read_ahead
+from diffusers_helper.machine.processor import slow_types
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.fetch import part_here
 from diffusers_helper.models.registry import ModelInfo
@@ -95,7 +96,7 @@ class Models:
     def compute_dtype(self, name: str) -> torch.dtype | None:
         """Return the type that a network computes in, or None for that of its files."""
         stored = self.stored_dtype(name)
-        wanted = dtype_for(name, stored, self.device)
+        wanted = dtype_for(name, stored, self.device, keeps=self._loaded[name].keeps_bf16)
         return None if wanted == stored else wanted
 
     def stored_dtype(self, name: str) -> torch.dtype:
@@ -163,13 +164,14 @@ def load_models(
     return Models(info, torch.device(name), convolutions)
 
 
-def dtype_for(name: str, stored: torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the type in which a part computes, which is the stored one except for fp16 on a CPU.
+def dtype_for(name: str, stored: torch.dtype, device: torch.device, *, keeps: bool = False) -> torch.dtype:
+    """Return the type in which a part computes, which is the stored one except for 16 bit on a CPU.
 
-    CPUs compute fp16 slowly, if at all. On a CPU, the large text encoder therefore computes in bf16, which
-    takes no more memory, and the smaller parts in fp32.
+    CPUs compute fp16 slowly, if at all, and bf16 well only with AVX-512 or the like. Without, the demo model
+    takes more than ten minutes in bf16 for what it makes in half a minute in fp32. There, the large text
+    encoder computes in bf16, which takes no more memory than its files, and the smaller parts in fp32.
     """
-    if device.type != "cpu" or stored != torch.float16:
+    if device.type != "cpu" or str(stored).removeprefix("torch.") not in slow_types(keeps=keeps):
         return stored
     return torch.bfloat16 if name == "text_encoder" else torch.float32
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +24,8 @@ from diffusers_helper.loading.casting import CASTABLE, EIGHT_BIT, add_scales, ca
 from diffusers_helper.loading.keys import check_names, own_names
 from diffusers_helper.loading.llama_cpp import is_llama_cpp, replace_embeddings, rows_in_order
 from diffusers_helper.loading.tensors import read_tensors
+from diffusers_helper.machine.processor import keeps_bf16
+from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.origin import origin_in
 from diffusers_helper.weights.reading import read_contents
@@ -51,11 +52,13 @@ class LoadedNetwork:
         network: The network, whose weights are mapped from the files.
         dtype: The type that it computes in, unless the job or the device asks for another one.
         is_scaled: Whether its weights have scales or are blocks of GGUF, so that they keep their type.
+        keeps_bf16: Whether a CPU computes in bf16 if that is the type; see `machine.processor.keeps_bf16`.
     """
 
     network: nn.Module
     dtype: torch.dtype
     is_scaled: bool
+    keeps_bf16: bool
 
 
 def config_of(part: str, place: Path, config: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -70,7 +73,7 @@ def config_of(part: str, place: Path, config: Mapping[str, Any] | None) -> dict[
         OSError: If the folder has no configuration.
         ValueError: If it is for another class.
     """
-    found = dict(config if config is not None else json.loads((place / "config.json").read_text("utf-8")))
+    found = dict(config if config is not None else read_json(place / "config.json"))
     kind = CLASSES[part].__name__
     named = found.get("_class_name") or next(iter(found.get("architectures") or ()), kind)
     if named not in (kind, *_OTHER_CLASSES.get(part, ())):
@@ -124,7 +127,8 @@ def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None
         else:
             _assign(layer, leaf, _whole(tensor, compute, scale))
     cast_weights(network, compute)
-    return LoadedNetwork(network.eval().requires_grad_(False), compute, is_gguf or bool(scales))
+    keeps = keeps_bf16(sum(one.nbytes for one in found.values()), is_quantised=_is_quantised(found))
+    return LoadedNetwork(network.eval().requires_grad_(False), compute, is_gguf or bool(scales), keeps)
 
 
 def check_network(part: str, place: Path, config: Mapping[str, Any] | None = None) -> None:
@@ -191,12 +195,16 @@ def _foreign_type(dtype: torch.dtype) -> ValueError:
     return ValueError(f"stores {name}, which cannot be loaded; expected {expected}")
 
 
+def _is_quantised(tensors: Mapping[str, Tensor]) -> bool:
+    return any(one.dtype in EIGHT_BIT or isinstance(one, GGUFParameter) for one in tensors.values())
+
+
 def _compute_dtype(place: Path, tensors: Mapping[str, Tensor]) -> torch.dtype:
     """Return the type of most values; that of their origin for quantised ones, or bf16."""
     counts: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
         counts[tensor.dtype] += tensor.numel()
-    if any(tensor.dtype in EIGHT_BIT or isinstance(tensor, GGUFParameter) for tensor in tensors.values()):
+    if _is_quantised(tensors):
         origin = origin_in(read_contents(weight_files(place)[0]).metadata)
         return getattr(torch, origin.compute_dtype) if origin else _QUANTISED_COMPUTE
     most = max(counts, key=lambda kind: (kind in _WHOLE, counts[kind]))

@@ -81,3 +81,9 @@ def own_bytes() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
+
+
+def drop_pages(file: Path) -> None:
+    """Drop a file's pages from the kernel's memory, so that they are read from the disk again."""
+    with file.open("rb") as stream:
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -106,7 +106,10 @@ class Streamer:
             if self._stream is None:
                 return _Slot(storage)
             pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        return _Slot(storage, pinned, torch.cuda.Event(), torch.cuda.Event())
+        released = torch.cuda.Event()
+        # Kernels in flight may still use the memory, which the allocator gave to another tensor before.
+        released.record(torch.cuda.current_stream(self._device))
+        return _Slot(storage, pinned, torch.cuda.Event(), released)
 
     def close(self) -> None:
         """Stop the thread, free the slots, and move all blocks back to main memory.

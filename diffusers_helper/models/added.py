@@ -6,7 +6,6 @@ Each one is another model with some parts in place of its own. The files of the 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import re
@@ -17,6 +16,7 @@ from typing import Any, cast
 
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import write_atomic
+from diffusers_helper.machine.file_locks import take_lock
 from diffusers_helper.strangers.limited_json import read_json
 
 _log = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ class AddedModels:
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.with_name(f".{self.file.name}.lock").open("a", encoding="utf-8") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the file's closing, or with the program
+                take_lock(lock, waits=True)  # ends with the file's closing, or with the program
                 yield self.file
         except OSError as error:
             raise InputError(

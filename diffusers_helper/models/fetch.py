@@ -7,7 +7,6 @@ by a kill, continues after the last byte that was written.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -31,6 +30,7 @@ from huggingface_hub.utils import build_hf_headers  # pyright: ignore[reportUnkn
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line, short_repr
 from diffusers_helper.files import file_sum
+from diffusers_helper.machine.file_locks import take_lock
 from diffusers_helper.models.hub_cache import part_folder, repository_folder
 from diffusers_helper.models.registry import PartSource
 from diffusers_helper.strangers.limited_json import parse_json
@@ -293,7 +293,7 @@ def _locked(partial: Path, tally: _Tally) -> Generator[IO[bytes]]:
         tally.check()
         with partial.open("ab") as stream:
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                take_lock(stream, waits=False)
             except BlockingIOError:
                 time.sleep(_LOCK_SECONDS)
                 continue

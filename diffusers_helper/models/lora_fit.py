@@ -59,7 +59,7 @@ def with_loras(network: Network, loras: Collection[LoraFile]) -> Network:
 
     Args:
         network: The transformer.
-        loras: The LoRAs, as `adapters` attaches them: with two matrices for each layer.
+        loras: The LoRAs, as `lora_adapters` attaches them: with two matrices for each layer.
     """
     if not loras:
         return network

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.machine.processor import keeps_bf16, slow_types
 from diffusers_helper.models.added import PUT_BACK
 from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import ModelInfo
@@ -26,7 +27,9 @@ from diffusers_helper.weights.tensors import BITS, Contents, TensorInfo, count
 NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
 _WHOLE = ("float32", "float16", "bfloat16")
 _EIGHT_BIT = ("float8_e4m3fn", "float8_e5m2", "int8")
-_PUBLISHED_BYTES, _QUANTISED_COMPUTE_BYTES, _SCALE_BYTES = 2, 2, 4
+_PUBLISHED_BYTES, _SCALE_BYTES = 2, 4
+# Quantised weights say nothing about the type that computes.
+_QUANTISED_COMPUTE = "bfloat16"
 # The bytes that a value takes while blocks of GGUF are taken apart: halves, whole numbers and the result.
 GGUF_CAST_BYTES = 10
 # The lists of blocks in each network that can be streamed, in the order in which they run.
@@ -170,8 +173,8 @@ def networks(
 
     Args:
         info: The model.
-        on_cpu: Whether there is no GPU. Networks stored in fp16 then compute in other types
-            (`loaders.dtype_for`).
+        on_cpu: Whether there is no GPU. Networks stored in a type that is slow there then compute
+            in another one (`loaders.dtype_for`).
         widths: The bytes per value of each network that does not compute in its stored type.
         places: The folders or files of the parts that are on this machine.
         weight_dtype: The type of the transformer's weights (`request.WEIGHT_TYPES`).
@@ -188,7 +191,7 @@ def networks(
             count_values(name, place, source.config)
             if place.exists() or source.config is not None
             else _Counted(
-                *_PUBLISHED[name], CONFIGS[name], _PUBLISHED_BYTES, name != "transformer",
+                *_PUBLISHED[name], CONFIGS[name], "bfloat16" if name == "transformer" else "float16", True,
                 published_bytes(name), _PUBLISHED_LARGEST, 0,
             )
         )  # fmt: skip
@@ -202,8 +205,8 @@ class _Counted:
 
     Attributes:
         total, blocks: The values in all, and in each block that can be streamed.
-        width: The bytes of a value in the type that computes.
-        is_half: Whether that is fp16.
+        compute_dtype: The name of the type that computes.
+        keeps_bf16: Whether a CPU computes in bf16 if that is the type; see `machine.processor.keeps_bf16`.
         file_bytes: The size of the weights in the files.
         largest: The most values of a layer that can be cast.
         largest_block: The most values of a layer in blocks of GGUF.
@@ -213,8 +216,8 @@ class _Counted:
     total: _Values
     blocks: tuple[_Values, ...]
     config: Mapping[str, Any]
-    width: int
-    is_half: bool
+    compute_dtype: str
+    keeps_bf16: bool
     file_bytes: int
     largest: int
     largest_block: int
@@ -233,8 +236,9 @@ class _Counted:
                 remedy="Set `weight_dtype` to default, or choose another `model`.",
             )  # fmt: skip
         if width is None:
-            widened = on_cpu and self.is_half and name != "text_encoder"
-            own = 4 if widened else self.width
+            slow = on_cpu and self.compute_dtype in slow_types(keeps=self.keeps_bf16)
+            widened = slow and name != "text_encoder"
+            own = 4 if widened else BITS[self.compute_dtype] // 8
             width = 2 if storage in ("bf16", "fp16") else own
         total = self.total.num_bytes(width, storage)
         blocks = tuple(block.num_bytes(width, storage) for block in self.blocks)
@@ -269,10 +273,12 @@ def count_values(name: str, place: Path, config: Mapping[str, Any] | None) -> _C
         total += values
         if block := _block_of(name, key):
             by_block[block] = by_block.get(block, _Values()) + values
-    width, is_half = _compute_width(tensors.values(), contents)
+    is_quantised = any(one.dtype in _EIGHT_BIT or one.dtype not in BITS for one in tensors.values())
+    dtype = _compute_dtype(tensors.values(), contents, is_quantised=is_quantised)
+    file_bytes = sum(tensor.num_bytes for tensor in tensors.values())
     return _Counted(
-        total, tuple(by_block[block] for block in sorted(by_block)), config, width, is_half,
-        sum(tensor.num_bytes for tensor in tensors.values()),
+        total, tuple(by_block[block] for block in sorted(by_block)), config, dtype,
+        keeps_bf16(file_bytes, is_quantised=is_quantised), file_bytes,
         max((count(one.shape) for key, one in tensors.items() if _is_layer(key, one)), default=0),
         max((count(one.shape) for key, one in tensors.items() if _is_in_blocks(key, one)), default=0),
         any(SCALE.search(key) or one.dtype not in BITS for key, one in found.items()),
@@ -335,15 +341,12 @@ def _block_of(part: str, name: str) -> tuple[int, int] | None:
     return None
 
 
-def _compute_width(tensors: Iterable[TensorInfo], contents: Iterable[Contents]) -> tuple[int, bool]:
-    """Return the bytes per value of the type that computes, and whether it is fp16."""
+def _compute_dtype(tensors: Iterable[TensorInfo], contents: Iterable[Contents], *, is_quantised: bool) -> str:
+    """Return the type that computes."""
     kinds: Counter[str] = Counter()
     for tensor in tensors:
         kinds[tensor.dtype] += count(tensor.shape)
-    if any(kind in _EIGHT_BIT or kind not in BITS for kind in kinds):
+    if is_quantised:
         origin = next(filter(None, (origin_in(one.metadata) for one in contents)), None)
-        if origin is None:
-            return _QUANTISED_COMPUTE_BYTES, False
-        return BITS[origin.compute_dtype] // 8, origin.compute_dtype == "float16"
-    most = max(kinds, key=lambda kind: (kind in _WHOLE, kinds[kind]), default="float32")
-    return BITS[most] // 8, most == "float16"
+        return _QUANTISED_COMPUTE if origin is None else origin.compute_dtype
+    return max(kinds, key=lambda kind: (kind in _WHOLE, kinds[kind]), default="float32")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
 
-from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, contiguous_format, uint8
@@ -42,7 +41,7 @@ class Origins:
         self,
         request: GenerationRequest,
         lineage: Lineage,
-        picture: Image.Image,
+        pictures: Mapping[str, str],
         family: Family,
         **others: str,
     ) -> None:
@@ -51,16 +50,15 @@ class Origins:
         Args:
             request: The settings of the video.
             lineage: The origin of its first sections.
-            picture: The start picture, upright and opaque.
+            pictures: The origins of the pictures; see `conditions.pictures`.
             family: The family of the model.
             others: Further facts that follow from request and model, such as the frame size.
         """
         self._request, self._lineage, self._family = request, lineage, family
-        pixels = sha256_of((f"{picture.mode} {picture.size} ".encode(), picture.tobytes()))
         # A branch's request has the VAE's settings that were in effect in its parent. The parent's files have
         # those of its request, which may have left them to the plan, so they are not compared.
         vae = {} if lineage.kept else {name: str(getattr(request, name)) for name in _VAE}
-        self._shared = {"picture": pixels, **vae, **others}
+        self._shared = {**pictures, **vae, **others}
         if request.crop != SETTINGS["crop"].default:  # files of versions without this setting stay valid
             self._shared["crop"] = str(request.crop)
 

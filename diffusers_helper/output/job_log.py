@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.files import open_at_once, read_file, write_atomic
 from diffusers_helper.machine.terminal import LogLines
 
 # The loggers whose records are written; those of other libraries are not.
@@ -53,8 +53,7 @@ class _BoundedFile(logging.FileHandler):
         self.setLevel(logging.INFO)
 
     def _open(self) -> io.TextIOWrapper:
-        """Open the file without waiting for the other end of a pipe."""
-        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666)
+        descriptor = open_at_once(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         return open(descriptor, "a", encoding=self.encoding, errors=self.errors)
 
     def emit(self, record: logging.LogRecord) -> None:

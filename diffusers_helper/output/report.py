@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +23,7 @@ from diffusers_helper.events import (
     Warned,
 )
 from diffusers_helper.families.packing import Section, SectionPlan
+from diffusers_helper.machine.limits import peak_host_bytes
 from diffusers_helper.output.frames import write_thumbnail
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -104,15 +103,9 @@ class Report:
 
     def _end(self, kind: Callable[..., Event], video: Path | None, **facts: Any) -> None:
         name = None if video is None else str(video)
-        frames, peak = self._video.frames, _peak_host_bytes()
+        frames, peak = self._video.frames, peak_host_bytes()
         self._report(kind, video=name, frames=frames, peak_host_bytes=peak, **facts)
 
 
 def _number(section: Section | None) -> int | None:
     return section.number if section else None
-
-
-def _peak_host_bytes() -> int:
-    """Return the peak of this process's main memory since it was started."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -35,7 +35,7 @@ from diffusers_helper.families.packing import FPS, MODES, Mode
 from diffusers_helper.files import file_sum, make_folder, replacing, write_atomic
 from diffusers_helper.provenance.branch import read_sums
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.metadata import append_picture
+from diffusers_helper.provenance.metadata import append_pictures
 from diffusers_helper.provenance.recipe import Recipe
 
 MIN_CRF, MAX_CRF = 1, 51
@@ -303,8 +303,8 @@ class GrowingVideo:
                 if recipe is not None:
                     output.metadata["comment"] = recipe.to_json()
                 frames = self._copy(segments, output)
-            if recipe is not None and recipe.picture is not None:
-                append_picture(temporary, recipe.picture)
+            if recipe is not None:
+                append_pictures(temporary, recipe.pictures)
         return frames
 
     def _copy(self, segments: Sequence[Path], output: OutputContainer) -> int:

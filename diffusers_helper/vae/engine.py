@@ -1,7 +1,7 @@
 """The VAE engine, which encodes and decodes video in pieces, and repeats the work when a piece fails.
 
 Jobs and ComfyUI nodes use the same engine with different owners of the VAE. A job moves its own VAE on and
-off the device and follows its memory plan (`job_memory.JobMemory`). A guest uses a VAE on the device that
+off the device and follows its memory plan (`job.memory.JobMemory`). A guest uses a VAE on the device that
 belongs to another program, and plans with the free memory (`vae.guest.Guest`).
 """
 
@@ -25,7 +25,7 @@ from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.retry import retry
 from diffusers_helper.planning.shortage import Shortage, is_out_of_memory, read_shortage
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
-from diffusers_helper.vae.families import Family, family_of
+from diffusers_helper.vae.families import VaeFamily, family_of
 from diffusers_helper.vae.passes import (
     NotFinite,
     Pieces,
@@ -215,7 +215,7 @@ class VaeEngine(Generic[_Owner]):
         return None
 
     def _decode(
-        self, family: Family, latents: Tensor, plan: VaePlan, pieces: Pieces, part: Part | None
+        self, family: VaeFamily, latents: Tensor, plan: VaePlan, pieces: Pieces, part: Part | None
     ) -> Tensor:
         count, tiles = latents.shape[2], count_tiles(latents.shape[-2:], plan.tiles, family.shrink)
         if plan.time != "windows":
@@ -256,7 +256,7 @@ def _log_start(task: Task, source: Tensor, device: torch.device, dtype: torch.dt
     _log.info("[VAE %s] VAE device: %s, VAE dtype: %s", name, device, dtype)
 
 
-def _encode(family: Family, frames: Tensor, plan: VaePlan, pieces: Pieces) -> Tensor:
+def _encode(family: VaeFamily, frames: Tensor, plan: VaePlan, pieces: Pieces) -> Tensor:
     stride, sides = family.stride, [side // family.shrink for side in frames.shape[-2:]]
     count = (frames.shape[2] - 1) // stride + 1
     cuts = window_sizes(count, plan.chunk) if plan.time == "windows" else {0: count}

@@ -1,18 +1,17 @@
 """The kinds of VAE, which differ in how they compute a pass and whether they can stream frames.
 
 The VAEs belong to their owner: nothing in them is changed, not even their settings. Further kinds are added
-with `family_of.register(TheirClass, TheirFamily)`; `vae.host` does so for those of ComfyUI.
+with `family_of.register(TheirClass, TheirFamily)`; `vae.host` does so for those of ComfyUI. The classes of
+diffusers are known by their names, because ComfyUI's nodes use this module where diffusers may be missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import singledispatch
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from diffusers import AutoencoderKL, AutoencoderKLHunyuanVideo, AutoencoderKLWan
-from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, patchify, unpatchify
 from torch import Tensor, nn
 
 from diffusers_helper.errors import InputError
@@ -20,8 +19,11 @@ from diffusers_helper.models.sizes import Network, Weights
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.vae_estimates import NetworkNeeds, VaeNeeds
 
+if TYPE_CHECKING:
+    from diffusers import AutoencoderKL, AutoencoderKLHunyuanVideo, AutoencoderKLWan
 
-class Family(Protocol):
+
+class VaeFamily(Protocol):
     """A VAE with one interface for the engine. Latents are in the scale that its own `decode` takes.
 
     Attributes:
@@ -94,10 +96,12 @@ class WanFamily:
         for k in range(latents.shape[2]):
             frames = vae.decoder(states[:, :, k : k + 1], feat_cache=memory, feat_idx=[0], first_chunk=k == 0)
             if vae.config.patch_size is not None:
-                frames = unpatchify(frames, patch_size=vae.config.patch_size)
+                frames = unpatchify(frames, vae.config.patch_size)
             yield frames.clamp(-1, 1)
 
     def encode(self, frames: Tensor) -> Tensor:
+        from diffusers.models.autoencoders.autoencoder_kl_wan import patchify
+
         vae, memory = self._vae, _memory(self._vae.encoder)
         ends = range(1, frames.shape[2] + 1, 4)
         parts: list[Tensor] = []
@@ -142,7 +146,15 @@ class PictureFamily:
 
 def _memory(network: nn.Module) -> list[Any]:
     """Return an empty memory of the last frames, with a place for each convolution that diffusers counts."""
+    from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d
+
     return [None] * sum(isinstance(module, WanCausalConv3d) for module in network.modules())
+
+
+def unpatchify(frames: Tensor, patch: int) -> Tensor:
+    """Return frames (B, C, F, H p, W p) from (B, C p p, F, H, W), as `unpatchify` of diffusers does."""
+    parts = frames.unflatten(1, (-1, patch, patch)).permute(0, 1, 4, 5, 3, 6, 2)
+    return parts.flatten(5, 6).flatten(3, 4)
 
 
 def _needs(vae: Any, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
@@ -150,19 +162,25 @@ def _needs(vae: Any, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
     return NetworkNeeds(Network(Weights("vae", total), vae.config, dtype.itemsize, 0), backend)
 
 
+_DIFFUSERS: dict[str, Callable[[Any], VaeFamily]] = {
+    "AutoencoderKL": PictureFamily,
+    "AutoencoderKLHunyuanVideo": HunyuanFamily,
+    "AutoencoderKLWan": WanFamily,
+}
+
+
 @singledispatch
-def family_of(vae: nn.Module) -> Family:
+def family_of(vae: nn.Module) -> VaeFamily:
     """Return the family of a VAE.
 
     Raises:
         InputError: If it is of an unknown kind.
     """
-    known = sorted(kind.__name__ for kind in family_of.registry if kind is not object)
+    for kind in type(vae).__mro__:
+        if kind.__name__ in _DIFFUSERS and kind.__module__.startswith("diffusers."):
+            return _DIFFUSERS[kind.__name__](vae)
+    registered = [kind.__name__ for kind in family_of.registry if kind is not object]
     raise InputError(
-        f"The VAE is {type(vae).__name__}; expected {', '.join(known)}.", "Use a model with one of these."
+        f"The VAE is {type(vae).__name__}; expected {', '.join(sorted([*_DIFFUSERS, *registered]))}.",
+        "Use a model with one of these.",
     )
-
-
-family_of.register(AutoencoderKLHunyuanVideo, HunyuanFamily)
-family_of.register(AutoencoderKLWan, WanFamily)
-family_of.register(AutoencoderKL, PictureFamily)

@@ -90,7 +90,7 @@ class Guest:
     def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:
         """Yield the VAE, or a copy of it in the precision that it computes in."""
         with self.device:
-            yield _copy(self.vae, self._dtype) if self._needs_copy() else self.vae
+            yield _copy(self.vae, self._dtype) if self._needs_copy() else _typed(self.vae, self._dtype)
 
     def step_down(self, shortage: Shortage) -> None:
         """Exclude all plans that need as much as the last one."""
@@ -109,7 +109,17 @@ class Guest:
         return self.device.free_bytes()
 
     def _needs_copy(self) -> bool:
-        return family_of(self.vae).dtype != self._dtype
+        casts: bool = getattr(self.vae, "casts", False)
+        return not casts and family_of(self.vae).dtype != self._dtype
+
+
+def _typed(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return a VAE that casts, as `HostVae` can, with this type for what it gets; others as they are."""
+    if not getattr(vae, "casts", False):
+        return vae
+    typed = copy.copy(vae)
+    typed.dtype = dtype  # type: ignore[assignment] - a plain attribute there
+    return typed
 
 
 def _copy(vae: nn.Module, dtype: torch.dtype) -> nn.Module:

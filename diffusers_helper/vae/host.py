@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
-from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
 from torch import Tensor, nn
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.vae_estimates import VaeNeeds
-from diffusers_helper.vae.families import family_of
+from diffusers_helper.vae.families import family_of, unpatchify
 
 _PATCH = 2  # Wan 2.2 works on patches of 2x2 pixels, which ComfyUI's object does not report
 Bytes = Callable[[tuple[int, ...], torch.dtype], float]
@@ -26,6 +25,7 @@ class ComfyVae(Protocol):
     """The parts of `comfy.sd.VAE` that are used here."""
 
     first_stage_model: Any
+    patcher: Any
     vae_dtype: torch.dtype
     device: torch.device
     latent_dim: int
@@ -45,8 +45,12 @@ class HostVae(nn.Module):
 
     Attributes:
         network: The object's `first_stage_model`.
-        shrink, stride: See `vae.families.Family`.
+        shrink, stride: See `vae.families.VaeFamily`.
         has_stream: Whether the network is Wan's, whose frames can be streamed exactly.
+        dtype: The type of the latents and frames that it gets.
+        casts: Whether each layer converts its weights to that type when it runs, wherever they are. With
+            dynamic memory they stay in the file's type and on the host, and a copy of the network would free
+            ComfyUI's buffers a second time.
     """
 
     def __init__(self, vae: ComfyVae) -> None:
@@ -61,6 +65,7 @@ class HostVae(nn.Module):
             raise InputError(f"The VAE is {kind}.", "Decode with ComfyUI's own node.")
         self.network: Any = network
         self.device, self.dtype = vae.device, vae.vae_dtype
+        self.casts = bool(getattr(vae.patcher, "is_dynamic", bool)())
         self.latent_dim, self.channels = vae.latent_dim, vae.latent_channels
         self.shrink = int(vae.spacial_compression_decode())
         self.stride = (vae.temporal_compression_decode() or 1) if vae.latent_dim == 3 else 1
@@ -83,7 +88,7 @@ def unsupported(vae: ComfyVae) -> str:
 
 
 class HostFamily:
-    """ComfyUI's VAE as a `Family`.
+    """ComfyUI's VAE as a `VaeFamily`.
 
     It decodes pictures one by one, Wan's video as a stream, and other video in one pass.
     """
@@ -91,7 +96,8 @@ class HostFamily:
     def __init__(self, vae: HostVae) -> None:
         self._vae = vae
         self.has_stream, self.shrink, self.stride = vae.has_stream, vae.shrink, vae.stride
-        self.dtype: torch.dtype = next((value.dtype for value in vae.network.parameters()), vae.dtype)
+        kept = () if vae.casts else vae.network.parameters()
+        self.dtype: torch.dtype = next((value.dtype for value in kept), vae.dtype)
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
         if self._vae.is_wan:

@@ -15,7 +15,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.planning.vae import Tiles
-from diffusers_helper.vae.families import Family
+from diffusers_helper.vae.families import VaeFamily
 from diffusers_helper.vae.tiles import Grid, Mosaic
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -76,7 +76,9 @@ class Pieces:
         return piece
 
 
-def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *, chunk: int = 1) -> Tensor:
+def decode_pass(
+    family: VaeFamily, latents: Tensor, tiles: Tiles, pieces: Pieces, *, chunk: int = 1
+) -> Tensor:
     """Decode latents (B, C, T, h, w) in one pass over time, or in one such pass per tile.
 
     Args:
@@ -106,7 +108,7 @@ def decode_pass(family: Family, latents: Tensor, tiles: Tiles, pieces: Pieces, *
     return mosaic.finish()
 
 
-def encode_pass(family: Family, frames: Tensor, tiles: Tiles, pieces: Pieces) -> Tensor:
+def encode_pass(family: VaeFamily, frames: Tensor, tiles: Tiles, pieces: Pieces) -> Tensor:
     """Encode frames (B, 3, F, H, W) to moments (B, 2 C, T, h, w) in one pass, or in one per tile."""
     grid = _grid([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
     mosaic = Mosaic(grid, 1, (frames.shape[2] - 1) // family.stride + 1)
