@@ -176,11 +176,15 @@ def test_events_come_as_they_were_sent_whatever_libraries_print(
     assert written == ""
 
 
-def test_a_cancel_before_the_job_is_sent_counts(tmp_path: Path, model: str, engine: EngineProcess) -> None:
-    engine.cancel("early")
-    assert isinstance(reported(engine.run(job_for(tmp_path, model, "fault=wait", "early")))[-1], Cancelled)
-    engine.cancel("late")
-    assert isinstance(reported(engine.run(job_for(tmp_path, model, "fault=wait", "late")))[-1], Cancelled)
+def test_a_cancel_concerns_only_the_job_that_is_running(
+    tmp_path: Path, model: str, engine: EngineProcess
+) -> None:
+    stream = engine.run(job_for(tmp_path, model, "fault=wait"))
+    engine.cancel("next")
+    assert not isinstance(next(filter(None, stream)), Cancelled)
+    engine.cancel("next")
+    engine.cancel("job")
+    assert isinstance(reported(stream)[-1], Cancelled)
     assert isinstance(reported(engine.run(job_for(tmp_path, model, "steps=1", "next")))[-1], Finished)
 
 
@@ -189,9 +193,10 @@ def test_a_cancel_while_the_libraries_load_ends_the_job(
 ) -> None:
     gate = tmp_path / "gate"
     monkeypatch.setenv("STAND_IN_IMPORT_GATE", str(gate))
+    stream = engine.run(job_for(tmp_path, model, ""))
+    assert next(stream) is None
     engine.cancel("job")
-    end = Cancelled(job="job", time=0.0, video=None, frames=0)
-    assert reported(engine.run(job_for(tmp_path, model, ""))) == [end]
+    assert reported(stream) == [Cancelled(job="job", time=0.0, video=None, frames=0)]
     gate.touch()
     events = reported(engine.run(job_for(tmp_path, model, "steps=1", "next")))
     assert isinstance(events[-1], Finished)

@@ -37,7 +37,7 @@ def report(outputs: Path, events: list[Event], **settings: Any) -> str:
     request = GenerationRequest.from_dict({"image": str(outputs / JOB / "input.png"), **settings})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("diffusers_helper.provenance.job_folder.new_job_id", lambda: JOB)
-        JobStore(outputs).add(request, b"", lambda folder: None)
+        JobStore(outputs).add(request, {"image": b""}, lambda folder: None)
     for event in events:
         append_event(outputs / JOB / "events.jsonl", event)
     return report_text(JobService(outputs), JOB)

@@ -241,7 +241,7 @@ def test_a_lost_device_is_charged_to_the_first_call_and_raised(
     driver: Driver, call: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect no further call on the lost device; the next process takes the next rung."""
-    monkeypatch.setattr(conv, "_works", lambda device: False)
+    monkeypatch.setattr(conv, "works", lambda device: False)
     driver.text = "HIP error: an illegal memory access was encountered"
     driver.fails = lambda x, weight: True
     with pytest.raises(RuntimeError, match="illegal memory access"):
@@ -258,7 +258,7 @@ def test_a_lost_device_is_not_charged_to_a_call_that_had_worked(
 ) -> None:
     learned = ladder(tmp_path)
     learned.conv3d(*call)
-    monkeypatch.setattr(conv, "_works", lambda device: False)
+    monkeypatch.setattr(conv, "works", lambda device: False)
     driver.text, driver.fails = "unspecified launch failure", lambda x, weight: True
     with pytest.raises(RuntimeError, match="launch failure"):
         learned.conv3d(*call)

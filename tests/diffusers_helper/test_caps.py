@@ -13,6 +13,7 @@ from benchmarks.caps import Caps, Row, Stage, measure
 from diffusers_helper.framepack.encoders import encode_states
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.loading.loaders import Models
+from diffusers_helper.machine import processor
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -27,6 +28,12 @@ SIZE = Size(width=384, dual=5, single=10)
 def measured(caps: Caps, count: int) -> tuple[list[Row], list[str]]:
     found = list(measure(caps, count))
     return [row for row, _ in found], [fault for _, faults in found for fault in faults]
+
+
+@pytest.fixture(autouse=True)
+def bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute in bf16 on every processor, as the sizes here are of it."""
+    monkeypatch.setattr(processor, "computes_bf16", lambda: True)
 
 
 @pytest.fixture(scope="module")

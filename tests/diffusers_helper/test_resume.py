@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Event, Warned
 from diffusers_helper.families.packing import Mode
+from diffusers_helper.files import write_atomic
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.pipeline import Result, generate
@@ -82,6 +83,14 @@ def test_a_resumed_job_gives_the_same_bytes(
     sampled = [line for line in lines if line.startswith("sample")]
     assert sampled == [f"sample {n}" for n in range(made + 1, SECTIONS + 1)]
     assert not {"text", "vae_encode", "vision"} & set(lines)
+
+
+def test_a_file_in_place_of_a_folder_of_the_job_passes(tmp_path: Path) -> None:
+    (tmp_path / "segments").write_text("x")
+    with pytest.raises(NotADirectoryError) as error:
+        write_atomic(tmp_path / "segments" / "0001.mp4", b"")
+    assert is_storage_trouble(error.value, tmp_path)  # so the job waits, and then sets the file aside
+    assert not is_storage_trouble(error.value, tmp_path / "another")
 
 
 @pytest.mark.parametrize("where", ["sample 1", "write 2"])

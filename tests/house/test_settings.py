@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import gradio as gr
 import pytest
-from PIL import Image
 
 from app.commands import arguments
 from app.ui.calls.generate import endpoints
@@ -95,12 +94,11 @@ def test_a_new_setting_is_a_control_that_is_kept_and_reset(glow: SettingInfo) ->
 
 def test_a_new_setting_is_recorded_where_it_differs_from_its_default(glow: SettingInfo) -> None:
     plain, glowing = WithGlow(image="x", seconds=3.6), WithGlow(image="x", seconds=3.6, glow=5)
-    facts: dict[str, Any] = {"model": None, "side": 64, "made_with": {}, "picture": b""}
+    facts: dict[str, Any] = {"model": None, "side": 64, "made_with": {}, "pictures": {}}
     assert "glow" not in Recipe.of(plain, (), (), **facts).settings
     assert Recipe.of(glowing, (), (), **facts).settings["glow"] == 5.0
-    picture = Image.new("RGB", (8, 8))
-    assert "glow" not in Origins(plain, Lineage(), picture, FRAMEPACK).of_section(1)
-    assert Origins(glowing, Lineage(), picture, FRAMEPACK).of_section(1)["glow"] == "5.0"
+    assert "glow" not in Origins(plain, Lineage(), {"picture": "0"}, FRAMEPACK).of_section(1)
+    assert Origins(glowing, Lineage(), {"picture": "0"}, FRAMEPACK).of_section(1)["glow"] == "5.0"
 
 
 def test_a_branch_may_change_a_new_setting(glow: SettingInfo) -> None:

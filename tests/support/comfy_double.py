@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import AutoencoderKL, AutoencoderKLWan
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 SIDE = 8
@@ -34,6 +35,11 @@ class WanVAE(nn.Module):
         plain = _PairsDecoder if has_pairs else _PlainDecoder
         self.decoder: Any = inner.decoder if has_patches else plain(inner.decoder)
         self.conv2, self._patches, self._step = inner.post_quant_conv, has_patches, 2 if has_pairs else 1
+        self._inner = [inner]  # in a list, so that its weights are not counted twice
+
+    def encode(self, x: Tensor) -> Tensor:
+        whole = (x.shape[2] - 1) // 4 * 4 + 1
+        return self._inner[0].encode(x[:, :, :whole]).latent_dist.mode()
 
     def decode(self, z: Tensor) -> Tensor:
         from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
@@ -115,6 +121,23 @@ class VAE:
     def process_output(self, image: Tensor) -> Tensor:
         return torch.clamp((image + 1.0) / 2.0, min=0.0, max=1.0)
 
+    def process_input(self, image: Tensor) -> Tensor:
+        return image * 2.0 - 1.0
+
+    def vae_encode_crop_pixels(self, pixels: Tensor) -> Tensor:
+        """Return the middle of pictures, with sides that are multiples of 8."""
+        for side in (1, 2):
+            whole = pixels.shape[side] // 8 * 8
+            pixels = pixels.narrow(side, pixels.shape[side] % 8 // 2, whole)
+        return pixels
+
+    def encode(self, pixel_samples: Tensor) -> Tensor:
+        pixels = self.process_input(self.vae_encode_crop_pixels(pixel_samples)).movedim(-1, 1)
+        if self.latent_dim == 3:
+            pixels = pixels.movedim(1, 0).unsqueeze(0)
+        with torch.inference_mode():
+            return self.first_stage_model.encode(pixels.to(self.vae_dtype)).float()
+
     def spacial_compression_decode(self) -> int:
         return self.upscale_ratio[-1] if self.latent_dim == 3 else self.upscale_ratio
 
@@ -134,12 +157,14 @@ class ModelPatcher:
     def __init__(self, factor: float = 0.5) -> None:
         self.factor, self.wrappers = factor, list[tuple[str, Callable[..., Any]]]()
         self.dtypes: list[torch.dtype] = []
+        self.patches: dict[str, list[Any]] = {}
         self.load_device = torch.device("cpu")
         self.model = SimpleNamespace(manual_cast_dtype=None)
 
     def clone(self) -> ModelPatcher:
         clone = ModelPatcher(self.factor)
         clone.wrappers, clone.dtypes = list(self.wrappers), list(self.dtypes)
+        clone.patches = {name: list(patches) for name, patches in self.patches.items()}
         return clone
 
     def model_dtype(self) -> torch.dtype:
@@ -152,6 +177,8 @@ class ModelPatcher:
         self.wrappers.append((wrapper_type, wrapper))
 
     def get_model_object(self, name: str) -> Any:
+        if name == "manual_cast_dtype":
+            return self.dtypes[-1] if self.dtypes else None
         assert name == "latent_format"
         return SimpleNamespace(latent_channels=16, latent_dimensions=2)
 
@@ -196,7 +223,10 @@ class Comfy:
             "comfy.samplers": {"KSampler": SimpleNamespace(SAMPLERS=["euler"], SCHEDULERS=["simple"])},
             "comfy.utils": {
                 "ProgressBar": self._bar(), "PROGRESS_BAR_ENABLED": True, "ALWAYS_SAFE_LOAD": True,
+                "load_torch_file": lambda ckpt, safe_load=False: load_file(ckpt),
             },
+            "comfy_api": {"__path__": []},
+            "comfy_api.input_impl": {"VideoFromFile": lambda file: SimpleNamespace(file=file)},
             "comfyui_version": {"__version__": "0.3.64"},
             "folder_paths": self._folders(),
             "nodes": self._nodes(),
@@ -272,9 +302,10 @@ class Comfy:
 
         return {
             "get_filename_list": lambda folder_name: sorted(
-                path.name for path in (self.root / folder_name).glob("*")
+                path.name for path in (self.root / folder_name).glob("*") if path.suffix != ".gguf"
             ),
             "get_full_path_or_raise": get_full_path_or_raise,
+            "recursive_search": lambda directory: ([path.name for path in Path(directory).glob("*")], {}),
             "get_folder_paths": lambda folder_name: [str(self.root / folder_name)],
             "get_output_directory": lambda: str(self.root / "output"),
         }
@@ -344,4 +375,11 @@ class Comfy:
                 calls.append(f"tiles of {tile_size}, {overlap}, {temporal_size}, {temporal_overlap}")
                 return (vae.decode(samples["samples"]),)
 
-        return {"common_ksampler": common_ksampler, "VAEDecodeTiled": VAEDecodeTiled}
+        class VAEEncode:
+            def encode(self, vae, pixels):
+                calls.append("encode")
+                return ({"samples": vae.encode(pixels)},)
+
+        return {
+            "common_ksampler": common_ksampler, "VAEDecodeTiled": VAEDecodeTiled, "VAEEncode": VAEEncode,
+        }  # fmt: skip

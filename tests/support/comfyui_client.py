@@ -37,8 +37,11 @@ class Server:
         self.base, self.address = base, f"http://127.0.0.1:{port}"
 
     def get(self, path: str) -> Any:
+        return json.loads(self.text(path))
+
+    def text(self, path: str) -> str:
         with urllib.request.urlopen(self.address + path, timeout=60) as answer:
-            return json.load(answer)
+            return answer.read().decode()
 
     def post(self, path: str, data: Any) -> Any:
         request = urllib.request.Request(

@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.layers import ROOT
 
 FOLDER = ROOT / "docs/comfyui"
-GRAPHS = FOLDER / "graphs"
+GRAPHS = ROOT / "example_workflows"
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.json"))
 _SEEDS = ("seed", "noise_seed")
 

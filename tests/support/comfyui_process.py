@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,13 +21,22 @@ PYTHON = os.environ.get("COMFYUI_PYTHON", sys.executable)
 ABSENT = "COMFYUI_ROOT names no checkout of ComfyUI"
 
 
+def install(base: Path) -> None:
+    """Put the nodes into a folder as the command does."""
+    command = [sys.executable, "-m", "app", "install-comfyui-nodes", str(base)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+
+
 @contextmanager
-def running(base: Path, *options: str, has_page: bool = False) -> Iterator[Server]:
+def running(
+    base: Path, *flags: str, place: Callable[[Path], None] = install, has_page: bool = False
+) -> Iterator[Server]:
     """Start ComfyUI in a new folder, and end it afterwards.
 
     Args:
         base: The folder for models, inputs and outputs.
-        options: Options for the command that puts the nodes there.
+        flags: Further flags for ComfyUI.
+        place: What puts the nodes there.
         has_page: Whether to serve ComfyUI's own page, which is a package of its Python. Without it an empty
             page is served.
     """
@@ -37,15 +46,14 @@ def running(base: Path, *options: str, has_page: bool = False) -> Iterator[Serve
     shutil.copy(Path(COMFYUI, "comfyui_version.py"), base)
     shutil.copy(ROOT / "tests/support/comfyui_toys.py", base / "custom_nodes")
     Image.new("RGB", (96, 64), (200, 40, 40)).save(base / "input" / "start.png")
-    command = [sys.executable, "-m", "app", "install-comfyui-nodes", str(base), *options]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    place(base)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = base / "log.txt"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [PYTHON, str(ROOT / "tests/support/comfyui_server.py"), COMFYUI, str(base), *_flags(port),
+            [PYTHON, str(ROOT / "tests/support/comfyui_server.py"), COMFYUI, str(base), *_flags(port), *flags,
              *(() if has_page else ("--front-end-root", str(base / "front")))],
             stdout=output, stderr=output, cwd=base,
         )  # fmt: skip

@@ -1,10 +1,12 @@
 """The real ComfyUI with models of toy size: `comfyui_server.py ROOT BASE [arguments of main.py]`.
 
-It is run by ComfyUI's own Python. It writes the models that are missing in BASE, and starts ComfyUI there.
+It is run by ComfyUI's own Python. It writes the models that are missing in BASE, and starts ComfyUI there. If
+`COMFYUI_DYNAMIC` is set, models are held by the class for dynamic memory, which ComfyUI uses on cards alone.
 """
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from importlib.machinery import ModuleSpec
@@ -54,6 +56,18 @@ def shrink_wan() -> None:
             super().__init__(dim=_WAN_WIDTH, **rest)
 
     vae.WanVAE = WanVAE
+
+
+def use_dynamic_memory() -> None:
+    """Let ComfyUI's class for dynamic memory hold models on the CPU, where it has no memory of a card."""
+    import comfy.memory_management  # type: ignore[import-not-found]
+    import comfy.model_patcher  # type: ignore[import-not-found]
+
+    kind = comfy.model_patcher.ModelPatcherDynamic
+    kind.__new__ = lambda cls, *_, **__: object.__new__(cls)
+    kind.partially_unload = lambda self, *_, **__: self.restore_loaded_backups()
+    comfy.model_patcher.CoreModelPatcher = kind
+    comfy.memory_management.aimdo_enabled = True
 
 
 def filled(module: torch.nn.Module, scale: float = 0.05) -> dict[str, torch.Tensor]:
@@ -119,9 +133,16 @@ def main() -> None:
     import comfy.options  # type: ignore[import-not-found]
 
     comfy.options.enable_args_parsing()
+    is_dynamic = bool(os.environ.get("COMFYUI_DYNAMIC"))
+    if is_dynamic:
+        import comfy_aimdo.control  # type: ignore[import-not-found]
+
+        comfy_aimdo.control.init()  # before the modules that read its library
     shrink_wan()
     with torch.inference_mode():
         write_models(base)
+    if is_dynamic:
+        use_dynamic_memory()
     runpy.run_path(str(root / "main.py"), run_name="__main__")
 
 

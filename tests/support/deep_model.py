@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
+from torch import Tensor, nn
 
 DOUBLE_BLOCKS, SINGLE_BLOCKS = 3, 5
 
@@ -22,3 +23,34 @@ def write_deep_model(tiny_model: Path, folder: Path) -> Path:
         made = HunyuanVideoFramepackTransformer3DModel.from_config(deeper)
         made.save_pretrained(folder / "transformer")
     return folder
+
+
+def run_pass(network: nn.Module, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    """Run a forward pass on some fixed inputs, the same for each device, and return its result on the CPU."""
+    generator = torch.Generator().manual_seed(3)
+
+    def latents(num_frames: int) -> Tensor:
+        return torch.randn(1, 16, num_frames, 8, 8, generator=generator)
+
+    inputs = {
+        "hidden_states": latents(9),
+        "timestep": torch.tensor([500.0]),
+        "encoder_hidden_states": torch.randn(1, 5, 16, generator=generator),
+        "encoder_attention_mask": torch.ones(1, 5, dtype=torch.bool),
+        "pooled_projections": torch.randn(1, 16, generator=generator),
+        "guidance": torch.tensor([10000.0]),
+        "image_embeds": torch.randn(1, 4, 16, generator=generator),
+        "indices_latents": torch.arange(1, 10),
+        "latents_clean": latents(2),
+        "indices_latents_clean": torch.tensor([0, 10]),
+        "latents_history_2x": latents(2),
+        "indices_latents_history_2x": torch.tensor([11, 12]),
+        "latents_history_4x": latents(16),
+        "indices_latents_history_4x": torch.arange(13, 29),
+    }
+    with torch.inference_mode():
+        placed = {
+            name: tensor.to(device, dtype if tensor.is_floating_point() else None)
+            for name, tensor in inputs.items()
+        }
+        return network(**placed, return_dict=False)[0].cpu()

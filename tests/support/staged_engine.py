@@ -27,6 +27,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.clips import cut, scene, writer
 
 STEPS = 2
+_POLL_SECONDS = 0.05
 PEAK = 3 * 2**30
 # The memory that the engine reports: the cap and the reserve, and each stage's planned and measured peak.
 CAP, RESERVE = 20 * 2**30, 2**30
@@ -97,26 +98,33 @@ class StagedEngine:
             self._cancelled.add(job_id)
             self._changed.notify_all()
 
-    def run(self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})) -> Iterator[Event]:
+    def run(
+        self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})
+    ) -> Iterator[Event | None]:
         self._killed = False
         try:
             yield from self._run(job)
         finally:
             self._cancelled.discard(job.id)
 
-    def _run(self, job: Job) -> Iterator[Event]:
+    def _run(self, job: Job) -> Iterator[Event | None]:
         shown: SectionFinished | None = None
         for event in self._script(job):
-            if not self._may_go_on(job.id):
+            while (may_go_on := self._may_go_on(job.id)) is None:
+                yield None
+            if not may_go_on:
                 video, frames = (shown.video, shown.frames) if shown else (None, 0)
                 yield Cancelled(job=job.id, time=0.0, video=video, frames=frames)
                 return
             shown = event if isinstance(event, SectionFinished) else shown
             yield event
 
-    def _may_go_on(self, job_id: str) -> bool:
+    def _may_go_on(self, job_id: str) -> bool | None:
+        """Return whether the next event may happen instead of the job's end; None if neither is due yet."""
         with self._changed:
-            self._changed.wait_for(lambda: self._permits > 0 or self._ends(job_id) or self._killed)
+            is_due = lambda: self._permits > 0 or self._ends(job_id) or self._killed  # noqa: E731
+            if not self._changed.wait_for(is_due, _POLL_SECONDS):
+                return None
             if self._killed:
                 raise EngineDied
             if self._ends(job_id):

@@ -22,8 +22,8 @@ from training.scenes import (
     STILL,
     Background,
     Case,
+    Drawing,
     Motion,
-    Scene,
     Thing,
     camera,
     half_extent,
@@ -45,9 +45,9 @@ def renderer() -> Renderer:
     return Renderer(make_canvases(3, 1))
 
 
-def plain_scene(*things: Thing) -> Scene:
+def plain_scene(*things: Thing) -> Drawing:
     background = Background("solid", ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)), 0.0, 0.3, 0.0)
-    return Scene(background, things, *half_extent(*SIZE))
+    return Drawing(background, things, *half_extent(*SIZE))
 
 
 def red_ball(x: float = 0.0, y: float = 0.0) -> Thing:

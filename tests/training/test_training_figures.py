@@ -15,7 +15,7 @@ from PIL import Image
 from training.evaluate import Cases, make_and_judge, photograph, summary
 from training.figures import Outcome, judge, overlap_of, psnr, shape_overlap, still_background
 from training.render import Renderer, make_canvases
-from training.scenes import Background, Case, Motion, Scene, Thing
+from training.scenes import Background, Case, Drawing, Motion, Thing
 from training.sheet import save_contact_sheet
 
 pytestmark = pytest.mark.slow  # it draws and encodes clips
@@ -33,7 +33,7 @@ def case_of(shape: str = "triangle", motion: Motion | None = None) -> Case:
     ground = Background("stripes", ((0.3, 0.5, 0.6), (0.4, 0.6, 0.5)), 0.3, 0.3, 0.0)
     thing = Thing(shape, "red", (0.86, 0.13, 0.12), -0.2, 0.0, 0.16)
     motion = motion or Motion("right")
-    return Case(Scene(ground, (thing,), 0.5, 0.5), motion, f"the red {shape} moves right")
+    return Case(Drawing(ground, (thing,), 0.5, 0.5), motion, f"the red {shape} moves right")
 
 
 def test_overlap_of_masks_counts_shape_and_not_place() -> None:

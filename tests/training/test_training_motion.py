@@ -21,8 +21,8 @@ from training.scenes import (
     STILL,
     Background,
     Case,
+    Drawing,
     Motion,
-    Scene,
     Thing,
     visible,
 )
@@ -31,7 +31,7 @@ from training.train_transformer import CHECKPOINT
 from training.transformer import (
     CLIP_LATENTS,
     Conditions,
-    Section,
+    SectionTimes,
     build_transformer,
     gather,
     model_inputs,
@@ -46,10 +46,10 @@ MODEL = Path(__file__).parents[2] / "assets" / "demo_model"
 SIZE, SMALL = (64, 64), (32, 32)
 
 
-def scene() -> Scene:
+def scene() -> Drawing:
     """Return a red ball left of the middle on plain grey."""
     background = Background("solid", ((0.5, 0.5, 0.5),) * 2, 0.0, 0.3, 0.0)
-    return Scene(background, (Thing("ball", "red", (0.86, 0.13, 0.12), -0.2, 0.0, 0.15),), 0.5, 0.5)
+    return Drawing(background, (Thing("ball", "red", (0.86, 0.13, 0.12), -0.2, 0.0, 0.15),), 0.5, 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_blocks_that_the_start_lacks_change_nothing_at_first(tmp_path: Path) -> 
     assert len(deeper.single_transformer_blocks) == len(shipped.single_transformer_blocks) > 3
     generator = torch.Generator().manual_seed(2)
     start = torch.randn(1, 16, 1, 8, 8, generator=generator)
-    section = Section("forward", 0, list(range(1, 10)), [None] * 18 + [0])
+    section = SectionTimes("forward", 0, list(range(1, 10)), [None] * 18 + [0])
     text = torch.randn(1, 4, 64, generator=generator)
     conditions = Conditions(text, torch.ones(1, 4, dtype=torch.bool), text[:, 0], text, torch.ones(1))
     given = {

@@ -21,7 +21,7 @@ from training.tasks import Tasks
 from training.train_transformer import CHECKPOINT, Phase, Plan, Trainer, factor, phase_at
 from training.transformer import (
     Conditions,
-    Section,
+    SectionTimes,
     draw_frames,
     draw_section,
     flow_loss,
@@ -32,7 +32,7 @@ from training.transformer import (
 from training.vae import SCENE_SIZES, Crops, build_vae, draw_batch, refining_loss
 
 MODEL = Path(__file__).parents[2] / "assets" / "demo_model"
-SECOND = Section("forward", 0, list(range(10, 19)), [None] * 9 + list(range(10)))
+SECOND = SectionTimes("forward", 0, list(range(10, 19)), [None] * 9 + list(range(10)))
 
 
 @pytest.fixture

@@ -15,7 +15,10 @@ from safetensors.torch import load_file
 from app.cli import main
 from app.ui.catalogue import Catalogue
 from app.ui.form.controls import RequestForm
+from diffusers_helper.errors import InputError
 from diffusers_helper.loading.networks import empty_network
+from diffusers_helper.loading.tensors import read_tensors
+from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.published import CONFIGS
@@ -282,3 +285,34 @@ def test_a_folder_whose_sizes_do_not_match_the_other_parts(
         folder, capsys, part.replace("_", "-")
     )
     assert not data.exists()
+
+
+def test_a_configuration_with_more_layers_than_tensors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "deep"
+    shutil.copytree(DEMO.parts["transformer"].location, folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"num_layers": 3_000_000}), encoding="utf-8")
+    assert main(["models", "add", "deep", "--base", "demo", "--transformer", str(folder)]) == 2
+    assert "its config has 3000000 num_layers; expected at most" in capsys.readouterr().err
+    assert "deep" not in model_names()
+
+
+def test_files_that_take_more_memory_than_any_model() -> None:
+    with pytest.raises(InputError, match="it takes more than 64 MiB of memory"), limited_memory(2**26):
+        bytearray(2**28)
+    assert len(bytearray(2**28)) == 2**28
+
+
+def test_the_files_that_are_mapped_may_be_larger_than_that(tmp_path: Path) -> None:
+    file, count = tmp_path / "large.safetensors", 2**29
+    header = json.dumps({"a": {"dtype": "BF16", "shape": [count], "data_offsets": [0, 2 * count]}}).encode()
+    header += b" " * (-len(header) % 8)
+    with file.open("wb") as stream:
+        stream.write(len(header).to_bytes(8, "little") + header)
+        stream.truncate(8 + len(header) + 2 * count)  # without content, so it takes no room on the disk
+    with pytest.raises(OSError, match="allocate"), limited_memory(2**26):
+        read_tensors([file])
+    with limited_memory(2**26, mapped=[file]):
+        assert read_tensors([file])["a"].shape == (count,)

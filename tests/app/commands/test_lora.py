@@ -79,7 +79,7 @@ def test_a_recipe_finds_its_lora_by_name(place: Path, capsys: pytest.CaptureFixt
     request = GenerationRequest(image="x", prompt="a red ball", lora=f"{place}/soft.safetensors:0.5")
     pinned = f"soft.safetensors:0.5 sha256:{'ab' * 32}"
     recipe = Recipe.of(
-        request, (), (), model="demo", side=64, made_with={}, picture=b"", lora=pinned
+        request, (), (), model="demo", side=64, made_with={}, pictures={}, lora=pinned
     )  # fmt: skip
     assert str(place) not in recipe.to_json()
     (place / "recipe.json").write_text(recipe.to_json())

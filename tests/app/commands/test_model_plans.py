@@ -21,19 +21,30 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_shows_memory_and_disk_for_a_type_on_the_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "plan", "framepack-i2v"]) == 0
     stored = capsys.readouterr().out
+    assert stored.splitlines()[3].split()[:9] == ["8", "GB", "5", "2.5", "0.77", "23.2", "1.8", "s", "23.2"]
+    assert "PCIe 4.0 with 16 lanes" in stored
     assert "weights as they are stored" in stored
-    assert stored.splitlines()[-6].split() == [
-        "24", "GB", "20", "18", "1.7", "22.3", "22.3", "22.3", "6.4", "as", "stored",
+    assert stored.splitlines()[-8].split() == [
+        "24", "GB", "20", "18", "1.7", "22.3", "0.8", "s", "22.3", "22.3", "6.4", "as", "stored",
     ]  # fmt: skip
     assert main(["models", "plan", "framepack-i2v", "--weight-dtype", "fp8_e4m3fn"]) == 0
     fp8 = capsys.readouterr().out
     assert "weights in fp8_e4m3fn on the device" in fp8
-    assert fp8.splitlines()[-6].split()[4:] == ["1.9", "13.6", "21.1", "21.1", "6.4", "fp8_e4m3fn"]
+    assert fp8.splitlines()[-8].split()[4:] == [
+        "1.9",
+        "13.6",
+        "0.5",
+        "s",
+        "21.1",
+        "21.1",
+        "6.4",
+        "fp8_e4m3fn",
+    ]
     assert main(["models", "plan", "framepack-i2v", "--weight-dtype", "auto"]) == 0
     automatic = capsys.readouterr().out
     assert "weights in the type that suits each card" in automatic
-    assert automatic.splitlines()[-6].split()[-2:] == ["as", "stored"]
-    assert automatic.splitlines()[-5].split()[-4:] == ["0", "0", "18.6", "int8"]
+    assert automatic.splitlines()[-8].split()[-2:] == ["as", "stored"]
+    assert automatic.splitlines()[-7].split()[-4:] == ["0", "0", "18.6", "int8"]
 
 
 def test_the_formats_are_compared(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def write_still(file: Path, **settings: object) -> Recipe:
     )
     spans = [Span.of(1, GenerationRequest(image="x", prompt="eine Möwe 海鸥", seconds=3.6))]
     made = Recipe.of(
-        request, spans, (), model=None, side=64, made_with={}, picture=plain_png(PICTURE)
+        request, spans, (), model=None, side=64, made_with={}, pictures={"image": plain_png(PICTURE)}
     )  # fmt: skip
     file.write_bytes(made.into_png(plain_png(Image.new("RGB", (20, 20)))))
     return made

@@ -6,15 +6,19 @@ import ast
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
+import tomllib
 from importlib.util import resolve_name
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from app.commands.pack import pack_files, write_pack
+from rocm_nodes import NODE_CLASS_MAPPINGS
 from tests.support.layers import ROOT
 
 COMMENT = "  # kept: import cache"
@@ -161,7 +165,7 @@ class Absolute(ast.NodeTransformer):
 def test_nothing_but_names_of_modules_differs_from_the_source() -> None:
     files = {name.removeprefix("_vendor/"): data for name, data in pack_files().items() if "_vendor/" in name}
     del files["__init__.py"]
-    assert files["rocm_nodes/registry.py"].count(b"from ..rocm_nodes.") == 8
+    assert files["rocm_nodes/registry.py"].count(b"from ..rocm_nodes.") == 1
     for name, data in files.items():
         source = (ROOT / name).read_bytes()
         if not name.endswith(".py"):
@@ -220,3 +224,45 @@ def test_a_failed_write_leaves_the_older_pack(
     write_pack(place, root)
     assert [path.name for path in place.parent.iterdir()] == ["longtake_rocm"]
     assert not (place / "old.txt").exists()
+
+
+def test_the_pack_has_what_the_registry_and_the_page_read() -> None:
+    files = pack_files()
+    examples = {f"example_workflows/{file.name}" for file in (ROOT / "example_workflows").iterdir()}
+    pages = {f"web/docs/{name}.md" for name in NODE_CLASS_MAPPINGS} | {"web/reports.js"}
+    metadata = {"README.md", "icon.svg", "pyproject.toml", "requirements.txt"}
+    assert (len(examples), {name for name in files if not name.startswith("_vendor/")}) == (
+        5, examples | pages | metadata | {"LICENSE", "__init__.py"}
+    )  # fmt: skip
+    comfy = tomllib.loads(files["pyproject.toml"].decode())["tool"]["comfy"]
+    assert comfy["Icon"] in files
+
+
+def test_a_checkout_among_comfyuis_nodes_builds_the_pack_when_it_has_changed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "app/commands").mkdir()
+    for name in ("__init__.py", "app/__init__.py", "app/commands/__init__.py", "app/commands/pack.py"):
+        shutil.copy(ROOT / name, root / name)
+    monkeypatch.delitem(sys.modules, "folder_paths", raising=False)
+    assert not hasattr(load(root, monkeypatch), "NODE_CLASS_MAPPINGS")
+    monkeypatch.setitem(sys.modules, "folder_paths", ModuleType("folder_paths"))
+    place = root / "longtake_rocm"
+
+    def started() -> Any:
+        for name in [name for name in sys.modules if name.startswith(str(root))]:
+            monkeypatch.delitem(sys.modules, name)
+        return load(root, monkeypatch)
+
+    pack = started()
+    assert pack.NODE_CLASS_MAPPINGS == {"A": 1}
+    assert pack.WEB_DIRECTORY == "./longtake_rocm/web"
+    (place / "kept.txt").write_text("of the first build")
+    started()
+    assert (place / "kept.txt").is_file()
+    (root / "rocm_nodes/__init__.py").write_text(
+        "NODE_CLASS_MAPPINGS = {'BB': 2}\nNODE_DISPLAY_NAME_MAPPINGS = {}\n"
+    )
+    importlib.invalidate_caches()
+    assert started().NODE_CLASS_MAPPINGS == {"BB": 2}
+    assert not (place / "kept.txt").exists()

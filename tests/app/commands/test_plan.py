@@ -59,9 +59,36 @@ def test_the_memory_documents_card_in_words(capsys: pytest.CaptureFixture[str]) 
     row = next(line.split() for line in text.splitlines() if line.startswith("sample"))
     assert row[:6] == ["sample", "transformer", "8", "1.7", "22.3", "per"]
     assert "Denoising: 2 of 60 blocks stay on the device: of 20 GB, 18 GB are preserved." in text
+    streamed = (
+        "22.3 GB are streamed per step: about 0.8 s over PCIe 4.0 x16 (assumed), while the card computes."
+    )
+    assert streamed in text.splitlines()
     assert "Text encoder: 2 of 32 blocks stay on the device: of 20 GB" in text
     assert main(["plan", "--card", "gfx1100:24", "--seconds", "1"]) == 0
     assert "1 section, 37 frames" in capsys.readouterr().out
+
+
+def test_the_recommended_set_up_is_planned_and_given_as_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["plan", "--recommended", "--model", "framepack-i2v", "--preserved-gb", "0"]
+    assert main([*common, "--card", "gfx1100:24"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Recommended for this card: FramePack I2V at 640 pixels, weights as they are")
+    assert lines[1] == "As arguments: --model framepack-i2v --weight-dtype default"
+    assert "preserved 18 GB" in lines[4]
+    assert main([*common, "--card", "gfx103x:16", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["recommended"] == {
+        "model": "framepack-i2v", "weight_dtype": "default", "preserved_gb": None, "resolution": 384,
+    }  # fmt: skip
+    assert "at 384 pixels" in found["recommended_words"]
+    assert found["bus"] == {
+        "bytes_per_second": pytest.approx(28.36e9, rel=1e-3), "name": "PCIe 4.0 x16", "source": "assumed",
+    }  # fmt: skip
+    assert found["copy_seconds_per_step"] == pytest.approx(
+        found["streamed_bytes_per_step"] / 28.36e9, rel=1e-3
+    )
+    assert main(["plan", "--recommended", "--model", "framepack-i2v", "--card", "gfx1100:2"]) == 2
+    assert "No smaller --resolution fits." in capsys.readouterr().err
 
 
 def test_costs_count_every_step_and_section(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Tests that repeated kills of all programs, or power cuts, over one queue lose no job and change no byte.
 
-`LONGTAKE_TEST_CRASHES=30` asks for the full size. Each kill or cut costs the seconds of another start.
+`LONGTAKE_TEST_CRASHES=30` asks for the full size, with both kinds of disturbance in both orders of sections.
+Each kill or cut costs the seconds of another start.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from tests.support.outputs import SECTIONS, Folder
 from tests.support.power import Disk
 
 CRASHES = int(os.environ.get("LONGTAKE_TEST_CRASHES", "4"))
-CUTS = CRASHES if CRASHES > 10 else 2
+IS_FULL = CRASHES > 10
+CUTS = CRASHES if IS_FULL else 2
 # The last one is the command line's own.
-JOBS = 5 if CRASHES > 10 else 3
+JOBS = 5 if IS_FULL else 3
+BOTH = ("inverted", "forward")
 KILLS = [
     ("engine",), ("server",), ("second",), ("command",), ("server", "second"),
     ("server", "second", "command"),
@@ -40,13 +43,9 @@ def folders() -> Iterator[list[Folder]]:
         folder.end()
 
 
-@pytest.fixture(params=["inverted", "forward"])
-def mode(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("mode", BOTH if IS_FULL else BOTH[:1])
 def test_all_jobs_finish_in_order_with_the_undisturbed_bytes(
     mode: str, folders: list[Folder], tmp_path: Path, tiny_model: Path
 ) -> None:
@@ -60,6 +59,7 @@ def test_all_jobs_finish_in_order_with_the_undisturbed_bytes(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("mode", BOTH if IS_FULL else BOTH[1:])
 def test_power_cuts_lose_no_job_and_change_no_byte(
     mode: str, folders: list[Folder], tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

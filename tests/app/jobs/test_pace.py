@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.jobs.pace import Pace, PaceBook, Work, pace_of, passes, usual
+from app.jobs.pace import Effort, Pace, PaceBook, pace_of, passes, usual
 from app.jobs.service import JobService
 from app.jobs.storage.event_log import EventReader
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
@@ -21,7 +21,7 @@ from tests.support.staged_engine import StagedEngine
 
 plans = st.builds(plan_sections, st.floats(1, 120), mode=st.sampled_from(MODES))
 works = st.builds(
-    Work,
+    Effort,
     plan=plans,
     steps=st.integers(1, 100),
     pixels=st.integers(64 * 64, 1280 * 1280),
@@ -31,7 +31,7 @@ rates = st.floats(0.001, 1000)
 paces = st.builds(Pace, rates, rates, rates, rates)
 
 
-def reported(work: Work, true: Pace) -> list[Event]:
+def reported(work: Effort, true: Pace) -> list[Event]:
     """Return the events of a job that ran at exactly this pace."""
     now, sections = true.start_up, len(work.plan)
     events: list[Event] = [
@@ -50,7 +50,7 @@ def reported(work: Work, true: Pace) -> list[Event]:
     return [*events, Finished(job="j", time=now, video="v", frames=1, seconds=now)]
 
 
-def request_of(work: Work) -> GenerationRequest:
+def request_of(work: Effort) -> GenerationRequest:
     return GenerationRequest(
         image="any", seconds=work.plan.seconds, mode=work.plan.mode, steps=work.steps, cfg=float(work.passes)
     )
@@ -59,9 +59,9 @@ def request_of(work: Work) -> GenerationRequest:
 @settings(max_examples=30)
 @given(seconds=st.floats(1, 4), steps=st.integers(2, 5), true=paces, asked=works)
 def test_a_machine_of_even_pace_is_foretold_exactly(
-    seconds: float, steps: int, true: Pace, asked: Work
+    seconds: float, steps: int, true: Pace, asked: Effort
 ) -> None:
-    small = Work(plan_sections(seconds, mode=asked.plan.mode), steps, 512 * 512)
+    small = Effort(plan_sections(seconds, mode=asked.plan.mode), steps, 512 * 512)
     seen = pace_of(reported(small, true), request_of(small))
     assert seen is not None
     wanted = true.start_up + len(asked.plan) * (true.lead + asked.steps * true.step * asked.step)
@@ -71,7 +71,7 @@ def test_a_machine_of_even_pace_is_foretold_exactly(
 
 @settings(max_examples=30)
 @given(known=st.lists(paces, min_size=1, max_size=6), work=works)
-def test_more_work_never_takes_less(known: list[Pace], work: Work) -> None:
+def test_more_work_never_takes_less(known: list[Pace], work: Effort) -> None:
     pace = usual(known)
     assert pace is not None
     longer = plan_sections(work.plan.seconds + 1.2, mode=work.plan.mode)
@@ -96,7 +96,7 @@ def test_without_history_there_is_no_pace() -> None:
 
 
 def test_a_log_without_an_end_or_a_step_says_nothing() -> None:
-    work = Work(plan_sections(2.4), 2, 1000)
+    work = Effort(plan_sections(2.4), 2, 1000)
     whole, request = reported(work, Pace(1, 1, 1, 1)), request_of(work)
     assert pace_of(whole[:-1], request) is None
     assert pace_of([event for event in whole if not isinstance(event, StepDone)], request) is None
@@ -104,7 +104,7 @@ def test_a_log_without_an_end_or_a_step_says_nothing() -> None:
 
 
 def test_the_time_between_two_runs_of_one_job_does_not_count() -> None:
-    work, true = Work(plan_sections(3.6), 2, 1000), Pace(5, 1, 1, 1)
+    work, true = Effort(plan_sections(3.6), 2, 1000), Pace(5, 1, 1, 1)
     whole = reported(work, true)
     # The first run stops after its first section; the next begins a day later and says that it has begun.
     first = next(at for at, event in enumerate(whole) if isinstance(event, SectionFinished)) + 1

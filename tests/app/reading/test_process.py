@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import sys
 from collections.abc import Iterator
@@ -15,11 +16,13 @@ import pytest
 from app.reading import worker
 from app.reading.process import Limits, ReadingProcess, Unreadable, reading_elsewhere
 from app.reading.values import from_data, to_data
+from diffusers_helper.conditions import prompts
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.lora_fit import layers_of
 from diffusers_helper.models.registry import PartSource, find_model
 from diffusers_helper.models.sizes import NETWORKS, count_values, networks
 from diffusers_helper.provenance.recipe import read_recipe
+from diffusers_helper.request import GenerationRequest
 from diffusers_helper.strangers.confined import CONFINEMENT
 from diffusers_helper.weights import lora_files as lora_files
 from diffusers_helper.weights import reading
@@ -125,6 +128,20 @@ def networks_of(folder: Path) -> object:
 def test_a_plan_and_a_lora_are_read_elsewhere(tmp_path: Path) -> None:
     assert networks(DEMO, on_cpu=True)["transformer"].file_bytes > 0
     assert read_lora(write_lora(tmp_path / "boat.safetensors")).triggers == ("boat",)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_prompt_is_counted_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "_tokenizer", None)
+    words = PartSource(location=str(tmp_path))
+    info = type(DEMO)(name="x", title="x", parts={**DEMO.parts, "tokenizer": words})
+    request = GenerationRequest.from_dict({"image": "a.png", "prompt": "red " * 300})
+    shutil.copytree(DEMO.parts["tokenizer"].location, tmp_path, dirs_exist_ok=True)
+    with pytest.raises(InputError, match="300 tokens"):
+        prompts.check_prompt(request, info)
+    (tmp_path / "tokenizer.json").write_bytes(b"[" * 2**22)
+    with pytest.raises(InputError, match=r"tokenizer\.json (cannot be read|is not readable)"):
+        prompts.check_prompt(request, info)
 
 
 def test_every_reader_of_the_worker_is_known_by_its_name() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from html import unescape
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from app.ui.form.describe import Describer
 from app.ui.form.memory_view import report
 from app.ui.live.memory_record import memory_of
 from app.ui.planner import Planner
+from diffusers_helper.machine import processor
 from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import HostMemory
@@ -69,8 +71,8 @@ def test_a_plan_that_fits_says_what_it_costs() -> None:
     assert 4 < peak_in(state) < 8
     peak = state.removeprefix("fits, peak ").removesuffix(" GB")
     assert (
-        f"Fits: peak {peak} of 20 GB. 58 of 60 blocks of the transformer are streamed, 22.3 GB per step."
-        in text
+        f"Fits: peak {peak} of 20 GB. 58 of 60 blocks of the transformer are streamed, 22.3 GB per step: "
+        "about 0.8 s over PCIe 4.0 x16 (assumed), while the card computes." in text
     )
     assert "cap 20 " in text
     assert "no GPU" not in text
@@ -85,6 +87,34 @@ def test_a_plan_that_fits_says_what_it_costs() -> None:
         assert stage in text
     # With real guidance, a step runs the transformer twice.
     assert "44.6 GB per step" in reported(RADEON, cfg=2.0)[1]
+
+
+def test_the_set_up_of_the_card_is_said_or_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.ui.planner.host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
+    best = (
+        "This is the recommended set-up for this card. A step computes for longer than it copies: 3.6 s even"
+    )
+    assert best in reported(RADEON)[1]
+    offer = (
+        "Recommended for this card: FramePack I2V at 640 pixels, weights as they are stored, 18 GB preserved."
+    )
+    for other in ({"preserved_gb": 4.0}, {"resolution": 512}, {"weight_dtype": "int8"}):
+        text = reported(RADEON, **other)[1]
+        assert best not in text
+        assert offer in text
+    info = find_model("framepack-i2v")
+    request = GenerationRequest(image="x", model=info.name, mode="inverted", resolution=512)
+    button = re.findall(r'data-recommended="([^"]*)"', report(RADEON, request, info, SHAPE).markup)
+    settings = {"weight_dtype": "default", "preserved_gb": None, "resolution": None}
+    assert [json.loads(unescape(one)) for one in button] == [settings]
+    # Without a card there is no set-up to choose, and nothing to explain where nothing is streamed.
+    assert "ecommended" not in reported(COMPUTER, "demo", preserved_gb=1)[1] + reported(RADEON, "demo")[1]
+
+
+def test_a_request_that_does_not_fit_is_offered_the_set_up_that_does() -> None:
+    state, text = reported(Planner(profile_for(named_machine("gfx103x:16"), {})))
+    assert state == "does not fit"
+    assert "Recommended for this card: FramePack I2V at 384 pixels" in text
 
 
 def test_less_preserved_means_less_streamed_and_more_taken() -> None:
@@ -108,7 +138,8 @@ def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
     assert "The default cap of 4.5 GB is too small for this video, which gets 5.1 GB." in text
 
 
-def test_without_a_gpu_it_says_what_the_cap_means() -> None:
+def test_without_a_gpu_it_says_what_the_cap_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "computes_bf16", lambda: True)
     state, text = reported(COMPUTER, "demo")
     assert state == "fits, peak 0.095 GB"
     assert "Everything fits at once and stays on the device." in text

@@ -162,7 +162,7 @@ def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
     assert page.get_by_role("radio", name="Forward · F1").is_checked()
     assert page.get_by_label("number input for Resolution").input_value() == "640"
     assert page.get_by_label("number input for Steps").input_value() == "25"
-    assert page.locator("#lt-model").inner_text() == "FramePack F1"
+    page.locator("#lt-model").get_by_text("FramePack F1", exact=True).wait_for()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

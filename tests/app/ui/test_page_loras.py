@@ -10,6 +10,8 @@ import pytest
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 from gradio_client import Client, handle_file
 
+from app.ui.loras import LoraCalls
+from diffusers_helper.lora_choice import MOST_LORAS
 from diffusers_helper.models.registry import find_model
 from tests.app.ui.test_accessibility import violations
 from tests.support.jobs import wait_until
@@ -75,6 +77,17 @@ def test_a_user_chooses_loras_from_the_folder(page: Any, stand: Stand, folder: P
     page.get_by_role("button", name="Reset to defaults").click()
     page.wait_for_function("document.querySelector('#set-lora textarea').value === ''")
     page.get_by_role("checkbox", name="balloon", checked=False).wait_for()
+
+
+def test_a_choice_keeps_the_others_their_checksums_and_their_order() -> None:
+    choose, pinned = LoraCalls().lora_choose, f"sha256:{'ab' * 32}"
+    assert choose("", "a.safetensors", 1) == "a.safetensors:1"
+    assert choose(f"b:0.5 {pinned}\na", "b", -0.75) == f"b:-0.75 {pinned}\na:1"
+    assert choose("b:0.5\na:2\nc", "a", None) == "b:0.5\nc:1"
+    assert choose("b:0.5", "a", None) == "b:0.5"
+    assert choose("b:99", "a", 99.0) == "b:99\na:10"  # what cannot be used stays, for the plan to refuse
+    many = "\n".join(f"{number}:1" for number in range(MOST_LORAS + 1))
+    assert choose(many, "a", -99.0) == f"{many}\na:-10"
 
 
 def test_a_programs_lora_is_a_name_in_the_folder(

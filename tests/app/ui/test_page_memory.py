@@ -12,7 +12,9 @@ import pytest
 from app.jobs.downloads import manager
 from app.machine import named_machine
 from app.ui import catalogue
+from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.planning.profiles import profile_for
+from diffusers_helper.units import GB
 from tests.support.pages import (
     FIRST,
     FURTHER,
@@ -50,6 +52,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     profile = profile_for(named_machine("gfx1100:24"), {})
     monkeypatch.setattr(catalogue, "absence_of", lambda info: None)  # as if the model were here
     monkeypatch.setattr(manager, "missing_parts", lambda info: [])
+    monkeypatch.setattr("app.ui.planner.host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
     with staged_page(tmp_path, model="framepack-i2v", profile=profile) as stand:
         yield stand
 
@@ -86,7 +89,7 @@ def reported(page: Any, text: str) -> str:
 def test_the_plan_moves_with_the_sliders_and_with_the_form(page: Any) -> None:
     open_memory(page)
     assert (number(page, "vram_cap_gb"), number(page, "preserved_gb")) == (20, 18)
-    before = reported(page, "58 of 60 blocks of the transformer are streamed, 22.3 GB per step.")
+    before = reported(page, "58 of 60 blocks of the transformer are streamed, 22.3 GB per step: about 0.8 s")
     assert re.match(r"Fits: peak \d\.\d of 20 GB\.", before)
     cap, weights, used = page.evaluate(BAR)
     assert cap == pytest.approx(20 / 24, abs=0.02)
@@ -121,6 +124,28 @@ def test_the_preserved_memory_with_the_fewest_copies_is_a_press_away(page: Any) 
     line.get_by_role("button", name="Automatic: preserve 18 GB").click()
     reported(page, "58 of 60 blocks of the transformer are streamed")
     assert number(page, "preserved_gb") == 18
+
+
+def test_the_recommended_set_up_is_taken_over_by_one_press(page: Any) -> None:
+    open_memory(page)
+    page.get_by_text("This is the recommended set-up for this card.").wait_for()
+    put(page, "preserved_gb", 6)
+    page.locator("#set-weight_dtype").get_by_label("8 bit, whole numbers").check()
+    page.set_viewport_size({"width": 390, "height": 844})
+    button = page.get_by_role("button", name="Use the recommended set-up")
+    button.scroll_into_view_if_needed()
+    box = button.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    button.focus()
+    page.keyboard.press("Enter")
+    reported(page, "58 of 60 blocks of the transformer are streamed, 22.3 GB per step")
+    page.get_by_text("This is the recommended set-up for this card.").wait_for()
+    assert number(page, "preserved_gb") == 18
+    assert page.locator("#set-weight_dtype input:checked").input_value() == "default"
+    assert page.evaluate("document.activeElement.closest('#set-preserved_gb') !== null")
+    assert button.count() == 0
 
 
 def test_the_settings_survive_a_reload_and_can_be_reset(page: Any) -> None:

@@ -131,7 +131,7 @@ def test_a_video_dropped_on_the_page_becomes_the_same_video_again(
 
     try:
         page.goto(program.wait_until_up())
-        start(page, photo, seconds=2.4, steps=2, seed=11)
+        start(page, photo, seconds=2.4, steps=2, seed=11, resolution=64)
         job = status(page, state="finished", frames=73).get_attribute("data-job")
         (first,) = finished(1)
         page.goto(f"{program.url}/#history/{job}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import struct
 import sys
 import zlib
@@ -17,7 +18,7 @@ import pytest
 from PIL import Image
 
 from app.jobs.service import JobService
-from app.reading.pictures import Decoded, Size
+from app.reading.pictures import PlainPicture, Size
 from app.reading.process import Limits, ReadingProcess
 from app.ui import pictures as pictures_module
 from app.ui.catalogue import Catalogue
@@ -66,8 +67,9 @@ def wide_png(side: int, color: int) -> bytes:
 
 
 def peak_bytes(pid: int) -> int:
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.split("VmHWM:")[1].split()[0]) * 1024
+    """Return the peak of a process's memory, or 0 if it has ended itself since, because nobody asked it."""
+    found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) * 1024 if found else 0
 
 
 @pytest.fixture
@@ -80,14 +82,14 @@ def process() -> Any:
 def test_it_returns_size_and_pixels(process: PictureProcess, tmp_path: Path) -> None:
     photo = write_photo(tmp_path / "photo.png")
     found = process.decode(photo)
-    assert isinstance(found, Decoded)
+    assert isinstance(found, PlainPicture)
     assert found.size == Size(320, 240, 320, 240)
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(found.png))), np.asarray(Image.open(photo)))
     turned, exif = Image.new("RGB", (40, 20)), Image.Exif()
     exif[0x0112] = 6
     turned.save(tmp_path / "turned.jpg", exif=exif)
     found = process.decode(tmp_path / "turned.jpg")
-    assert isinstance(found, Decoded)
+    assert isinstance(found, PlainPicture)
     assert found.size == Size(20, 40, 20, 40)
     assert process.decode(write_large(tmp_path / "large.png")) is None
 
@@ -204,7 +206,7 @@ def test_a_picture_is_decoded_once_for_all_who_ask(tmp_path: Path, monkeypatch: 
     asked: list[Path] = []
     decode = PictureProcess.decode
 
-    def counted(process: PictureProcess, path: Path) -> Decoded | None:
+    def counted(process: PictureProcess, path: Path) -> PlainPicture | None:
         asked.append(path)
         return decode(process, path)
 

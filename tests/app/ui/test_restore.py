@@ -63,10 +63,10 @@ def test_a_recipe_brings_every_setting_and_its_picture(folder: Path) -> None:
         "resolution": 192, "guidance": 6.0, "cfg": 2.0, "cfg_rescale": 0.5, "crf": 20, "sampler": "euler",
         "model": "demo", "weight_dtype": "fp16", "vae_tile": 128, "vae_precision": "fp32", "vae_chunk": 2,
     }  # fmt: skip
-    found = Recipe(given_settings, (SPAN,), picture=photo)
+    found = Recipe(given_settings, (SPAN,), pictures={"image": photo})
     reported = Restored.of_recipe(found, "a.mp4", CATALOGUE).to_dict()
-    assert Path(reported["picture"]).read_bytes() == photo
-    assert Path(reported["picture"]).is_relative_to(folder / "uploads")
+    assert Path(reported["pictures"]["image"]).read_bytes() == photo
+    assert Path(reported["pictures"]["image"]).is_relative_to(folder / "uploads")
     values = filled(reported, prompt="other", steps=99, random_seed=True, variants=7)
     values["mode"] = values["mode"].value
     request = form.to_request({**values, "image": "x"}, DEMO, Planner())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import urllib.error
@@ -68,6 +69,18 @@ def test_memory_that_cannot_be_set_is_refused(
 
 
 @pytest.mark.slow
+def test_starters_of_programs_find_the_address_as_soon_as_the_page_answers(launch: Launch) -> None:
+    program = launch()
+    assert program.process.stdout is not None
+    line = program.process.stdout.readline()
+    # StabilityMatrix looks for these words in each line, and then for an address in the same line.
+    assert "running on local url" in line.lower()
+    found = re.search(r"(https?://)([^:\s]+):(\d+)", line)
+    assert found is not None
+    assert ask(found[0]).status == 200
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_everything(launch: Launch, number: int) -> None:
     program = launch()
@@ -110,7 +123,7 @@ def test_a_signal_interrupts_the_running_job_while_a_program_waits_for_it(
     program = launch("--model", str(tiny_model))
     client = Client(program.wait_until_up(), verbose=False)
     photo = write_photo(tmp_path / "photo.png")
-    call = client.submit(handle_file(photo), seconds=120, steps=100, api_name="/generate")
+    call = client.submit(handle_file(photo), seconds=4, steps=100, api_name="/generate")
     wait_until(lambda: any("step_done" in log.read_text() for log in program.outputs.glob("*/events.jsonl")))
     program.process.send_signal(number)
     assert program.process.wait(TIMEOUT) == 0

@@ -18,6 +18,7 @@ from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeErr
 from diffusers_helper.framepack.encoders import encode_pooled, encode_states
 from diffusers_helper.loading.loaders import dtype_for, load_models
 from diffusers_helper.loading.tensors import read_tensors
+from diffusers_helper.machine import processor
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.weights.folders import is_complete
@@ -66,7 +67,7 @@ def test_the_published_layout_makes_a_video(cache: Path, tmp_path: Path) -> None
     stored = {name: network.dtype for name, network in networks.items()}
     assert stored == dict.fromkeys(stored, torch.float16) | {"transformer": torch.bfloat16}
     assert {name: models.compute_dtype(name) or dtype for name, dtype in stored.items()} == {
-        "transformer": torch.bfloat16,
+        "transformer": torch.bfloat16 if processor.computes_bf16() else torch.float32,
         "vae": torch.float32,
         "text_encoder": torch.bfloat16,
         "text_encoder_2": torch.float32,
@@ -109,6 +110,15 @@ def test_text_is_encoded_without_the_template(cache: Path) -> None:
         pooled = [encode_pooled(models.part("text_encoder_2"), models.part("tokenizer_2"), t) for t in "ab"]
     assert pooled[0].shape == (1, 16)
     assert not torch.equal(*pooled)
+
+
+def test_an_encoder_of_fewer_words_than_its_tokenizer_is_refused(cache: Path) -> None:
+    models = load_models(find_model(MODEL), device="cpu")
+    for encode, of in ((encode_states, ""), (encode_pooled, "_2")):
+        encoder, tokenizer = models.part(f"text_encoder{of}"), models.part(f"tokenizer{of}")
+        encoder.resize_token_embeddings(3)
+        with pytest.raises(InputError, match="knows 3 tokens, but its tokenizer gives token "):
+            encode(encoder, tokenizer, "the video")
 
 
 def test_a_prompt_is_measured_by_the_downloaded_tokenizer(cache: Path, tmp_path: Path) -> None:
@@ -225,13 +235,18 @@ def test_only_safetensors_are_read(folder: Path) -> None:
     assert "no safetensors" in reason(str(folder)).message
 
 
-def test_what_a_cpu_makes_of_the_stored_types() -> None:
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_what_a_cpu_makes_of_the_stored_types(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "computes_bf16", lambda: has_bf16)
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert dtype_for("vae", torch.float16, gpu) == torch.float16
     assert dtype_for("vae", torch.float16, cpu) == torch.float32
     assert dtype_for("text_encoder", torch.float16, cpu) == torch.bfloat16
-    for stored in (torch.float32, torch.bfloat16):
-        assert dtype_for("transformer", stored, cpu) == stored
+    assert dtype_for("transformer", torch.float32, cpu) == torch.float32
+    assert dtype_for("transformer", torch.bfloat16, cpu) == (torch.bfloat16 if has_bf16 else torch.float32)
+    assert dtype_for("transformer", torch.bfloat16, cpu, keeps=True) == torch.bfloat16
+    assert dtype_for("text_encoder", torch.bfloat16, cpu) == torch.bfloat16
+    assert dtype_for("transformer", torch.bfloat16, gpu) == torch.bfloat16
 
 
 def test_a_cancel_ends_loading_between_two_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,7 +206,7 @@ def test_the_recipe_has_it_and_a_job_goes_on_only_with_it(
     result, _ = make(request, deep_models, tmp_path / "job")
     recipe = read_recipe(result.video)
     assert recipe.settings["weight_dtype"] == "fp8_e5m2"
-    assert recipe.request(str(small_scene), model="demo").weight_dtype == "fp8_e5m2"
+    assert recipe.request({"image": str(small_scene)}, model="demo").weight_dtype == "fp8_e5m2"
     plain = tiny_request(small_scene, mode="forward")
     with pytest.raises(LongtakeError, match="weight_dtype"):
         make(plain, deep_models, tmp_path / "other", resume_from=tmp_path / "job")

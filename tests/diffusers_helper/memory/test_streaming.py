@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.weights import Layout, weights_of
+from tests.support.deep_model import run_pass as run
 from tests.support.jobs import TIMEOUT
 
 CPU = torch.device("cpu")
@@ -54,32 +55,6 @@ def residency(network: nn.Module) -> Iterator[Residency]:
 
 def blocks_of(network: HunyuanVideoFramepackTransformer3DModel) -> list[nn.Module]:
     return [*network.transformer_blocks, *network.single_transformer_blocks]
-
-
-def run(network: nn.Module) -> Tensor:
-    generator = torch.Generator().manual_seed(3)
-
-    def latents(num_frames: int) -> Tensor:
-        return torch.randn(1, 16, num_frames, 8, 8, generator=generator)
-
-    with torch.inference_mode():
-        return network(
-            hidden_states=latents(9),
-            timestep=torch.tensor([500.0]),
-            encoder_hidden_states=torch.randn(1, 5, 16, generator=generator),
-            encoder_attention_mask=torch.ones(1, 5, dtype=torch.bool),
-            pooled_projections=torch.randn(1, 16, generator=generator),
-            guidance=torch.tensor([10000.0]),
-            image_embeds=torch.randn(1, 4, 16, generator=generator),
-            indices_latents=torch.arange(1, 10),
-            latents_clean=latents(2),
-            indices_latents_clean=torch.tensor([0, 10]),
-            latents_history_2x=latents(2),
-            indices_latents_history_2x=torch.tensor([11, 12]),
-            latents_history_4x=latents(16),
-            indices_latents_history_4x=torch.arange(13, 29),
-            return_dict=False,
-        )[0]
 
 
 def bytes_of(*modules: nn.Module) -> int:

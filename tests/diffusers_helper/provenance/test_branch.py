@@ -64,11 +64,10 @@ def make_again(video: Path, models: Models, folder: Path, **changes: Any) -> Res
     """Make a video from nothing but its file."""
     recipe = read_recipe(video)
     assert recipe.notices == ()
-    assert recipe.picture is not None
     folder.mkdir()
     picture = folder / "start.png"
-    picture.write_bytes(recipe.picture)
-    request = recipe.request(str(picture), model="demo", **changes)
+    picture.write_bytes(recipe.pictures["image"])
+    request = recipe.request({"image": str(picture)}, model="demo", **changes)
     return make(request, models, folder / "job", lineage=recipe.lineage)[0]
 
 

@@ -23,7 +23,7 @@ from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES
 from diffusers_helper.provenance.lineage import Span
-from diffusers_helper.provenance.metadata import MAX_PICTURE, MAX_TEXT, append_picture, with_recipe
+from diffusers_helper.provenance.metadata import MAX_PICTURE, MAX_TEXT, append_pictures, with_recipe
 from diffusers_helper.provenance.recipe import Recipe, VaeUse, read_recipe
 from diffusers_helper.provenance.vae_record import note_use, read_uses
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -38,7 +38,7 @@ NOT_IN_A_RECIPE = {"image", "crop", "preserved_gb", "vram_cap_gb", "vae_threshol
 def recipe_of(**changes: Any) -> Recipe:
     request = GenerationRequest(image="/srv/ada/boat.png", prompt=SCRIPTS, **changes)
     return Recipe.of(
-        request, (), USES, model="demo", side=192, made_with={"longtake": "1"}, picture=PICTURE
+        request, (), USES, model="demo", side=192, made_with={"longtake": "1"}, pictures={"image": PICTURE}
     )  # fmt: skip
 
 
@@ -82,13 +82,13 @@ def test_every_setting_comes_back(video: Path, kind: str) -> None:
     assert found.notices == ()
     assert found.settings == {**made.settings, "vae_tile": 128, "vae_precision": "fp32", "vae_chunk": 3}
     assert set(found.settings) == set(SETTINGS) - NOT_IN_A_RECIPE
-    again = found.request("boat.png")
+    again = found.request({"image": "boat.png"})
     assert (again.prompt, again.seed, again.steps, again.mode, again.resolution) == (
         SCRIPTS, 5, 7, "forward", 192,
     )  # fmt: skip
-    assert found.picture == (None if kind == "json" else PICTURE)
-    if found.picture:
-        assert np.array_equal(load_picture(found.picture), load_picture(PICTURE))
+    assert found.pictures == ({} if kind == "json" else {"image": PICTURE})
+    if found.pictures:
+        assert np.array_equal(load_picture(found.pictures["image"]), load_picture(PICTURE))
     if isinstance(source, bytes) and kind == "png":
         assert np.array_equal(load_picture(source), load_picture(exported))
 
@@ -97,15 +97,15 @@ def test_a_recipe_says_nothing_about_the_machine_or_the_user() -> None:
     request = GenerationRequest(image="/srv/ada/boat.png", model="/srv/ada/models/mine", vram_cap_gb=7.5)
     others = replace(request, image="/tmp/x.png", preserved_gb=3.0, vram_cap_gb=None)
     texts = {
-        Recipe.of(one, (), USES, model=None, side=64, made_with={}, picture=PICTURE).to_json()
+        Recipe.of(one, (), USES, model=None, side=64, made_with={}, pictures={"image": PICTURE}).to_json()
         for one in (request, others)
     }
     (text,) = texts
     assert "ada" not in text
     assert "7.5" not in text
     with pytest.raises(InputError, match="a model in a folder"):
-        read_recipe(text.encode()).request("boat.png")
-    assert read_recipe(text.encode()).request("boat.png", model="demo", seed=3).seed == 3
+        read_recipe(text.encode()).request({"image": "boat.png"})
+    assert read_recipe(text.encode()).request({"image": "boat.png"}, model="demo", seed=3).seed == 3
 
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
@@ -121,10 +121,10 @@ def test_any_text_and_any_span_come_back(prompt: str, negative: str, seed: int, 
     )
     lasts = data.draw(st.lists(st.integers(1, 9), unique=True, max_size=3).map(sorted))
     spans = [Span.of(last, replace(request, prompt=data.draw(text), seconds=11.0)) for last in lasts]
-    made = Recipe.of(request, spans, USES, model="demo", side=64, made_with={}, picture=PICTURE)
-    found = read_recipe(with_recipe(PICTURE, made.to_json(), PICTURE))
+    made = Recipe.of(request, spans, USES, model="demo", side=64, made_with={}, pictures={"image": PICTURE})
+    found = read_recipe(with_recipe(PICTURE, made.to_json(), {"image": PICTURE}))
     assert (found.spans, found.settings["prompt"], found.notices) == (made.spans, prompt, ())
-    assert read_recipe(made.to_json().encode()).request("x").negative == negative
+    assert read_recipe(made.to_json().encode()).request({"image": "x"}).negative == negative
     # A span goes on until the settings change; where they do not, there is one span less.
     all_settings = [span.settings for span in made.spans] + [Span.of(0, request).settings]
     assert all(one != other for one, other in itertools.pairwise(all_settings))
@@ -133,8 +133,8 @@ def test_any_text_and_any_span_come_back(prompt: str, negative: str, seed: int, 
 def test_a_request_of_a_job_is_a_recipe_without_a_picture() -> None:
     request = GenerationRequest(image="/srv/ada/boat.png", prompt="a", vram_cap_gb=7.5, vae_tile=96)
     found = read_recipe(request.to_json().encode())
-    assert (found.notices, found.picture) == ((), None)
-    assert found.request("/srv/ada/boat.png") == request
+    assert (found.notices, found.pictures) == ((), {})
+    assert found.request({"image": "/srv/ada/boat.png"}) == request
 
 
 def test_what_is_unknown_or_unusable_is_told_and_left_out() -> None:
@@ -193,9 +193,9 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "long comment": (_mp4(b" " * (MAX_TEXT + 1)), "larger than any recipe"),
     "not UTF-8": (_mp4(b'{"recipe": 1, "settings": {"prompt": "\xff"}}'), "is not JSON"),
     "no chunk": (PNG, "not made by Longtake"),
-    "cut PNG": (with_recipe(PNG, GOOD, PICTURE)[:-900], "past the end"),
+    "cut PNG": (with_recipe(PNG, GOOD, {"image": PICTURE})[:-900], "past the end"),
     "changed picture": (
-        with_recipe(PNG, GOOD, PICTURE).replace(PICTURE, PICTURE[:-1] + b"x"),
+        with_recipe(PNG, GOOD, {"image": PICTURE}).replace(PICTURE, PICTURE[:-1] + b"x"),
         "does not match",
     ),
 }
@@ -215,8 +215,8 @@ def test_a_hostile_file_is_answered_in_a_sentence(name: str, tmp_path: Path) -> 
 def test_a_picture_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "film.mp4"
     file.write_bytes(_mp4(GOOD.encode()))
-    append_picture(file, PICTURE)
-    assert read_recipe(file).picture == PICTURE
+    append_pictures(file, {"image": PICTURE})
+    assert read_recipe(file).pictures == {"image": PICTURE}
     with file.open("r+b") as opened:  # a sparse file, which takes no room
         opened.seek(len(_mp4(GOOD.encode())))
         opened.write(struct.pack(">I", 24 + MAX_PICTURE + 1))
@@ -238,7 +238,9 @@ def test_a_compressed_text_is_read_within_bounds() -> None:
 
 @given(st.data())
 def test_no_damage_ends_in_anything_but_a_sentence(data: Any) -> None:
-    sound = data.draw(st.sampled_from([_mp4(GOOD.encode()), with_recipe(PNG, GOOD, PICTURE), GOOD.encode()]))
+    sound = data.draw(
+        st.sampled_from([_mp4(GOOD.encode()), with_recipe(PNG, GOOD, {"image": PICTURE}), GOOD.encode()])
+    )
     content = bytearray(sound[: data.draw(st.integers(0, len(sound)))])
     for place in data.draw(st.lists(st.integers(0, 400), max_size=5)):
         if place < len(content):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -120,6 +121,38 @@ def test_another_precision_leaves_comfyuis_vae_as_it_is() -> None:
     assert found.dtype == torch.bfloat16
     state = vae.first_stage_model.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in before.items())
+
+
+class Casting(nn.Module):
+    """A network that converts its weights when it runs, as with dynamic memory, and cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = nn.Conv2d(16, 3, 1, dtype=torch.float16)
+        self.types: list[torch.dtype] = []
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        pytest.fail("a copy would free ComfyUI's buffers twice")
+
+    def decode(self, z: Tensor) -> Tensor:
+        self.types.append(z.dtype)
+        weight, bias = self.decoder.weight.to(z.dtype), cast(Tensor, self.decoder.bias).to(z.dtype)
+        return nn.functional.conv2d(z, weight, bias).repeat_interleave(8, -1).repeat_interleave(8, -2)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("auto", torch.bfloat16), ("fp32", torch.float32)])
+def test_a_network_that_casts_is_used_in_each_precision_without_a_copy(
+    precision: str, dtype: torch.dtype
+) -> None:
+    network = Casting()
+    vae = VAE(network)
+    vae.vae_dtype, vae.patcher = torch.bfloat16, SimpleNamespace(is_dynamic=lambda: True)
+    host, latents = HostVae(vae), noise(1, 16, 4, 6)
+    with torch.inference_mode():
+        expected = network.decode(latents.to(dtype))
+    assert torch.equal(engine_of(host, precision=precision).decode(latents), expected)
+    assert network.types == [dtype, dtype]
+    assert (host.dtype, network.decoder.weight.dtype) == (torch.bfloat16, torch.float16)
 
 
 def test_a_cancel_ends_wan_of_comfyui_within_one_latent_frame() -> None:

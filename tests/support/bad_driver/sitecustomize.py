@@ -6,8 +6,10 @@ all of the decoder's convolutions with kernels of 3 x 3 x 3 raise errors, a diff
 whose texts are a JSON list in BAD_DRIVER_TEXTS. With `large`, such convolutions, also the encoder's, write
 BAD_DRIVER_SAYS to standard error and abort if their input is at least BAD_DRIVER_SIDE pixels high or wide.
 With `shape`, convolutions abort if their input has the shape in BAD_DRIVER_SHAPE, such as `1x3x5x6x8`. With
-`flat raise` and `flat abort`, 2D convolutions of at least 8 pixels fail, unless MIOpen is off. Each failing
-call adds a byte to the file that BAD_DRIVER_CALLS names.
+`flat raise` and `flat abort`, 2D convolutions of at least 8 pixels fail, unless MIOpen is off. With `lose`
+(the first time only), the process loses its card in the transformer's second pass: a GPU by a failed
+assertion on it, a CPU by an error after which it counts as lost. Each failing call adds a byte to the file
+that BAD_DRIVER_CALLS names.
 
 BAD_DRIVER_FRAMES names a folder that receives the final frames of each section, before they are encoded, as
 `0001.npy` and so on.
@@ -28,6 +30,7 @@ from typing import Any
 
 _FRAMES = 7  # includes the two frames that the decoder puts in front
 _FLAT_SIDE = 8
+_lost: list[bool] = []
 _TEXT = "MIOpen Error: /MIOpen/src/ocl/convolutionocl.cpp:516: No suitable algorithm was found to execute"
 
 
@@ -38,10 +41,10 @@ def _break_convolutions(module: Any) -> None:
     plain, plain_flat = module.conv3d, module.conv2d
     texts: list[str] = json.loads(os.environ.get("BAD_DRIVER_TEXTS", "[]"))
     shapes: dict[Any, int] = {}
-    decoding = False
+    decoding, patched = False, 0
 
     def conv3d(x: Any, weight: Any, *rest: Any) -> Any:
-        nonlocal decoding
+        nonlocal decoding, patched
         kernel = tuple(weight.shape[1:])
         # The encoder begins with a convolution of 3 x 3 x 3.
         decoding = kernel == (16, 3, 3, 3) or (decoding and kernel != (3, 3, 3, 3))
@@ -56,6 +59,10 @@ def _break_convolutions(module: Any) -> None:
         elif fault in ("raise", "abort", "sleep", "kill"):
             if kernel == (16, 3, 3, 3) and x.shape[2] == _FRAMES:
                 _fail(fault)
+        elif fault == "lose":
+            patched += kernel[1:] == (1, 2, 2)  # twice in each pass
+            if patched == 3:
+                _lose(x)
         elif fault == "texts" and decoding and kernel[1:] == (3, 3, 3):
             _count()
             number = shapes.setdefault((x.shape, weight.shape), len(shapes))
@@ -85,6 +92,24 @@ def _fail(fault: str) -> None:
     time.sleep(3600)
 
 
+def _lose(x: Any) -> None:
+    import torch
+
+    if Path(os.environ["BAD_DRIVER_CALLS"]).exists():
+        return
+    _count()
+    if x.is_cuda:
+        torch._assert_async(torch.zeros((), device=x.device))
+        torch.cuda.synchronize()
+    _lost.append(True)
+    raise RuntimeError("CUDA error: unspecified launch failure")
+
+
+def _lose_card(module: Any) -> None:
+    plain = module.works
+    module.works = lambda device: not _lost and plain(device)
+
+
 def _count() -> None:
     with Path(os.environ["BAD_DRIVER_CALLS"]).open("ab") as file:
         file.write(b"x")
@@ -105,7 +130,10 @@ def _keep_frames(module: Any) -> None:
     module.GrowingVideo.add_section = add_section
 
 
-_PATCHES = {"torch.nn.functional": _break_convolutions, "diffusers_helper.output.video": _keep_frames}
+_PATCHES = {
+    "torch.nn.functional": _break_convolutions, "diffusers_helper.output.video": _keep_frames,
+    "cache.conv": _lose_card,
+}  # fmt: skip
 
 
 class _Patched(Loader):

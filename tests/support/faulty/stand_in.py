@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -44,6 +45,18 @@ _FRAMES = 36
 class Models:
     info: ModelInfo
     number: int
+    device: str = "cpu"
+
+
+class CardLost(Exception): ...
+
+
+def card_alone(device: str, folder: Path | None) -> nullcontext[None]:
+    return nullcontext()
+
+
+def check_card(device: str, error: Exception) -> None:
+    """Find nothing, because there is no card."""
 
 
 DEVIATION = ""

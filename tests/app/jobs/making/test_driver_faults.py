@@ -132,21 +132,15 @@ def test_another_way_gives_the_same_pixels_and_the_next_engine_knows_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["flat raise", "flat abort"])
 def test_a_convolution_of_the_vision_encoder_fails_once_and_changes_no_pixel(
-    fault: str,
-    studio: Studio,
-    calls: Path,
-    undisturbed: tuple[Path, np.ndarray],
-    monkeypatch: pytest.MonkeyPatch,
+    studio: Studio, calls: Path, undisturbed: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BAD_DRIVER_FAULT", fault)
+    monkeypatch.setenv("BAD_DRIVER_FAULT", "flat abort")
     events, folder, frames = studio.make()
     assert isinstance(events[-1], Finished), events[-1]
     assert calls.read_bytes() == b"x"  # of three engines that may die in a job, at most one did
     (warned,) = [event.message for event in events if isinstance(event, Warned)]
-    expected = "differ only by rounding (about 55 dB)" if fault == "flat raise" else "computed another way"
-    assert expected in warned
+    assert "computed another way" in warned
     one, other = (load_file(made_in / "encodings.safetensors") for made_in in (folder, undisturbed[0]))
     assert torch.allclose(one["vision"], other["vision"], atol=1e-5)
     check_pixels(frames, undisturbed[1])

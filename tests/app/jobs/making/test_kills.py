@@ -18,7 +18,7 @@ from tests.support.jobs import write_picture
 
 SECTIONS = 10
 # Each kill costs a few seconds for another start of the engine. `LONGTAKE_TEST_KILLS=20` asks for more kills.
-KILLS = int(os.environ.get("LONGTAKE_TEST_KILLS", "3"))
+KILLS = int(os.environ.get("LONGTAKE_TEST_KILLS", "2"))
 
 
 class Studio:

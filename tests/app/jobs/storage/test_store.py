@@ -320,6 +320,18 @@ def test_a_job_whose_folder_was_removed_fails_and_the_next_one_runs(studio: Stud
     assert isinstance(studio.events(job)[-1], Failed)
 
 
+def test_a_job_whose_folder_was_away_is_resumed_once_it_is_back(studio: Studio, tmp_path: Path) -> None:
+    store, job = studio.service._store, studio.submit("steps=1")
+    assert store.claim(adopt=True) is not None
+    job.folder.rename(tmp_path / "aside")
+    store.record(Failed(job=job.id, time=1.0, message="No such file.", remedy=""))
+    store.let_go(job.id)
+    assert studio.service.job(job.id).message == "The job's folder was removed."
+    (tmp_path / "aside").rename(job.folder)
+    assert studio.service.resume(job.id).state == "queued"
+    assert store.claim(adopt=True) is not None
+
+
 def test_open_jobs_are_those_that_run_or_wait(studio: Studio) -> None:
     over = studio.submit()
     studio.service.cancel(over.id)
@@ -334,3 +346,12 @@ def test_open_jobs_are_those_that_run_or_wait(studio: Studio) -> None:
     for job in (*later, first):
         studio.service.cancel(job.id)
     studio.events(first)
+
+
+def test_a_fact_is_added_although_a_folder_stands_in_place_of_the_log(studio: Studio) -> None:
+    job = studio.submit()
+    log = StateLog(JobFolder(job.folder))
+    log.path.unlink()
+    log.path.mkdir()
+    assert studio.service.history.set_favourite(job.id, True).favourite
+    assert (log.read()["favourite"], log.read()["fault"]) == (True, "")

@@ -296,7 +296,7 @@ JobService(Path(outputs)).submit(
 """
 
 
-@pytest.mark.parametrize("place", ["write_atomic", "StateLog", "sync_folder", "put"])
+@pytest.mark.parametrize("place", ["keep_request", "StateLog", "sync_folder", "put"])
 def test_a_kill_while_a_job_is_handed_in_leaves_a_whole_job_or_none(studio: Studio, place: str) -> None:
     arguments = [str(studio.outputs), str(studio.picture), str(studio.model), place]
     process = subprocess.Popen(

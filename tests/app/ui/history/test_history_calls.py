@@ -129,7 +129,7 @@ def test_the_settings_of_a_video_come_with_its_picture(
 ) -> None:
     job = made(sharing, service, seed=2**62 + 1)
     reported = calls.history_settings(job.id)
-    assert Path(reported["picture"]).read_bytes() == JobFolder(job.folder).input.read_bytes()
+    assert Path(reported["pictures"]["image"]).read_bytes() == JobFolder(job.folder).input.read_bytes()
     settings = json.loads(reported["text"])["settings"]
     assert (settings["seed"], settings["prompt"], settings["model"]) == (2**62 + 1, "a ball", "demo")
     assert "image" not in settings

@@ -62,7 +62,10 @@ def test_they_list_what_each_model_needs_here(
     assert f1["sources"][1]["address"] == "https://huggingface.co/hunyuanvideo-community/HunyuanVideo"
     radeon = one(calls_of(service, "gfx1100:24"))
     assert radeon["needs"][0].endswith("of device memory; the cap of this machine is 20 GB.")
-    assert radeon["needs"][1].startswith("22.3 GB of its weights are streamed in each step")
+    assert radeon["needs"][1].startswith(
+        "22.3 GB of its weights are streamed in each step, in about 0.8 s over PCIe 4.0 x16 (assumed), while "
+        "the card computes, and should fit into main memory, of which "
+    )
     assert radeon["needs"][2] == "The first video will show how long it takes on this machine."
     small = one(calls_of(service, "gfx1100:8"))
     assert small["needs"][1].startswith(
@@ -174,7 +177,7 @@ def test_the_plans_by_card_are_told(service: JobService, lit_hub: tuple[Hub, Pat
     plans = calls_of(service).models_plan("framepack-i2v")
     assert [plan["card"] for plan in plans] == ["8 GB", "12 GB", "16 GB", "20 GB", "24 GB"]
     assert (plans[0]["rows"][0][1], plans[0]["cap"], plans[0]["least"]) == ("0.77", "5", "5.1")
-    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "22.3", "22.3", "6.4", "as stored"]
+    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "0.8 s", "22.3", "22.3", "6.4", "as stored"]
     assert len(plans[-1]["rows"]) == 2
     automatic = calls_of(service).models_plan("framepack-i2v", "auto")[-1]["rows"]
     assert [row[-1] for row in automatic] == ["as stored", "int8"]

@@ -56,7 +56,9 @@ def test_a_job_that_has_begun_keeps_its_settings(
 ) -> None:
     store = service.queue.store
     store.enter(branch.id, "running", started=1.0)
-    monkeypatch.setattr("app.ui.form.actions.picture_path", lambda _: str(branch.folder / "input.png"))
+    monkeypatch.setattr(
+        "app.ui.form.actions.picture_paths", lambda _: {"image": str(branch.folder / "input.png")}
+    )
     actions = Actions(service, Catalogue())
     reported = actions.save(branch.id, json.loads(branch.request.to_json()) | {"seed": 9})
     assert "has begun; expected one that has not" in reported
