@@ -14,7 +14,7 @@ set_up torch requirements test_requirements
 cd "$root"
 tests=("$venv/bin/python" -m pytest)
 # The tests of what a person uses and of the tools take about as long as all others, of which the jobs are slow.
-used=(tests/app/ui tests/app/web tests/app/commands tests/benchmarks tests/house tests/training)
+used=(tests/app/ui tests/app/web tests/app/commands tests/benchmarks tests/house tests/training tests/rocm_nodes)
 if [[ ${1:-} == --quick ]]; then
     shift
     tests+=(-m "not slow and not page")

@@ -256,7 +256,7 @@ class ConvLadder:
     def _kind(self, error: RuntimeError, device: torch.device) -> ErrorKind | None:
         """Return the kind of an error that another rung may avoid, or None for other errors."""
         kind = self._classify(error)
-        if kind is ErrorKind.DEVICE and not _works(device):
+        if kind is ErrorKind.DEVICE and not works(device):
             return None
         return kind
 
@@ -292,13 +292,15 @@ def _rest(kind: ErrorKind, waiting: list[Rung]) -> list[Rung]:
     return waiting
 
 
-def _works(device: torch.device) -> bool:
+def works(device: torch.device) -> bool:
     """Return whether the device still computes. Some errors stop it until the process ends."""
     if device.type != "cuda":
         return True
     try:
         torch.zeros(1, device=device).add_(1)
         torch.cuda.synchronize(device)
+    except torch.OutOfMemoryError:
+        return True
     except RuntimeError:
         return False
     return True

@@ -37,10 +37,12 @@ class Measurement:
     Attributes:
         milliseconds: The times of the rungs whose results were right.
         failed: The reasons why the other rungs cannot be used.
+        first_seconds: The time of each rung's first call, in which a library may search and compile.
     """
 
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
     failed: dict[str, str] = field(default_factory=dict[str, str])
+    first_seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
     def rung(self) -> str:
@@ -87,8 +89,10 @@ def measure(
     for rung in _candidates(case):
         if rung.name in leave_out or (rung.name == "cpu" and seconds):
             continue  # the CPU is the last resort, and takes long to try
+        begin = time.perf_counter()
         with routes.trying(case, rung.name):
             failure = _failure(partial(inputs.run_checked, rung), device, classify)
+        found.first_seconds[rung.name] = time.perf_counter() - begin
         if failure is None:
             seconds[rung.name] = []
         else:
