@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from app.machine import cache_folder
 from diffusers_helper.planning.profiles import Machine
-
-CARDS_FILE = Path(__file__).with_name("cards.json")
-
-
-def known_cards(file: Path = CARDS_FILE) -> list[str]:
-    """Return the names of the cards in the table of docs/hardware.md, as `card_key` gives them."""
-    return json.loads(file.read_text(encoding="utf-8"))
+from diffusers_helper.planning.reported import CARDS
 
 
 def card_key(card: dict[str, Any]) -> str:
@@ -27,9 +21,9 @@ def report_so_far() -> Path:
     return cache_folder() / "bench" / "report.json"
 
 
-def hint(machine: Machine, file: Path = CARDS_FILE) -> str:
+def hint(machine: Machine, known: Sequence[str] = CARDS) -> str:
     """Return a sentence that offers the benchmark on a card without a report; "" on others and on a CPU."""
-    if machine.kind == "cpu" or (machine.arch or machine.name) in known_cards(file):
+    if machine.kind == "cpu" or (machine.arch or machine.name) in known:
         return ""
     return (
         "nobody has sent figures of this card yet; `python -m app bench --report card.json` measures it in "

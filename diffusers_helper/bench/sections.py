@@ -22,6 +22,7 @@ from diffusers_helper.bench.vae_cases import own_vae
 from diffusers_helper.bench.weights import StandInModels, stand_in
 from diffusers_helper.events import Event, StepDone
 from diffusers_helper.families.packing import plan_sections
+from diffusers_helper.job.memory import VAE_STAGES
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.device import Device
@@ -139,6 +140,7 @@ def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figu
     weights = sum(tensor.nbytes for tensor in vae.parameters())
     return {
         "seconds": measured.median, **peaks(plan.working_bytes + weights, measured.peak_bytes), **driver,
+        "stage": VAE_STAGES[plan.task], "working_bytes": plan.working_bytes,
         "is_exact": plan.is_exact, "is_reduced": not context.has_gpu,
     }  # fmt: skip
 

@@ -186,6 +186,7 @@ class _Bench:
             self._first, self._computing = result, figures["seconds_per_step"]
         return {
             **figures, **peaks(plan.peak_bytes - plan.reserve_bytes, figures["allocator_peak_bytes"]),
+            "stage": self.stage.name, "working_bytes": self.stage.working_bytes,
             "cap_bytes": budget.cap_bytes, "reserve_bytes": plan.reserve_bytes,
             "resident_bytes": plan.resident_bytes, "planned_copied_bytes": plan.streamed_bytes,
             "streamed_blocks": len(plan.streamed_blocks), "blocks": len(_blocks(self.network)),

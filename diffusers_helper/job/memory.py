@@ -42,7 +42,7 @@ from diffusers_helper.vae.passes import DTYPES
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T", Tensor, dict[str, Tensor])
-_VAE_STAGES: dict[Task, str] = {"encode": "vae_encode", "decode": "decode"}
+VAE_STAGES: dict[Task, str] = {"encode": "vae_encode", "decode": "decode"}
 
 
 def _is_finite(result: Tensor | Mapping[str, Tensor]) -> bool:
@@ -182,7 +182,7 @@ class JobMemory:
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
         """Return the job's plan for a task of the VAE, in tiles and in temporal windows."""
         tiles = Tiles.of(self._plans.plan.vae_tile_px or 0)
-        working_bytes = self._plans.plan.stage(_VAE_STAGES[task]).working_bytes
+        working_bytes = self._plans.plan.stage(VAE_STAGES[task]).working_bytes
         chunk = self._plans.request.vae_chunk if task == "decode" else OWN_CHUNK
         return VaePlan(task, "windows", chunk, tiles, working_bytes, False, "As the job's plan has it.")
 
@@ -197,7 +197,7 @@ class JobMemory:
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
         """Return a context manager that yields the VAE on the device, in the type of the job's plan."""
-        return self._on_device(_VAE_STAGES[task], part.number if part else None)
+        return self._on_device(VAE_STAGES[task], part.number if part else None)
 
     def use_fp32(self) -> None:
         """Make the VAE compute in fp32 from now on, including later runs of the job.

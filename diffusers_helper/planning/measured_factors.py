@@ -1,7 +1,7 @@
-"""What estimates came to on cards, as plain rows, and the ratios by which these correct later estimates.
+"""What estimates came to on cards, and the ratios by which this corrects later estimates.
 
-The rows come from reports of measurements; a script may write them, as they are only literals. There are none
-yet: no report from a card exists.
+The rows are in `reported`, where scripts/hardware_table.py writes them. There are none yet, as no card
+was measured.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+
+from diffusers_helper.planning.reported import STAGES
 
 # A ratio outside of these is a mistake in a report, rather than a property of a card.
 _LEAST, _MOST = 0.25, 4.0
@@ -49,7 +51,7 @@ class MeasuredStage:
         return self.measured_bytes / self.planned_bytes
 
 
-MEASURED: tuple[MeasuredStage, ...] = ()
+MEASURED = tuple(MeasuredStage(*row) for row in STAGES)
 
 
 def measured_ratio(card: str, stage: str, rows: Sequence[MeasuredStage] | None = None) -> float | None:
@@ -60,7 +62,7 @@ def measured_ratio(card: str, stage: str, rows: Sequence[MeasuredStage] | None =
     Args:
         card: The card.
         stage: The stage.
-        rows: The rows; None for those of this module.
+        rows: The rows; None for those of the reports.
     """
     known = MEASURED if rows is None else rows
     return max((row.ratio for row in known if (row.card, row.stage) == (card, stage)), default=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -22,17 +23,24 @@ from app.machine import this_local
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.measured import speeds
 from diffusers_helper.planning.profiles import Machine
+from diffusers_helper.units import GB
 from tests.support.bench_runs import new_report
 from tests.support.jobs import ROOT
 
-SCRIPT = ROOT / "scripts" / "hardware_table"
+SCRIPT = ROOT / "scripts" / "hardware_table.py"
+# The network has 16 GiB here, its working memory is planned as 2 GiB, and takes 2.5.
+STEP = {
+    "seconds_per_step": 2.0, "is_reduced": False, "stage": "sample", "working_bytes": 2 * GB,
+    "planned_bytes": 18 * GB, "measured_bytes": 37 * GB // 2, "reserve_bytes": GB,
+    "driver_start_bytes": GB // 2, "driver_peak_bytes": 20 * GB,
+}  # fmt: skip
 
 
 def some_report(**cases: Any) -> dict[str, Any]:
     part = {"title": "A step", "level": "quick", "reason": "", "seconds": 1.5, "is_complete": True}
     stages = {"decode": {"seconds": 10.0, "planned_bytes": 2**31, "measured_bytes": 2**30}}
     found = {
-        "step": {"this card's plan": {"figures": {"seconds_per_step": 2.0, "is_reduced": False}}},
+        "step": {"this card's plan": {"figures": STEP}},
         "framepack": {"section": {"figures": {"seconds_per_step": 2.0, "stages": stages}}},
         "attention": {"flash": {"failed": "killed by signal 6"}, "math": {"skipped": "not here"}, **cases},
     }
@@ -97,7 +105,8 @@ def test_the_table_has_a_row_for_each_report(tmp_path: Path) -> None:
     write(tmp_path / "docs" / "reports" / "xtx.json", sealed(some_report()))
     text = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
     page.write_text(text, encoding="utf-8")
-    (tmp_path / "app" / "bench").mkdir(parents=True)
+    learned = tmp_path / "diffusers_helper" / "planning" / "reported.py"
+    learned.parent.mkdir(parents=True)
     command = [sys.executable, str(SCRIPT), "--root", str(tmp_path)]
     assert subprocess.run([*command, "--check"], check=False, capture_output=True).returncode == 1
     subprocess.run(command, check=True)
@@ -105,11 +114,15 @@ def test_the_table_has_a_row_for_each_report(tmp_path: Path) -> None:
     row = next(line for line in page.read_text(encoding="utf-8").splitlines() if "reports/xtx" in line)
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
     assert cells == [
-        "[Radeon RX 7900 XTX (gfx1100), 24 GB](reports/xtx.json)", "2", "1.2", "1", "not measured", "1 of 1",
-        "attention: flash: killed by signal 6",
+        "[Radeon RX 7900 XTX (gfx1100), 24 GB](reports/xtx.json)", "2", "1.2", "18.5",
+        "not measured", "1 of 2", "attention: flash: killed by signal 6",
         "standard; Longtake 0.1.0, torch 2.13.0, ROCm 7.2, driver 6.10.5",
     ]  # fmt: skip
-    assert json.loads((tmp_path / "app" / "bench" / "cards.json").read_text()) == ["gfx1100"]
+    versions = "gfx1100", "2.13.0", "ROCm 7.2"
+    assert runpy.run_path(str(learned))["CARDS"] == ("gfx1100",)
+    assert runpy.run_path(str(learned))["STAGES"] == (
+        (*versions, "reserve", GB, 3 * GB // 2), (*versions, "sample", 2 * GB, 5 * GB // 2),
+    )  # fmt: skip
     write(tmp_path / "docs" / "reports" / "bad.json", some_report() | {"checksum": "0" * 64})
     refused = subprocess.run(command, check=False, capture_output=True, text=True)
     assert refused.returncode == 2
@@ -123,7 +136,7 @@ def test_the_table_of_the_repository_is_that_of_its_reports() -> None:
 def test_the_page_names_wrong_plans_and_failures() -> None:
     report = sealed(some_report())
     page = to_markdown(report)
-    assert "1 of 1 plans were wrong by more than 10%" in page
+    assert "1 of 2 plans were wrong by more than 10%" in page
     assert "| framepack | section, decode | 2 | 1 | 2.00 | wrong |" in page
     assert "- attention: flash: killed by signal 6" in page
     assert "power_watts 280, at most 310" in page
@@ -131,9 +144,8 @@ def test_the_page_names_wrong_plans_and_failures() -> None:
     assert checksum(report) == report["checksum"]
 
 
-def test_the_benchmark_is_offered_on_cards_without_a_report(tmp_path: Path) -> None:
-    known = tmp_path / "cards.json"
-    known.write_text('["gfx1100", "NVIDIA H200"]', encoding="utf-8")
+def test_the_benchmark_is_offered_on_cards_without_a_report() -> None:
+    known = "gfx1100", "NVIDIA H200"
     assert hint(Machine("rocm", "gfx1100", "a card", 1), known) == ""
     assert hint(Machine("cuda", "", "NVIDIA H200", 1), known) == ""
     assert hint(Machine("cpu", "", "CPU", 1), known) == ""
