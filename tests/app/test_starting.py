@@ -195,11 +195,12 @@ def test_a_signal_ends_the_children_of_a_command_too(number: signal.Signals) -> 
     waiting = "import subprocess, sys; print('ready', flush=True); sys.stdin.read()"
     text = (
         "import subprocess, sys\nfrom app.starting import run\n"
-        f"run(lambda: subprocess.run([sys.executable, '-c', {waiting!r}], stdin=subprocess.PIPE).returncode)"
+        f"run(lambda: subprocess.run([sys.executable, '-c', {waiting!r}]).returncode)"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", text], cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True
-    )
+        [sys.executable, "-c", text],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
     with process:
         assert stream(process.stdout).readline() == b"ready\n"
         process.send_signal(number)
