@@ -16,7 +16,7 @@ from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import write_picture
 
-SECTIONS = 10
+SECTIONS = 6
 # Each kill costs a few seconds for another start of the engine. `LONGTAKE_TEST_KILLS=20` asks for more kills.
 KILLS = int(os.environ.get("LONGTAKE_TEST_KILLS", "2"))
 
