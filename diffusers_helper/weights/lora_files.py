@@ -68,6 +68,12 @@ class Pair:
             outputs for outputs, _ in sizes
         )
 
+    def difference(self, layers: Mapping[str, tuple[int, int]]) -> str:
+        """Return a clause on the sizes in the file and in a transformer whose layers do not fit."""
+        name, outputs = self.target.layers[0], sum(layers.get(name, (0, 0))[0] for name in self.target.layers)
+        here = f"{layers.get(name, (0, 0))[1]} and {outputs} in the model"
+        return f" ({name} has {self.inputs} inputs and {self.outputs} outputs in the file, {here})"
+
 
 @dataclass(frozen=True, slots=True)
 class LoraFile:
@@ -102,11 +108,11 @@ class LoraFile:
         applied = count_keys(found)
         if applied < MIN_SHARE * self.keys:
             other = next((pair for pair in self.pairs if not pair.fits(layers)), None)
-            shape = f"; {other.target.layers[0]} has another shape" if other else ""
+            sizes = other.difference(layers) if other else ""
             raise _refusal(
                 self.name,
-                f"fits this model with {applied} of its {self.keys} keys{shape}; expected at least "
-                f"{MIN_SHARE:.0%} of them",
+                f"fits this model with {applied} of its {self.keys} keys{sizes}; "
+                f"expected at least {MIN_SHARE:.0%} of them",
                 "Choose a LoRA that was made for this model.",
             )
         return found

@@ -27,7 +27,9 @@ Q8 = GGMLQuantizationType.Q8_0
 def test_weights_of_every_type_take_a_lora(
     small_scene: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = write_mid_model(tmp_path_factory.mktemp("models") / "mid", Size(dual=2, single=4, layers=3, channels=8))
+    folder = write_mid_model(
+        tmp_path_factory.mktemp("models") / "mid", Size(dual=2, single=4, layers=3, channels=8)
+    )
     plain, lora = load_tiny(folder), tmp_path / "style.safetensors"
     write_lora(lora, plain.part("transformer"), "kohya original", rank=32, alpha=32)
     tensors = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
