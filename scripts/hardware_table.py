@@ -24,7 +24,7 @@ from diffusers_helper.units import GB
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- The reports begin. scripts/hardware_table.py writes them. -->", "<!-- The reports end. -->"
-REPORTED = "diffusers_helper/planning/reported.py"
+REPORTED = "diffusers_helper/planning/cards/reported.py"
 
 
 def measured_stages(report: Report) -> Iterator[MeasuredStage]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from app.machine import cache_folder
+from diffusers_helper.planning.cards.reported import CARDS
 from diffusers_helper.planning.profiles import Machine
-from diffusers_helper.planning.reported import CARDS
 
 
 def card_key(card: dict[str, Any]) -> str:

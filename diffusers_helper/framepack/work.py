@@ -5,6 +5,7 @@ This module is a `job.work.Work`; `families.family.FRAMEPACK` has the numbers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from diffusers_helper.families.packing import Mode, Section
+from diffusers_helper.files import sha256_of
 from diffusers_helper.framepack.blending import FrameBlender
 from diffusers_helper.framepack.encoders import TextCondition, encode_pooled, encode_states, encode_vision
 from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser
@@ -29,10 +31,16 @@ joiner = FrameBlender
 
 def encode(job: OpenJob) -> dict[str, Tensor]:
     """Encode the prompts and the picture, and return the encodings by name, on the host."""
-    texts = _text_states(job) | _text_vectors(job)
-    start = _start_latent(job)
+    prompts = json.dumps(job.lineage.texts(job.request))
+    picture = sha256_of([str(job.pictures.shape).encode(), job.pictures.start.tobytes()])
+    texts = job.encoded(("text_encoder", "tokenizer"), _text_states, texts=prompts)
+    texts |= job.encoded(("text_encoder_2", "tokenizer_2"), _text_vectors, texts=prompts)
+    start = _start_latent(job)  # it depends on the seed, and its network is needed for the video anyway
     job.note_vae(0)
-    return texts | {"start": start, "vision": _vision_states(job)}
+    vision = job.encoded(
+        ("image_encoder", "feature_extractor"), lambda job: {"vision": _vision_states(job)}, picture=picture
+    )
+    return {**texts, "start": start, **vision}
 
 
 def _text_states(job: OpenJob) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,10 +30,11 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.output.capture import Recorder
 from diffusers_helper.output.checkpoints import Checkpoints, Origins, versions
+from diffusers_helper.output.encoding_cache import EncodingCache
 from diffusers_helper.output.previews import Preview
 from diffusers_helper.output.report import Report
 from diffusers_helper.output.video import GrowingVideo
-from diffusers_helper.planning.variables import DEBUG_VARIABLE
+from diffusers_helper.planning.variables import DEBUG_VARIABLE, ENCODINGS_VARIABLE
 from diffusers_helper.provenance.crash_record import CrashRecord
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
@@ -68,6 +69,7 @@ class OpenJob:
         preview: The writer of previews of the section that is being sampled.
         lineage: The origin of the first sections of a branch.
         recorder: The writer of captures of the stages; None if the environment does not ask for any.
+        encodings: The encodings of earlier jobs; none where captures are written.
         loras: The LoRAs, which leave the transformer at the end of the job.
     """
 
@@ -85,12 +87,26 @@ class OpenJob:
     preview: Preview
     lineage: Lineage
     recorder: Recorder | None
+    encodings: EncodingCache
     loras: Loras
 
     def latents_shape(self, num_latent_frames: int) -> tuple[int, ...]:
         """Return the shape of a tensor with this number of latent frames."""
         height, width = (side // self.family.shrink for side in self.pictures.shape)
         return 1, self.family.channels, num_latent_frames, height, width
+
+    def encoded(
+        self, parts: Sequence[str], encode: Callable[[OpenJob], dict[str, torch.Tensor]], **inputs: str
+    ) -> dict[str, torch.Tensor]:
+        """Return encodings from an earlier job, or make them.
+
+        Args:
+            parts: The names of the encoder and of its tokenizer or its processor of pictures.
+            encode: A function that makes the encodings by their names.
+            inputs: What it encodes.
+        """
+        facts = self.models.computes_as(*parts) | inputs
+        return self.encodings.get(facts, partial(encode, self))
 
     @property
     def family(self) -> Family:
@@ -262,8 +278,15 @@ def open_job(
         request, models, cancel, pictures, sections, opened, earlier,
         memory, VaeEngine(memory), video, report,
         Preview(opened.preview, pictures.start, family.latent_frames / family.fps), lineage,
-        Recorder(opened.captures) if local.environ.get(DEBUG_VARIABLE) == "1" else None, loras,
+        *_recorder_and_encodings(opened, local), loras,
     )  # fmt: skip
+
+
+def _recorder_and_encodings(opened: JobFolder, local: Local) -> tuple[Recorder | None, EncodingCache]:
+    """Return the writer of captures, if they are wanted, and the cache, without which all stages run."""
+    if local.environ.get(DEBUG_VARIABLE) == "1":
+        return Recorder(opened.captures), EncodingCache()
+    return None, EncodingCache(None if local.environ.get(ENCODINGS_VARIABLE) == "0" else local.encodings)
 
 
 def _keep_facts(opened: JobFolder, earlier: JobFolder | None, lineage: Lineage, *, overflowed: bool) -> None:

@@ -63,6 +63,16 @@ class Models:
         """Return a checksum that identifies the weights of the parts that are loaded so far."""
         return sha256_of([json.dumps(self._fingerprints, sort_keys=True).encode()])
 
+    def computes_as(self, name: str, *others: str) -> dict[str, str]:
+        """Return what the results of a network and of its other parts depend on, besides their inputs."""
+        is_gpu = self.device.type == "cuda"
+        processor = torch.backends.cpu.get_cpu_capability()
+        return {
+            "weights": str([self._fingerprints[part] for part in (name, *others)]),
+            "type": str(self.compute_dtype(name) or self.stored_dtype(name)),
+            "device": torch.cuda.get_device_name(self.device) if is_gpu else processor,
+        }
+
     @property
     def is_loaded(self) -> bool:
         return len(self._parts) == len(PARTS)

@@ -53,5 +53,10 @@ class Local:
         """Return the store of the speeds of bus and disk that a benchmark measured (`machine.measured`)."""
         return self._facts("speeds.json")
 
+    @property
+    def encodings(self) -> Path | None:
+        """Return the folder of encodings of texts and pictures (`output.encoding_cache`)."""
+        return self.folder and self.folder / "encodings"
+
     def _facts(self, name: str) -> Facts:
         return Facts(self.folder and self.folder / name)

@@ -135,17 +135,15 @@ class Checkpoints:
 
     @staticmethod
     def _write(file: Path, tensors: Mapping[str, Tensor], origin: Mapping[str, str], **others: str) -> None:
-        """Write tensors to a file. On return the file is complete on the disk."""
-        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
         facts = {"origin": json.dumps(origin), "versions": json.dumps(versions()), **others}
-        write_atomic(file, save(whole, {**facts, "checksum": _checksum(facts, whole)}))
+        write_tensors(file, tensors, facts)
 
     def _read_encodings(self, earlier: JobFolder) -> None:
         """Read the encodings if they are undamaged and have the same origin and versions."""
         if not earlier.encodings.is_file():
             return
         try:
-            tensors, metadata = _read(earlier.encodings)
+            tensors, metadata = read_tensors(earlier.encodings)
             expected = self._origins.of_encodings()
             is_ours = _whole(_texts(metadata["origin"]), expected) == expected
             is_ours = is_ours and _texts(metadata["versions"]) == versions()
@@ -160,7 +158,7 @@ class Checkpoints:
         while (file := _file(earlier.sections, len(self._sections) + 1)).is_file():
             number = len(self._sections) + 1
             try:
-                tensors, metadata = _read(file)
+                tensors, metadata = read_tensors(file)
                 window = tensors[_KEY]
                 # Version 0.1 did not record the number.
                 if metadata.get("section", str(number)) != str(number):
@@ -219,7 +217,13 @@ def _file(folder: Path, number: int) -> Path:
     return folder / f"{number:04}.safetensors"
 
 
-def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
+    """Write tensors with metadata and a checksum to a file. On return it is complete on the disk."""
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    write_atomic(file, save(whole, {**facts, "checksum": _checksum(facts, whole)}))
+
+
+def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and the metadata of a file.
 
     Raises:

@@ -1,6 +1,6 @@
 """What estimates came to on cards, and the ratios by which this corrects later estimates.
 
-The rows are in `reported`, where scripts/hardware_table.py writes them. There are none yet, as no card
+The rows are in `cards/reported`, where scripts/hardware_table.py writes them. There are none yet, as no card
 was measured.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from diffusers_helper.planning.reported import STAGES
+from diffusers_helper.planning.cards.reported import STAGES
 
 # A ratio outside of these is a mistake in a report, rather than a property of a card.
 _LEAST, _MOST = 0.25, 4.0

@@ -24,6 +24,7 @@ RUNGS = "auto, miopen, taps, native, tiles, cpu, off"
 WRONG = {
     "LONGTAKE_CONV_RUNG": ("bogus", f"one of {RUNGS}"),
     "LONGTAKE_DEBUG": ("yes", "one of 0, 1"),
+    "LONGTAKE_ENCODINGS": ("no", "one of 0, 1"),
     "MIOPEN_FIND_MODE": ("QUICK", "one of NORMAL, FAST, HYBRID, DYNAMIC_HYBRID"),
     "MIOPEN_FIND_ENFORCE": ("always", "one of NONE, DB_UPDATE, SEARCH, SEARCH_DB_UPDATE, DB_CLEAN"),
     "LONGTAKE_VRAM_CAP_GB": ("much", "a number from 0.001 to 1024"),

@@ -105,7 +105,7 @@ def test_the_table_has_a_row_for_each_report(tmp_path: Path) -> None:
     write(tmp_path / "docs" / "reports" / "xtx.json", sealed(some_report()))
     text = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
     page.write_text(text, encoding="utf-8")
-    learned = tmp_path / "diffusers_helper" / "planning" / "reported.py"
+    learned = tmp_path / "diffusers_helper" / "planning" / "cards" / "reported.py"
     learned.parent.mkdir(parents=True)
     command = [sys.executable, str(SCRIPT), "--root", str(tmp_path)]
     assert subprocess.run([*command, "--check"], check=False, capture_output=True).returncode == 1

@@ -1,0 +1,87 @@
+"""Tests that a second job with the same words and picture runs no encoder, and gives the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffusers_helper.events import StageStarted
+from diffusers_helper.loading.loaders import Models
+from diffusers_helper.machine.local import Local
+from diffusers_helper.output.encoding_cache import EncodingCache
+from tests.support.making import load_tiny, make, tiny_request, write_scene
+
+ENCODERS = {"text", "vision"}
+
+
+@pytest.fixture(scope="module")
+def models(tiny_model: Path) -> Models:
+    return load_tiny(tiny_model)
+
+
+def encoders(
+    models: Models, folder: Path, image: Path, local: Local, **settings: object
+) -> tuple[set[str], torch.Tensor]:
+    """Run a job, and return the stages with text and vision encoders that it ran, and its latents."""
+    result, events = make(tiny_request(image, steps=1, **settings), models, folder, local=local)
+    begun = {event.stage for event in events if isinstance(event, StageStarted)}
+    assert "vae_encode" in begun
+    return begun & ENCODERS, result.latents
+
+
+def test_only_what_is_new_is_encoded(models: Models, small_scene: Path, tmp_path: Path) -> None:
+    local = Local(folder=tmp_path / "cache")
+    bare, expected = encoders(models, tmp_path / "bare", small_scene, Local())
+    first, _ = encoders(models, tmp_path / "first", small_scene, local)
+    again, latents = encoders(models, tmp_path / "again", small_scene, local)
+    assert (bare, first, again) == (ENCODERS, ENCODERS, set())
+    assert torch.equal(latents, expected)
+    other = write_scene(tmp_path / "other.png", 64, 48)
+    assert encoders(models, tmp_path / "picture", other, local)[0] == {"vision"}
+    assert encoders(models, tmp_path / "words", small_scene, local, prompt="a blue ball")[0] == {"text"}
+    assert encoders(models, tmp_path / "cfg", small_scene, local, cfg=2.0, negative="ball")[0] == {"text"}
+    assert encoders(models, tmp_path / "seed", small_scene, local, seed=8)[0] == set()
+
+
+def test_another_model_encodes_anew(
+    models: Models, small_scene: Path, tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = Local(folder=tmp_path / "cache")
+    encoders(models, tmp_path / "first", small_scene, local)
+    other = load_tiny(tiny_model)
+    monkeypatch.setattr("diffusers_helper.loading.loaders.fingerprint", lambda place: f"another {place.name}")
+    assert encoders(other, tmp_path / "other", small_scene, local)[0] == ENCODERS
+
+
+def test_a_damaged_file_and_a_folder_that_cannot_be_written_end_no_job(
+    models: Models, small_scene: Path, tmp_path: Path
+) -> None:
+    local = Local(folder=tmp_path / "cache")
+    _, expected = encoders(models, tmp_path / "first", small_scene, local)
+    files = sorted((tmp_path / "cache" / "encodings").iterdir())
+    assert len(files) == 3
+    for file in files:
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    begun, latents = encoders(models, tmp_path / "damaged", small_scene, local)
+    assert begun == ENCODERS
+    assert torch.equal(latents, expected)
+    assert encoders(models, tmp_path / "mended", small_scene, local)[0] == set()
+    blocked = Local(folder=tmp_path / "blocked")
+    (tmp_path / "blocked").mkdir()
+    (tmp_path / "blocked" / "encodings").touch()
+    assert encoders(models, tmp_path / "no folder", small_scene, blocked)[0] == ENCODERS
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+    made: list[str] = []
+    cache = EncodingCache(tmp_path / "cache", 2500)
+
+    def get(name: str) -> None:
+        cache.get({"texts": name}, lambda: made.append(name) or {"states": torch.ones(200)})
+
+    for name in ("one", "two", "one", "three", "one", "two"):
+        get(name)
+    assert made == ["one", "two", "three", "two"]
+    assert sum(file.stat().st_size for file in (tmp_path / "cache").iterdir()) <= 2500
