@@ -76,6 +76,22 @@ def without_paths(text: str, outputs: Path | None = None) -> str:
     return text
 
 
+def plain_paths(text: str, outputs: Path | None = None) -> str:
+    """Return the text as `without_paths` does, for a sentence: folders are named as people write them."""
+    names = {name for _, name in known_folders()} | {"outputs", "path"}
+
+    def plain(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in names:
+            return found[0]
+        if name in ("path", "here") and found[2]:
+            return ""
+        word = "~" if name == "home" else f"${name}" if name.isupper() else name
+        return f"{word}{found[2]}"
+
+    return re.sub(r"<(\w+)>(/?)", plain, without_paths(text, outputs))
+
+
 def without_names(text: str) -> str:
     """Return the text without the names of the user and the machine, and without secrets."""
     for pattern, replacement in _SECRETS:

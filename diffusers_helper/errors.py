@@ -24,6 +24,7 @@ _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _MAX_TEXT
 _short.maxlong = _MAX_NUMBER
 _NAME = re.compile(r"`(\w+)`")
+_NUMBER = re.compile(r"\[Errno -?\d+\] ")
 _COMMANDS = {"doctor": "python -m app doctor"}
 
 
@@ -33,8 +34,8 @@ def short_repr(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, up to 300 characters, or its class name if it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    """Return the first line of an error's text without its number, or the error's class if it has no text."""
+    return (_NUMBER.sub("", str(error)).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def own_name(name: str) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from diffusers_helper.errors import FailureCode, LongtakeError
+from diffusers_helper.errors import FailureCode, LongtakeError, first_line
 from diffusers_helper.events import Failed
 from diffusers_helper.foreign_errors import Trouble, last_trouble, trouble_of
-from diffusers_helper.machine.signals import SIGKILL, Signals
+from diffusers_helper.machine.signals import SIGHUP, SIGINT, SIGKILL, SIGTERM
 from diffusers_helper.machine.storage import is_storage_trouble, storage_words
 
 MAX_DETAIL = 8000  # in characters: enough for a deep traceback, small enough for one line of the log
@@ -40,6 +40,7 @@ _TROUBLES: dict[Trouble | None, tuple[FailureCode, str, str]] = {
     ),
 }  # fmt: skip
 _KEPT = "Start again; the finished sections are kept."
+_FROM_OUTSIDE = (SIGKILL, SIGTERM, SIGINT, SIGHUP)
 
 DriverStep = Literal["again", "cache", "find_mode", "blas", "versions", "report"]
 """The remedies for failures of the card's libraries. Each interface has its own sentence for each of them."""
@@ -102,7 +103,7 @@ def failed_event(
 def cause_of_death(exit_code: int | None) -> str:
     """Return a clause on how the engine process ended, given its `Popen.returncode`."""
     if exit_code is not None and exit_code < 0:
-        return f"was ended by {_signal_name(-exit_code)}"
+        return "was ended from outside" if -exit_code in _FROM_OUTSIDE else "crashed"
     return "ended by itself" + ("" if exit_code is None else f" with code {exit_code}")
 
 
@@ -162,15 +163,7 @@ def _explained(error: BaseException, folder: Path | None) -> LongtakeError:
         return LongtakeError(message.format(text=text), remedy, code=code)
     if trouble in _DRIVER_GUIDES and (known := driver_failure(text)):
         return known
-    first_line = text.splitlines()[0][:200] if text else "no text"
     return LongtakeError(
-        f"An unexpected error ended the job ({type(error).__name__}: {first_line}).",
+        f"An unexpected error ended the job ({type(error).__name__}: {first_line(error)[:200]}).",
         "Start again. If the error occurs again, report it.",
     )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -229,8 +229,10 @@ class GenerationRequest:
         "Look", low=1, high=100, scope="section",
     )] = 25
     mode: Annotated[Mode, SettingInfo(
-        "Order", "Which end of the video is made first.", "What to make", choices=_ORDERS,
-        otherwise="the model's own",
+        "Order",
+        "End first keeps the picture from drifting, so it suits long, calm videos. Forward moves more freely, "
+        "can be watched from its beginning at once, and can be continued after its end.",
+        "What to make", choices=_ORDERS, otherwise="the model's own",
     )] = "inverted"
     resolution: Annotated[int | None, SettingInfo(
         "Resolution",
@@ -268,13 +270,13 @@ class GenerationRequest:
     )] = "demo"
     preserved_gb: Annotated[float | None, SettingInfo(
         "GPU Inference Preserved Memory (GB) (larger means slower)",
-        "The GPU memory that weights leave free, in GB of 1024^3 bytes. Weights that do not fit beside it "
+        "The GPU memory that weights leave free, in GB. Weights that do not fit beside it "
         "are streamed.",
         "Memory", low=0, high=128, step=0.1, unit="GB", otherwise="by the card's size", scope="memory",
     )] = None
     vram_cap_gb: Annotated[float | None, SettingInfo(
         "VRAM Cap (GB)",
-        "The most GPU memory that a video may use, in GB of 1024^3 bytes. A lower cap streams more weights; "
+        "The most GPU memory that a video may use, in GB. A lower cap streams more weights; "
         "a video that cannot fit is refused at the start.",
         "Memory", low=0.001, high=1024, step=0.1, unit="GB", otherwise="by the card's size", scope="memory",
     )] = None

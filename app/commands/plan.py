@@ -180,7 +180,7 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
         f"frames, on {profile.machine.name} (profile {profile.family}).",
         f"Cap {gb_text(budget.cap_bytes)} of {gb_text(budget.total_bytes)} GB, preserved "
         f"{gb_text(job.preserved_bytes)} GB, reserve {gb_text(budget.reserve_bytes)} GB, VAE tiles of "
-        f"{job.vae_tile_px} pixels. All figures are GB of 1024^3 bytes.",
+        f"{job.vae_tile_px} pixels. All figures are in GB.",
     ]
     reasons = [
         f"{STAGES[stage.stage].network}: {stage.reason}" for stage in job.stages if stage.streamed_blocks

@@ -78,7 +78,7 @@ _ASKED: dict[Command, str] = {
     "stop_after_section": "Ends after this section",
 }  # fmt: skip
 _BUTTONS: dict[Action, str] = {
-    "resume": "Go on", "pause": "Pause Generation", "stop_after_section": "Stop after this section",
+    "resume": "Resume", "pause": "Pause Generation", "stop_after_section": "Stop after this section",
 }  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def sentence(
         turns = {0: "Waiting", 1: "Next"}
         return reason or ("Waiting until the queue is resumed" if held else turns.get(turn, f"Number {turn}"))
     if job.state == "paused":
-        return "Paused until you resume it"
+        return "Paused by you"
     if job.state == "running" or not reason:
         return work or WORDS[job.state].label
     return reason if job.state == "waiting" else f"{WORDS[job.state].label}: {reason}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import gradio as gr
 
-from app.redact import without_paths
+from app.redact import plain_paths
 from diffusers_helper.errors import LongtakeError, in_words, own_name
 from diffusers_helper.events import STAGES
 from diffusers_helper.planning.budget import DoesNotFit
@@ -21,12 +21,12 @@ def page_words(text: str, outputs: Path | None = None) -> str:
         text: The text.
         outputs: The folder of the jobs, if the text may name it.
     """
-    return without_paths(in_words(text, _label), outputs)
+    return plain_paths(in_words(text, _label), outputs)
 
 
 def refusal(error: LongtakeError) -> gr.Error:
     """Return the error that a program gets from an endpoint, without paths."""
-    return gr.Error(without_paths(str(error)), print_exception=False)
+    return gr.Error(plain_paths(str(error)), print_exception=False)
 
 
 def page_error(error: LongtakeError) -> tuple[str, str]:

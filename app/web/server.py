@@ -94,8 +94,7 @@ def _parser() -> Parser:
     ):
         parser.add_argument(
             name, type=number_or_text, metavar="GB",
-            help=f"{text} unless its settings say otherwise; 1 GB = 1024^3 bytes (default: {variable}, or by "
-            "the card)",
+            help=f"{text} unless its settings say otherwise (default: {variable}, or by the card)",
         )  # fmt: skip
     add_find_mode(parser)
     parser.add_argument("--verbose", action="store_true", help="log each action to standard error")

@@ -141,8 +141,8 @@ def _open(content: bytes, name: str) -> Image.Image:
     except Exception as error:
         # Decoders raise many kinds of errors for a damaged header too.
         raise PictureError(
-            f"{name} is not a picture that can be read; expected PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF.",
-            _CONVERT,
+            f"{name} is not a picture that can be read.",
+            "Choose a PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF file.",
         ) from error
 
 

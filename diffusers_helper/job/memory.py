@@ -34,7 +34,7 @@ from diffusers_helper.planning.shortage import (
     read_shortage,
 )
 from diffusers_helper.planning.smaller_plans import MAX_STEPS
-from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video, tile_loss
+from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.provenance.crash_record import CrashRecord
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.vae.engine import Part
@@ -87,7 +87,7 @@ class JobMemory:
         if tile != wanted:
             self._warn(
                 f"The VAE works in tiles of {tile} pixels instead of {wanted}, because there is not "
-                f"enough memory for larger ones: {tile_loss(tile or wanted or 0)}."
+                "enough memory for larger ones. This changes the pixels slightly."
             )
         self.store.flush(WORKER_START)
         return self

@@ -34,7 +34,6 @@ CHUNKS = (1, 2, 4, 8)
 # piece, and not the pieces' edges.
 _TILE_DB = {64: 35, 96: 35, 128: 36, 192: 39, 256: 45}
 _WINDOW_DB = {1: 30, 2: 31, 3: 33, 4: 34, 8: 38}
-_TILE_CASE, _WINDOW_CASE = "17 frames of 384x256 pixels", "41 frames of 128x128 pixels"
 # The sides and overlaps of tiles are multiples of this, the pixels per latent of Wan 2.2.
 _LATENT_PX = 16
 
@@ -185,16 +184,6 @@ def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -
     if settings.batch and first.time == "stream" and not first.tiles.side:
         fitting[0] = replace(first, batch=max(1, usable // max(1, first.working_bytes)))
     return tuple(plan for plan in fitting if plan.working_bytes <= first.working_bytes)
-
-
-def tile_loss(tile_px: int) -> str:
-    """Return a phrase for the PSNR of decoding in tiles of this size, and how it was measured."""
-    return f"about {_db(_TILE_DB, tile_px)} dB against one piece (with the bundled VAE at {_TILE_CASE})"
-
-
-def window_loss(chunk: int) -> str:
-    """Return the same kind of phrase for temporal windows that advance by this number of latent frames."""
-    return f"about {_db(_WINDOW_DB, chunk)} dB against one pass (with the bundled VAE at {_WINDOW_CASE})"
 
 
 def _is_tile(side: int | None) -> bool:

@@ -22,7 +22,7 @@ from diffusers_helper.planning.estimates import Calibration, demand_of, largest_
 from diffusers_helper.planning.first import Needs, first_plan, limit_notes
 from diffusers_helper.planning.preserved import PreservedChoice, preserved_choice
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
-from diffusers_helper.planning.vae import OWN_CHUNK, tile_loss, window_loss
+from diffusers_helper.planning.vae import OWN_CHUNK
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import duration, gb_text
 from diffusers_helper.weights.folders import weight_files
@@ -312,11 +312,11 @@ def _vae_notes(job: JobPlan, wanted_px: int, side: int, request: GenerationReque
     notes, tile = list[str](), job.vae_tile_px
     if tile and tile < side:
         instead = f" instead of {wanted_px}" if tile != wanted_px else ""
-        notes.append(f"The VAE works in tiles of {tile} pixels{instead}: {tile_loss(tile)}.")
+        notes.append(f"The VAE works in tiles of {tile} pixels{instead}, which changes the pixels slightly.")
     if request.vae_chunk != OWN_CHUNK:
-        mine, own = window_loss(request.vae_chunk), window_loss(OWN_CHUNK)
         notes.append(
-            f"The VAE chunk is {request.vae_chunk}: {mine}; with the VAE's own chunk of {OWN_CHUNK}: {own}."
+            f"The VAE chunk is {request.vae_chunk} instead of the VAE's own {OWN_CHUNK}, which changes the "
+            "pixels slightly."
         )
     return notes
 

@@ -94,7 +94,7 @@ CASES = {
         "(ZeroDivisionError: division by zero)",
         ".",
     ),
-    "without words": (RuntimeError(), "error", "(RuntimeError: no text)", "."),
+    "without words": (RuntimeError(), "error", "(RuntimeError: RuntimeError)", "."),
 }
 
 
@@ -161,8 +161,8 @@ def test_the_detail_is_the_end_of_the_traceback() -> None:
 @pytest.mark.parametrize(
     ("exit_code", "words"),
     [
-        (-signal.SIGKILL, "SIGKILL"), (-signal.SIGABRT, "SIGABRT"), (-40, "signal 40"), (3, "with code 3"),
-        (0, "with code 0"), (None, "ended by itself."),
+        (-signal.SIGKILL, "was ended from outside."), (-signal.SIGABRT, "crashed."), (-40, "crashed."),
+        (3, "with code 3"), (0, "with code 0"), (None, "ended by itself."),
     ],
 )  # fmt: skip
 def test_a_dead_engine_is_told_by_how_it_died(exit_code: int | None, words: str) -> None:
@@ -173,9 +173,15 @@ def test_a_dead_engine_is_told_by_how_it_died(exit_code: int | None, words: str)
     assert ("memory" in event.remedy) == (exit_code == -signal.SIGKILL)
 
 
+def test_no_number_of_the_system_stands_in_a_sentence() -> None:
+    event = failed_event(OSError(-2, "Name or service not known"), "a", 0.0, None, 0)
+    assert "Name or service not known" in event.message
+    assert "Errno" not in event.message
+
+
 def test_several_deaths_are_counted_and_their_conclusions_kept() -> None:
     event = engine_died_event(-signal.SIGABRT, "a", 2.0, None, 0, attempts=3, conclusions="one\ntwo")
-    assert event.message.endswith("was ended by SIGABRT. It was tried 3 times.")
+    assert event.message.endswith("crashed. It was tried 3 times.")
     assert event.detail == "one\ntwo\nengine exit code -6"
 
 

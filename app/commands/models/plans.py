@@ -75,7 +75,7 @@ def _cards_lines(info: ModelInfo, dtype: str, plans: Sequence[CardPlan]) -> list
     kinds = {SETTINGS["weight_dtype"].default: "as they are stored", AUTO: "in the type that suits each card"}
     kind = kinds.get(dtype, f"in {dtype} on the device")
     title = (
-        f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), weights {kind}; GB of 1024^3 bytes."
+        f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), weights {kind}; sizes in GB."
     )
     table = _table([_HEADER, *(row for plan in plans for row in _rows(plan))])
     return [title, "", *table, "", *_NOTE.splitlines()]
@@ -93,7 +93,7 @@ def _rows(plan: CardPlan) -> list[tuple[str, ...]]:
 def _formats_lines(info: ModelInfo, plans: Sequence[FormatPlans]) -> list[str]:
     title = (
         f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), by the format of the transformer's "
-        "file; GB of 1024^3 bytes."
+        "file; sizes in GB."
     )
     header = ("format", "file", *(f"{size} GB card" for size in CARDS_GB))
     lines = [title]

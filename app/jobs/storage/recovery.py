@@ -31,7 +31,7 @@ INTERRUPTED: dict[str, Any] = {
     "message": "Longtake was ended while it was making this video.",
     "remedy": "It continues when the page is started on this folder, or with: generate --resume",
 }
-PAUSED: dict[str, Any] = {"message": "A user paused it.", "remedy": "It continues when it is resumed."}
+PAUSED: dict[str, Any] = {"message": "Paused by you.", "remedy": "It continues when you resume it."}
 # The number of deaths of the program at the same point of a job after which the job fails. The job is usually
 # not their cause, but one that crashes the whole machine would otherwise be started again and again.
 _MOST_DEATHS = 50

@@ -213,7 +213,7 @@ def _queued_note(before: int, jobs: list[Job]) -> str:
         return view.job_note(
             f"Queued {len(jobs)} videos{f': {first}' if before else '.'}", jobs[0].id, before
         )
-    return view.job_note(f"Queued {view.ordinal(before + 1)}: {first}", jobs[0].id, before) if before else ""
+    return view.job_note(f"Number {before + 1} in the queue: {first}", jobs[0].id, before) if before else ""
 
 
 def _around(info: ModelInfo) -> dict[str, Any]:

@@ -163,8 +163,8 @@ def _extras_words(settings: dict[str, Any]) -> str:
 def length_text(seconds: float, plan: SectionPlan) -> str:
     """Return markup for the actual length of the video, which consists of whole sections."""
     return (
-        f"{seconds:g} s → comes out as <b>{plan.seconds:.2f} s</b>, {plan.total_frames} frames in "
-        f"{count_text(len(plan), 'section')}."
+        f"{seconds:g} s becomes <b>{plan.seconds:.2f} s</b> "
+        f"({plan.total_frames} frames, {count_text(len(plan), 'section')})."
     )
 
 

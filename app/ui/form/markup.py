@@ -16,12 +16,6 @@ from diffusers_helper.units import gb_text
 _TAKES_DAYS = "This machine has no GPU, so a video of this model would take days."
 _PASSING_SECONDS = 8
 _NEWS_SECONDS = 0.3  # an update may be this old when it is sent
-_ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
-
-
-def ordinal(number: int) -> str:
-    """Return "first" for 1, and so on; from 11 on, return "number 11"."""
-    return _ORDINALS[number - 1] if number <= len(_ORDINALS) else f"number {number}"
 
 
 def error_box(error: LongtakeError) -> str:
@@ -150,4 +144,4 @@ def _card(index: int, prompt: str) -> str:
 
 def start_label(jobs_before: int) -> str:
     """Return the start button's label, which says what a press would do now."""
-    return "Start Generation" + (f" (queued {ordinal(jobs_before + 1)})" if jobs_before else "")
+    return "Start Generation" + (f" (number {jobs_before + 1} in the queue)" if jobs_before else "")

@@ -20,7 +20,7 @@ export class Actions {
       const made = await call('jobs_duplicate', this.#video.job, { seed });
       report(`The same video with the seed ${seed} is in the queue.`, made.id);
     });
-    this.#on(parts.goOn, async () => {
+    this.#on(parts.resume, async () => {
       await call('jobs_resume', [this.#video.job]);
       report('The video continues; finished work is not repeated.');
     });
@@ -36,7 +36,7 @@ export class Actions {
   show(video) {
     const { card, actions, job } = video;
     this.#video = video;
-    this.#parts.goOn.hidden = !actions.includes('resume');
+    this.#parts.resume.hidden = !actions.includes('resume');
     this.#parts.remove.hidden = !actions.includes('remove');
     this.#parts.download.hidden = !card.video;
     if (card.video) Object.assign(this.#parts.download, { href: card.video, download: card.name });

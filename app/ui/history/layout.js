@@ -35,7 +35,7 @@ export function layOut(root) {
     failure: make('div', { className: 'lt-failure', hidden: true }), failureText: make('p', { role: 'alert' }),
     report: make('pre', { className: 'lt-report', tabIndex: 0 }),
     use: button('Use these settings', 'lt-main-button'), again: button('Same again with another seed'),
-    goOn: button('Go on'), download: make('a', { className: 'lt-button', textContent: 'Download' }),
+    resume: button('Resume'), download: make('a', { className: 'lt-button', textContent: 'Download' }),
     copy: button('Copy the link'), remove: button('Remove'),
     address: make('code', {}),
     branch: fold('Continue from here', 'lt-branch'), longer: fold('Make it longer', 'lt-branch'),
@@ -53,7 +53,7 @@ export function layOut(root) {
   const files = fold('Files', '', parts.files, make('p', { className: 'lt-hint' }, 'Address: ', parts.address));
   const lead = make('div', { className: 'lt-opened-lead' }, parts.stage, parts.strip, parts.failure);
   const head = make('div', { className: 'lt-opened-head' }, parts.title, parts.star);
-  const actions = make('div', { className: 'lt-opened-actions' }, parts.use, parts.again, parts.goOn, parts.download, parts.copy, parts.remove);
+  const actions = make('div', { className: 'lt-opened-actions' }, parts.use, parts.again, parts.resume, parts.download, parts.copy, parts.remove);
   const side = make(
     'section', { className: 'lt-status lt-opened-side', ariaLabel: 'This video' },
     head, parts.facts, parts.remark, actions, parts.branch, parts.longer, settings,

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.jobs.downloads.adding import add_model
 from app.jobs.service import JobService
-from app.redact import without_paths
+from app.redact import plain_paths
 from app.ui.catalogue import Catalogue
 from app.ui.models.own_files import facts_of, inspected, listed_files, paths_of, weights_folder
 from app.ui.models.present import ModelPresenter
@@ -50,7 +50,7 @@ class OwnFileCalls:
         for part, path in zip(parts, paths, strict=True):
             for problem in inspected(path).problems:  # a process without limits reads it next, with torch
                 raise InputError(
-                    f"The {part} cannot be used: {without_paths(problem)} Nothing was added.",
+                    f"The {part} cannot be used: {plain_paths(problem)} Nothing was added.",
                     "Choose another file.",
                 )
         if base and base not in self._catalogue.names:

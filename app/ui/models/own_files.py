@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.redact import without_paths
+from app.redact import plain_paths
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import named_folder
 from diffusers_helper.models.added import name_for
@@ -88,7 +88,7 @@ def facts_of(folder: Path, name: str) -> dict[str, Any]:
     (path,) = paths_of(folder, [name])
     facts = asdict(inspected(path))
     del facts["path"]  # Gradio's client takes an object with a path for a file to download
-    return facts | {"file": name, "problems": [without_paths(problem) for problem in facts["problems"]]}
+    return facts | {"file": name, "problems": [plain_paths(problem) for problem in facts["problems"]]}
 
 
 def paths_of(folder: Path, names: Collection[str]) -> list[Path]:
@@ -150,7 +150,7 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
         return {"name": name, "part": "", "words": "", "problem": error.message}
     models = facts.model.split(" + ")
     part = next((part for part, model in PART_MODELS.items() if model in models), "")
-    problem = without_paths(next(iter(facts.problems), ""))
+    problem = plain_paths(next(iter(facts.problems), ""))
     if facts.model == "LoRA":
         problem = "This is a LoRA, which belongs into the folder for LoRAs and is chosen for each video."
     if not problem and not part:

@@ -10,7 +10,7 @@ from typing import Any
 from app.jobs.downloads.manager import DownloadProgress
 from app.jobs.pace import Effort, PaceBook
 from app.jobs.service import JobService
-from app.redact import without_paths
+from app.redact import plain_paths
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error, page_words
 from diffusers_helper.errors import InputError, LongtakeError
@@ -45,7 +45,7 @@ class ModelPresenter:
         absence = next(filter(None, map(absence_of, infos)), None)
         disk = ""
         if absence:
-            folder = without_paths(str(absence.folder))
+            folder = plain_paths(str(absence.folder))
             disk = (
                 f"Downloads are stored in {folder}, which has {gb_text(absence.free_bytes)} GB of free space."
             )
@@ -150,7 +150,7 @@ def copy_offer(info: ModelInfo, weight_dtype: str) -> dict[str, str]:
     if size >= free:
         needs = f"The copy needs {size_text(size)}, and {size_text(free)} are free."
         return _refused(f"{needs} Free some space, or use models convert with --output.")
-    place = without_paths(str(folder))
+    place = plain_paths(str(folder))
     words = (
         f"The copy, {name}, needs {size_text(size)} in {place}, where {size_text(free)} are free. "
         f"{info.title} stays as it is."
@@ -210,7 +210,7 @@ def _part(one: InstalledPart) -> dict[str, Any]:
         "state": state,
         "size": size if one.here_bytes or one.missing_bytes else "–",
         "folder": _place(one.folder),
-        "source": without_paths(one.source),
+        "source": plain_paths(one.source),
         "shared_with": list(one.shared_with),
     }
 
@@ -218,7 +218,7 @@ def _part(one: InstalledPart) -> dict[str, Any]:
 def _place(folder: Path) -> str:
     """Return a folder relative to the hub's cache if it lies there, without the names above it."""
     place = str(folder)
-    return place[place.index(_CACHED) :] if _CACHED in place else without_paths(place)
+    return place[place.index(_CACHED) :] if _CACHED in place else plain_paths(place)
 
 
 def _sources(info: ModelInfo) -> list[dict[str, str]]:

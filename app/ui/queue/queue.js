@@ -167,7 +167,7 @@ class Queue {
     const words = `${total === 1 ? '1 video' : `${total} videos`}${this.#timeWords(running)}.`;
     setText(say, [total ? words : '', held ? 'The queue is paused: no video is made until you resume it.' : ''].join(' ').trim());
     hold.hidden = !total && !held;
-    setText(hold, held ? 'Let the queue go on' : 'Pause everything');
+    setText(hold, held ? 'Resume the queue' : 'Pause everything');
     hold.title = held ? '' : 'This frees the device for other work until you resume the queue.';
     hold.setAttribute('aria-pressed', String(held));
   }

@@ -5,7 +5,7 @@ import { about, duration } from '../text.js';
 const GRIP = 'M9 5.5h.01M15 5.5h.01M9 12h.01M15 12h.01M9 18.5h.01M15 18.5h.01';
 const SVG = 'http://www.w3.org/2000/svg';
 // The actions with their labels: those in sight, those behind "More", and the moves, also behind it.
-const SHOWN = [['edit', 'Edit'], ['resume', 'Go on'], ['pause', 'Pause'], ['stop_after_section', 'Stop after this section'], ['remove', 'Remove']];
+const SHOWN = [['edit', 'Edit'], ['resume', 'Resume'], ['pause', 'Pause'], ['stop_after_section', 'Stop after this section'], ['remove', 'Remove']];
 const HIDDEN = [['watch', 'Watch it'], ['duplicate', 'Duplicate'], ['cancel', 'End it now']];
 const MOVES = [['first', 'Make it the next one'], ['earlier', 'Earlier'], ['later', 'Later'], ['last', 'Make it the last one']];
 

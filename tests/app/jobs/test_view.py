@@ -100,7 +100,7 @@ def test_the_sentences_of_a_job_in_the_queue() -> None:
     assert [sentence(JOB, turn=turn) for turn in range(3)] == ["Waiting", "Next", "Number 2"]
     assert sentence(JOB, held=True, turn=1) == "Waiting until the queue is resumed"
     assert sentence(replace(JOB, message="No model.", remedy="Get it."), held=True) == "No model. Get it."
-    assert sentence(replace(JOB, state="paused")) == "Paused until you resume it"
+    assert sentence(replace(JOB, state="paused")) == "Paused by you"
     assert sentence(replace(JOB, state="interrupted", message="Gone.")) == "Interrupted: Gone."
     assert sentence(replace(JOB, state="waiting", message="Full.")) == "Full."
 

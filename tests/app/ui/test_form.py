@@ -139,7 +139,7 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
     values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": photo}
     reported = describer.describe(values)
-    assert "5 s → comes out as <b>4.83 s</b>, 145 frames in 4 sections." in reported.length
+    assert "5 s becomes <b>4.83 s</b> (145 frames, 4 sections)." in reported.length
     assert "The first video will show how long it takes." in reported.length
     assert reported.facts["size"] == "144 × 112 of 320 × 240"
     assert reported.facts["look"] == "seed 31337 · 8 steps · guidance 10"

@@ -56,13 +56,13 @@ def test_the_controls_are_those_of_framepack(page: Any) -> None:
 def test_a_second_start_is_queued_and_says_so(page: Any, stand: Stand, photo: Path) -> None:
     start(page, photo, seconds=1)
     first = status(page, state="running").get_attribute("data-job")
-    page.get_by_role("button", name="Start Generation (queued second)").click()
-    notice(page, "Queued second: 1 job comes first.")
-    page.get_by_role("button", name="Start Generation (queued third)").click()
-    notice(page, "Queued third: 2 jobs come first.")
+    page.get_by_role("button", name="Start Generation (number 2 in the queue)").click()
+    notice(page, "Number 2 in the queue: 1 job comes first.")
+    page.get_by_role("button", name="Start Generation (number 3 in the queue)").click()
+    notice(page, "Number 3 in the queue: 2 jobs come first.")
     page.get_by_label("Prompt", exact=True).fill("the red ball moves left")
     page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('moves left')")
-    notice(page, "Queued third")  # it is still true
+    notice(page, "Number 3 in the queue")  # it is still true
     page.get_by_role("tab", name="Queue, 2 waiting").wait_for()
     stand.engine.go(FIRST + 1)
     page.get_by_role("button", name="Watch it: the red ball moves right").click()
@@ -74,7 +74,7 @@ def test_a_second_start_is_queued_and_says_so(page: Any, stand: Stand, photo: Pa
     notice(page, "Ending: the current work is finished first.")
     stand.engine.release_cancel()
     no_notice(page)
-    page.get_by_role("button", name="Start Generation (queued second)").wait_for()
+    page.get_by_role("button", name="Start Generation (number 2 in the queue)").wait_for()
     page.get_by_role("button", name="End Generation").click()
     status(page, state="cancelled")
     no_notice(page)
@@ -82,17 +82,17 @@ def test_a_second_start_is_queued_and_says_so(page: Any, stand: Stand, photo: Pa
 
 
 def test_a_job_that_was_ended_goes_on_by_a_button(page: Any, stand: Stand, photo: Path) -> None:
-    assert not page.get_by_role("button", name="Go on", exact=True).is_visible()
+    assert not page.get_by_role("button", name="Resume", exact=True).is_visible()
     start(page, photo, seconds=2.4)
     stand.engine.go(FIRST)
     job = status(page, state="running", frames=33).get_attribute("data-job")
     page.get_by_role("button", name="End Generation").click()
     status(page, state="cancelled")
-    page.get_by_role("button", name="Go on", exact=True).click()
+    page.get_by_role("button", name="Resume", exact=True).click()
     status(page, state="running", job=job)
     stand.engine.go(2 + FURTHER + 1)
     status(page, state="finished", job=job)
-    page.get_by_role("button", name="Go on", exact=True).wait_for(state="hidden")
+    page.get_by_role("button", name="Resume", exact=True).wait_for(state="hidden")
     assert [job.state for job in stand.service.jobs()] == ["finished"]
 
 
@@ -148,9 +148,9 @@ def test_the_header_says_what_computes_and_under_which_cap(page: Any, stand: Sta
 
 
 def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
-    page.get_by_text("5 s → comes out as 4.83 s, 145 frames in 4 sections.").wait_for()
+    page.get_by_text("5 s becomes 4.83 s (145 frames, 4 sections).").wait_for()
     page.get_by_label(f"number input for {SETTINGS['seconds'].label}").fill("60")
-    page.get_by_text("60 s → comes out as 60.03 s, 1801 frames in 50 sections.").wait_for()
+    page.get_by_text("60 s becomes 60.03 s (1801 frames, 50 sections).").wait_for()
     open_folds(page)
     page.get_by_role("button", name="New seed").click()
     page.wait_for_function("![...document.querySelectorAll('input')].some(i => i.value === '31337')")

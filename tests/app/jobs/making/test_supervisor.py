@@ -150,7 +150,7 @@ def test_a_reader_sees_one_job_over_two_engines(clock: Clock, mode: Mode) -> Non
     assert [type(event) for event in made].count(JobStarted) == 1
     assert warnings(made)[0] == "unknown word"
     assert warnings(made)[1:] == [
-        "The engine, the process that makes the video, was ended by SIGABRT while denoising section 2. "
+        "The engine, the process that makes the video, crashed while denoising section 2. "
         "It was restarted and continues from section 2; no finished work is lost."
     ]
 
@@ -161,9 +161,9 @@ def test_three_deaths_without_a_section_are_the_end(clock: Clock) -> None:
         make(Script([*runs, [END]], clock))
     assert end.value.exit_code == -signal.SIGSEGV
     assert end.value.conclusions.splitlines() == [
-        "Attempt 1: it was ended by SIGABRT while decoding section 1.",
+        "Attempt 1: it crashed while decoding section 1.",
         "Attempt 2: it ended by itself with code 3 while decoding section 1.",
-        "Attempt 3: it was ended by SIGSEGV while decoding section 1.",
+        "Attempt 3: it crashed while decoding section 1.",
     ]
 
 
@@ -214,7 +214,7 @@ def test_a_death_inside_a_trial_is_charged_to_its_rung(clock: Clock) -> None:
     )
     made = make(engine)
     assert made[-1] == END
-    assert engine.blocklist == {trial: "the engine was ended by SIGABRT"}
+    assert engine.blocklist == {trial: "the engine crashed"}
     assert "computed another way" in warnings(made)[0]
 
 

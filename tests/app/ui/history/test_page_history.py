@@ -276,7 +276,7 @@ def test_a_failed_video_tells_why_and_goes_on(page: Any, stand: Stand, make: Any
     view = opened(page, job)
     assert "The <b>stage</b> collapsed." in view.get_by_role("alert").inner_text()
     assert not view.get_by_role("link", name="Download").is_visible()
-    view.get_by_role("button", name="Go on", exact=True).click()
+    view.get_by_role("button", name="Resume", exact=True).click()
     page.locator(".lt-past-say").get_by_text("The video continues").wait_for()
     wait_until(lambda: len(stand.service.history.transitions(job.id)) >= 5)
     assert [one.state for one in stand.service.history.transitions(job.id)][2:4] == ["failed", "queued"]

@@ -128,6 +128,6 @@ def test_a_paused_job_gives_its_place_on_the_stage_to_the_next(page: Any, stand:
     wait_until(lambda: stand.service.job(second).is_over)
     page.reload()
     page.get_by_role("tab", name="Queue, 1 waiting").click()
-    page.get_by_role("button", name="Go on: one").click()
+    page.get_by_role("button", name="Resume: one").click()
     page.get_by_role("tab", name="Create").click()
     status(page, state="running", job=first, frames=33)

@@ -89,7 +89,7 @@ def test_five_videos_are_moved_edited_paused_and_go_on(page: Any, stand: Stand, 
     page.reload()
     shows(page, *"aecxd")
     assert page.get_by_role("tab", name="Queue").get_attribute("aria-selected") == "true"
-    page.get_by_role("button", name="Go on: a").click()
+    page.get_by_role("button", name="Resume: a").click()
     row(page, "a").locator(".lt-row-state", has_text="Next").wait_for()
     assert stand.service.job(ids[0]).state == "queued"
 
@@ -137,7 +137,7 @@ def test_the_whole_queue_rests_and_goes_on(page: Any, stand: Stand, photo: Path)
     row(page, "a").get_by_text("Paused").wait_for()
     row(page, "b").get_by_text("Waiting until the queue is resumed").wait_for()
     assert stand.service.queue.is_held
-    page.get_by_role("button", name="Let the queue go on").click()
+    page.get_by_role("button", name="Resume the queue").click()
     row(page, "a").locator(".lt-row-meter").wait_for()
     wait_until(lambda: stand.service.open_jobs()[0] is not None)
     assert not stand.service.queue.is_held
