@@ -230,8 +230,8 @@ class GenerationRequest:
     )] = 25
     mode: Annotated[Mode, SettingInfo(
         "Order",
-        "End first keeps the picture from drifting, so it suits long, calm videos. Forward moves more freely, "
-        "can be watched from its beginning at once, and can be continued after its end.",
+        "End first keeps the picture from drifting, so it suits long, calm videos. Forward moves more "
+        "freely, shows the beginning first, and can be continued after the end.",
         "What to make", choices=_ORDERS, otherwise="the model's own",
     )] = "inverted"
     resolution: Annotated[int | None, SettingInfo(
