@@ -74,9 +74,7 @@ def print_card_plans(arguments: argparse.Namespace) -> int:
 def _cards_lines(info: ModelInfo, dtype: str, plans: Sequence[CardPlan]) -> list[str]:
     kinds = {SETTINGS["weight_dtype"].default: "as they are stored", AUTO: "in the type that suits each card"}
     kind = kinds.get(dtype, f"in {dtype} on the device")
-    title = (
-        f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), weights {kind}; sizes in GB."
-    )
+    title = f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), weights {kind}; sizes in GB."
     table = _table([_HEADER, *(row for plan in plans for row in _rows(plan))])
     return [title, "", *table, "", *_NOTE.splitlines()]
 
