@@ -7,7 +7,10 @@ const PAUSE = 120; // milliseconds, so that a pointer on its way to another card
 let playing = null; // the card whose video plays
 
 /** Return the line beneath a card's prompt. */
-const factsOf = ({ created, model }) => `${when(created)} · ${model}`;
+const factsOf = ({ created, seed, model }) => `${when(created)} · seed ${seed} · ${model}`;
+
+/** Return the length of what was made of a video, as text; empty if nothing was. */
+export const lengthOf = ({ seconds }) => (seconds ? `${seconds.toFixed(2)} s` : '');
 
 /** One card. Its element is an item of a list. */
 export class Card {
@@ -41,7 +44,7 @@ export class Card {
     this.element.dataset.state = data.state;
     this.#link.href = `#history/${encodeURIComponent(data.job)}`;
     if (this.#still.getAttribute('src') !== data.still) this.#still.src = data.still;
-    setText(this.#length, `${data.seconds.toFixed(1)} s`);
+    setText(this.#length, lengthOf(data));
     setText(this.#state, data.sentence);
     setText(this.#words, data.words || 'No prompt');
     setText(this.#facts, factsOf(data));

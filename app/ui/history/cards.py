@@ -22,13 +22,14 @@ Shown = dict[str, Any]
 
 def card(job: Job, commands: Collection[Command] = ()) -> Shown:
     """Return the data of a job's card, given the commands for it if it is being made."""
-    seconds = job.frames / family_of(job.request.model).fps if job.frames else job.request.seconds
+    seconds = job.frames / family_of(job.request.model).fps
     return view(job, commands) | {
         "job": job.id,
         "state": job.state,
         "sentence": "" if job.state == "finished" else WORDS[job.state].label,
         "words": job.request.prompt[:_MOST_WORDS],
-        "seconds": round(seconds, 2),
+        "seconds": round(seconds, 2) if job.frames else None,
+        "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
         "created": job.created,
         "model": model_title(job.request.model),
         "favourite": job.favourite,

@@ -7,7 +7,7 @@ import { Player } from '../live/player.js';
 import { Strip } from '../live/strip.js';
 import { Actions } from './actions.js';
 import { Branch } from './branch.js';
-import { Card, showStar } from './card.js';
+import { Card, lengthOf, showStar } from './card.js';
 import { layOut } from './layout.js';
 import { exactly, when } from './words.js';
 
@@ -126,7 +126,7 @@ export class Opened {
   #showHead({ card, label, note }) {
     const parts = this.#parts;
     setText(parts.title, card.words || 'No prompt');
-    setText(parts.facts, `${label} · ${when(card.created)} · ${card.seconds.toFixed(2)} s · ${card.model}`);
+    setText(parts.facts, [label, when(card.created), lengthOf(card), card.model].filter(Boolean).join(' · '));
     setText(parts.remark, note);
     showStar(parts.star, card);
   }

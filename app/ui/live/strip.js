@@ -9,7 +9,7 @@ export class Strip {
   #cells = [];
   #made = ''; // the job and the number of sections that the buttons were made for
   #hidden = 0; // seconds of the whole video in front of what exists
-  #running = 0; // the section that was last brought into view
+  #seen = ''; // the section that was last brought into view, and the strip's width then
   #playing = -1;
 
   /** `jump` is called with a time in the video so far, in seconds. */
@@ -27,10 +27,7 @@ export class Strip {
     }
     this.#hidden = scene.hidden;
     scene.cells.forEach((cell, index) => this.#fill(this.#cells[index], cell));
-    const running = scene.cells.findIndex((cell) => cell.number === scene.section && !cell.isDone);
-    if (running < 0 || this.#running === scene.section) return;
-    this.#running = scene.section;
-    if (!this.#strip.contains(document.activeElement)) this.#reveal(this.#cells[running].button);
+    if (scene.isOpen && !this.#strip.contains(document.activeElement)) this.#revealNext(scene.cells);
   }
 
   /** Mark the section at a time in the video so far. */
@@ -43,7 +40,7 @@ export class Strip {
   }
 
   #build(cells) {
-    this.#running = 0;
+    this.#seen = '';
     this.#playing = -1;
     this.#cells = cells.map((cell, index) => this.#makeCell(cell, index));
     this.#strip.replaceChildren(...this.#cells.map((cell) => cell.button));
@@ -75,9 +72,18 @@ export class Strip {
     }
   }
 
+  // The strip may be hidden, or not laid out yet, when its first scene arrives.
+  #revealNext(cells) {
+    const next = cells.reduce((best, cell, index) => (cell.isDone || cells[best]?.number < cell.number ? best : index), -1);
+    const seen = `${next} ${this.#strip.clientWidth} ${this.#strip.scrollWidth}`;
+    if (next < 0 || this.#seen === seen) return;
+    this.#seen = seen;
+    this.#reveal(this.#cells[next].button);
+  }
+
   #reveal(button) {
     const strip = this.#strip;
-    const left = button.offsetLeft - strip.offsetLeft;
+    const left = button.offsetLeft; // within the strip
     const right = left + button.offsetWidth;
     if (left < strip.scrollLeft) strip.scrollLeft = left;
     else if (right > strip.scrollLeft + strip.clientWidth) strip.scrollLeft = right - strip.clientWidth;

@@ -17,6 +17,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import wait_until
 from tests.support.shared import Sharing
+from tests.support.staged_engine import FAILING_PROMPT
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_cards_have_addresses_and_no_paths(
     (card,) = calls.history_search(before=found["next"])["cards"]
     assert card == {
         "job": job.id, "state": "finished", "sentence": "", "percent": 100.0,
-        "actions": ["remove", "duplicate", "branch"], "words": "x" * 300, "seconds": 3.63,
+        "actions": ["remove", "duplicate", "branch"], "words": "x" * 300, "seconds": 3.63, "seed": "31337",
         "created": job.created, "model": "Longtake demo model", "favourite": False,
         # The last section of an inverted video is its beginning.
         "still": f"jobs/{job.id}/thumbs/0003.webp", "video": f"jobs/{job.id}/video.mp4?v=109",
@@ -69,6 +70,14 @@ def test_cards_have_addresses_and_no_paths(
     forward = made(sharing, service, mode="forward", seconds=3.6)
     (card, *_) = calls.history_search()["cards"]
     assert card["still"] == f"jobs/{forward.id}/thumbs/0001.webp"
+
+
+def test_a_video_without_a_section_has_no_length(
+    sharing: Sharing, service: JobService, calls: HistoryCalls
+) -> None:
+    job = made(sharing, service, FAILING_PROMPT)
+    assert job.state == "failed"
+    assert calls.history_search()["cards"][0]["seconds"] is None
 
 
 def test_a_model_is_known_by_its_title(sharing: Sharing, service: JobService, calls: HistoryCalls) -> None:

@@ -72,7 +72,8 @@ def test_yesterdays_video_is_found_among_many_and_opened(page: Any, stand: Stand
     cards(page, 1)
     card = page.locator(".lt-video-card")
     facts = card.locator(".lt-video-card-facts").text_content()
-    assert facts == f"yesterday, {time.strftime('%H:%M', time.localtime(yesterday))} · Longtake demo model"
+    clock = time.strftime("%H:%M", time.localtime(yesterday))
+    assert facts == f"yesterday, {clock} · seed 31337 · Longtake demo model"
     card.get_by_role("link").click()
     view = opened(page, wanted)
     assert view.locator(".lt-opened-title").inner_text() == "Der GRÜNE Ball rollt"
@@ -104,6 +105,7 @@ def test_filters_narrow_the_gallery(page: Any, stand: Stand, make: Any) -> None:
     page.get_by_label("Length of the videos").select_option(label="Any length")
     page.get_by_label("State of the videos").select_option(label="Failed")
     page.wait_for_selector(f'.lt-video-card[data-job="{failed[0].id}"]:only-child')
+    assert page.locator(".lt-video-card-length").inner_text() == ""
     page.get_by_label("State of the videos").select_option(label="All videos")
     cards(page, 3)
     page.locator(f'.lt-video-card[data-job="{short[0].id}"]').hover()

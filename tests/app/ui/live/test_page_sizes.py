@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from diffusers_helper.request import GenerationRequest
 from tests.support.pages import FIRST, Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
@@ -29,6 +30,14 @@ ALL_IN_SIGHT = """() => {
 CELL = """() => {
     const cell = document.querySelector('.lt-cell[data-state="running"]');
     return [cell.querySelector('.lt-cell-state').textContent, cell.style.getPropertyValue('--done')];
+}"""
+
+
+# Tells whether the section that is made next is within the strip's window.
+NEXT_IN_SIGHT = """() => {
+    const strip = document.querySelector('.lt-strip').getBoundingClientRect();
+    const cell = document.querySelector('.lt-cell[data-section="1"]')?.getBoundingClientRect();
+    return strip.width > 0 && cell?.right <= strip.right + 1 && cell?.left >= strip.left - 1;
 }"""
 
 
@@ -71,6 +80,19 @@ def test_on_a_phone_nothing_moves_from_the_start_to_the_end_of_a_video(
         page.get_by_text(f"Decoding section {section} of 2").first.wait_for()
         assert page.evaluate(TOP_OF_STRIP) == top
         stand.engine.go(2)
+
+
+def test_the_strip_opens_at_the_section_that_is_made_next(page: Any, stand: Stand, photo: Path) -> None:
+    stand.service.submit(GenerationRequest(image=str(photo), seconds=30.0))  # made from end to start
+    resize(page, PHONE)
+    stand.engine.go(3)
+    status(page, section=1)
+    page.wait_for_function(NEXT_IN_SIGHT)
+    page.goto("about:blank")
+    page.goto(f"{stand.url.rstrip('/')}/#queue")
+    page.wait_for_selector(".lt-row")
+    page.get_by_role("tab", name="Create").click()
+    page.wait_for_function(NEXT_IN_SIGHT)
 
 
 def test_a_cell_says_how_far_it_is_filled(page: Any, stand: Stand, photo: Path) -> None:
