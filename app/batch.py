@@ -90,16 +90,9 @@ def read_batch(
     Raises:
         InputError: If the file as a whole cannot be used.
     """
-    text = _text_of(file)
-    lines = _csv_lines(text) if file.suffix.lower() == ".csv" else _json_lines(text)
     entries, problems = list[Entry](), list[Problem]()
     seen: dict[str, str | None] = {}
-    for line, found in lines:
-        if len(entries) + len(problems) == MAX_VIDEOS:
-            raise InputError(
-                f"{file.name} has more than {MAX_VIDEOS} lines with videos; expected at most that many.",
-                "Split it.",
-            )
+    for line, found in batch_lines(file):
         if isinstance(found, str):
             problems.append(Problem(line, found))
             continue
@@ -114,9 +107,25 @@ def read_batch(
                 entries.append(Entry(line, request))
         except LongtakeError as error:
             problems.append(Problem(line, f"{error.message} {error.remedy}"))
-    if not entries and not problems:
-        raise InputError(f"{file.name} has no line with a video; expected at least one.", "Write one.")
     return Batch(tuple(entries), tuple(problems))
+
+
+def batch_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """Yield the number of each line with a video, and its settings, or else the reason why it has none.
+
+    Raises:
+        InputError: If the file as a whole cannot be used.
+    """
+    text, count = _text_of(file), 0
+    for found in _csv_lines(text) if file.suffix.lower() == ".csv" else _json_lines(text):
+        if (count := count + 1) > MAX_VIDEOS:
+            raise InputError(
+                f"{file.name} has more than {MAX_VIDEOS} lines with videos; expected at most that many.",
+                "Split it.",
+            )
+        yield found
+    if not count:
+        raise InputError(f"{file.name} has no line with a video; expected at least one.", "Write one.")
 
 
 def _text_of(file: Path) -> str:

@@ -230,8 +230,7 @@ class GenerationRequest:
     )] = 25
     mode: Annotated[Mode, SettingInfo(
         "Order",
-        "End first keeps the picture from drifting, so it suits long, calm videos. Forward moves more "
-        "freely, shows the beginning first, and can be continued after the end.",
+        "End first keeps the picture steady; forward moves more, and can be continued after its end.",
         "What to make", choices=_ORDERS, otherwise="the model's own",
     )] = "inverted"
     resolution: Annotated[int | None, SettingInfo(

@@ -102,7 +102,7 @@ class Catalogue:
             NotHere: If the model is not on this machine, and may not be downloaded or the disk is too small.
             InputError: If a setting cannot be used, or the video does not fit into the machine's memory.
         """
-        request, pictures, allow_folder = self._checked(settings, may_download=may_download)
+        request, pictures, allow_folder = self.check(settings, may_download=may_download)
         job = service.submit(request, allow_folder=allow_folder, pictures=pictures, lineage=lineage)
         self._order(service, job)
         return job
@@ -115,7 +115,7 @@ class Catalogue:
         """
         job = service.job(job_id)
         keeps_model = self.key(str(settings.get("model", self.preselected))) == job.request.model
-        request, pictures, allow_folder = self._checked(settings, may_download=keeps_model)
+        request, pictures, allow_folder = self.check(settings, may_download=keeps_model)
         folder = JobFolder(job.folder)
         with contextlib.suppress(OSError):
             own = kept_pictures(folder, named_pictures(job.request)).items() & pictures.items()
@@ -127,10 +127,14 @@ class Catalogue:
         if absence_of(find_model(job.request.model, allow_folder=True)) is not None:
             service.downloads.get(job.request.model)
 
-    def _checked(
-        self, settings: dict[str, object], *, may_download: bool
+    def check(
+        self, settings: dict[str, object], *, may_download: bool = False
     ) -> tuple[GenerationRequest, dict[str, bytes], bool]:
-        """Return a request that fits this machine, its pictures, and whether its model is the folder."""
+        """Return a request that fits this machine, its pictures, and whether its model is the folder.
+
+        Raises:
+            NotHere, InputError: As `submit` does.
+        """
         model: Any = settings.get("model", self.preselected)
         settings = {**with_lora_files(settings), "model": self.key(model)}
         if settings.get("mode") is None and isinstance(model, str):

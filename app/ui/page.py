@@ -16,6 +16,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.form.actions import Actions
 from app.ui.form.controls import QUIET, SHOW_STAGE, RequestForm, connect_request
 from app.ui.form.describe import Describer
+from app.ui.form.dropped import DropCalls
 from app.ui.form.endpoints import FormCalls
 from app.ui.history.endpoints import HistoryCalls
 from app.ui.live.subscribe import LiveResult, connect_updates
@@ -73,7 +74,8 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
             ModelCalls(service, catalogue),
         )  # fmt: skip
         add_calls([function for group in calls for function in group.all])
-        add_calls(OwnFileCalls(service, catalogue).all)  # may take seconds, and keep no others waiting
+        # These may take seconds, and keep no others waiting.
+        add_calls([*OwnFileCalls(service, catalogue).all, *DropCalls(service, catalogue).all])
     return page
 
 

@@ -20,7 +20,6 @@ from diffusers_helper.errors import PictureError
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 64_000_000
 MIN_SIDE = 16
-MAX_ASPECT = 8
 # A larger picture is scaled down to this. It is still larger than any video, and its PNG is below MAX_BYTES.
 KEPT_PIXELS = 16_000_000
 # A progressive JPEG has about ten scans. Each costs a pass over the whole picture, but hardly any bytes.
@@ -141,7 +140,7 @@ def _open(content: bytes, name: str) -> Image.Image:
     except Exception as error:
         # Decoders raise many kinds of errors for a damaged header too.
         raise PictureError(
-            f"{name} is not a picture that can be read.",
+            f"{name.replace('The picture', 'The file', 1)} is not a picture that can be read.",
             "Choose a PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF file.",
         ) from error
 
@@ -153,10 +152,6 @@ def _check_size(image: Image.Image, name: str) -> None:
         raise PictureError(f"{found}; expected at most {MAX_PIXELS // 10**6} million.", "Save it smaller.")
     if min(width, height) < MIN_SIDE:
         raise PictureError(f"{found}; expected at least {MIN_SIDE} each way.", "Choose a larger picture.")
-    if max(width, height) > MAX_ASPECT * min(width, height):
-        raise PictureError(
-            f"{found}; expected one side at most {MAX_ASPECT} times the other.", "Crop it to another shape."
-        )
 
 
 def _check_scans(content: bytes, image: Image.Image, name: str) -> None:

@@ -294,6 +294,6 @@ def _refuse_constant(name: str) -> object:
 
 def _no_recipe(name: str, reason: str) -> InputError:
     return InputError(
-        f"{name} carries no recipe ({reason}); expected a video, picture or settings that Longtake wrote.",
-        "Choose another file.",
+        f"{name} holds no settings of Longtake: {reason}.",
+        "Choose a video, a picture or settings that Longtake wrote.",
     )

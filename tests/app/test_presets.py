@@ -75,7 +75,7 @@ def test_what_cannot_be_saved_or_found_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         save_preset(tmp_path / "file", "a", {"steps": 1})
     (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(InputError, match=r"bad\.json carries no recipe"):
+    with pytest.raises(InputError, match=r"bad\.json holds no settings of Longtake"):
         load_preset(tmp_path, "bad")
 
 

@@ -1,6 +1,7 @@
 // The crop, drawn over the picture as the form shows it. It can be moved where the picture is longer than the video.
 import { make } from '../elements.js';
 import { facts, moveCropOn } from './component.js';
+import { forgetRefusal } from './pictures.js';
 
 const KEYS = { ArrowLeft: -0.02, ArrowUp: -0.02, ArrowRight: 0.02, ArrowDown: 0.02, PageUp: -0.2, PageDown: 0.2, Home: -1, End: 1 };
 const LEAST_ROOM = 0.5; // percent of the picture; the crop cannot be moved by less
@@ -114,6 +115,7 @@ export function reportCrop() {
 
 /** Move the crop back to the middle when another picture replaces one. */
 export function takePicture(value) {
+  forgetRefusal();
   const isOther = picture !== null && picture !== (value?.url ?? null);
   picture = value?.url ?? null;
   if (!isOther || positionNow() === 0.5) return;

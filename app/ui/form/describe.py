@@ -80,6 +80,7 @@ class Describer:
             "memory": memory.state,
             "model": info.title,
             "words": info.known_words,
+            "offered": [word for words in [*info.vocabulary.values()][:3] for word in words[:3]],
             "program": self._program(settings, info),
             "defaults": self._planner.defaults,
         }  # fmt: skip

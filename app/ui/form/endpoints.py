@@ -51,7 +51,7 @@ class FormCalls:
             file: The upload: an object with the `path` that the route for uploads returned.
             name: The file's name, for messages.
         """
-        return Restored.of_recipe(read_recipe(_upload(file)), name[:_MOST_NAME], self._catalogue).to_dict()
+        return Restored.of_recipe(read_recipe(uploaded(file)), name[:_MOST_NAME], self._catalogue).to_dict()
 
     def preset_list(self) -> list[str]:
         """Return the names of the presets, sorted. The page begins with the one that is named "start"."""
@@ -78,7 +78,7 @@ class FormCalls:
 
     def preset_import(self, name: str, file: dict[str, Any]) -> list[str]:
         """Save the settings of an uploaded file with a recipe as a preset, and return the names of all."""
-        import_preset(presets_folder(), name, _upload(file))
+        import_preset(presets_folder(), name, uploaded(file))
         return self.preset_list()
 
     def preset_export(self, name: str) -> str:
@@ -98,18 +98,8 @@ class FormCalls:
         return self.preset_list()
 
     def _settings(self, form: str) -> dict[str, Any]:
-        try:
-            values: Any = parse_json(form.encode())
-        except ValueError as error:
-            raise InputError(
-                "The form is not JSON; expected its values by name.", "Reload the page."
-            ) from error
-        if not isinstance(values, dict):
-            raise InputError(
-                "The form is not a JSON object; expected its values by name.", "Reload the page."
-            )
-        is_random = values.get("random_seed") is True
-        known = {name: value for name, value in values.items() if name in (*SETTINGS, *PAGE_ONLY)}
+        known = form_values(form)
+        is_random = known.get("random_seed") is True
         info = self._catalogue.info(str(known.get("model", self._catalogue.preselected)))
         request = to_request(known, info, self._catalogue.planner)
         left_out = [*_NOT_KEPT, *(["seed"] if is_random else [])]
@@ -118,7 +108,22 @@ class FormCalls:
         return {name: value for name, value in request.items() if name not in left_out}
 
 
-def _upload(file: dict[str, Any]) -> Path:
+def form_values(form: str) -> dict[str, Any]:
+    """Return the form's values by name, without pictures, given their JSON.
+
+    Raises:
+        InputError: If it is not the JSON of an object.
+    """
+    try:
+        values: Any = parse_json(form.encode())
+    except ValueError as error:
+        raise InputError("The form is not JSON; expected its values by name.", "Reload the page.") from error
+    if not isinstance(values, dict):
+        raise InputError("The form is not a JSON object; expected its values by name.", "Reload the page.")
+    return {name: values[name] for name in (*SETTINGS, *PAGE_ONLY) if name in values and name not in PICTURES}
+
+
+def uploaded(file: dict[str, Any]) -> Path:
     """Return the path of an uploaded file, given its description.
 
     Raises:

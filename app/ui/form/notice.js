@@ -38,6 +38,9 @@ function check() {
   if (box() && !isTrue(box().dataset)) clear();
 }
 
+/** Return the form's present settings, by name; pictures are paths among the uploads. */
+export const formNow = () => Object.fromEntries(Object.entries(settings).map(([name, text]) => [name, JSON.parse(text)]));
+
 /** Take the form's present settings. */
 export function seeSettings(names, ...values) {
   settings = Object.fromEntries(names.map((name, index) => [name, asText(values[index])]));

@@ -2,6 +2,7 @@
 // characters near the limit, and says on the start button what to expect of a video without a prompt.
 import { make, setText } from '../elements.js';
 import { facts } from './component.js';
+import { writePrompt } from './prompts.js';
 
 const WORD = /[\p{L}\p{N}]+/gu;
 const LITTLE_ROOM = 0.9; // the share of the limit from which the counter is shown
@@ -16,6 +17,7 @@ const help = make('div', { className: 'lt-prompt-help' }, unknownLine, countLine
 // This lies over the prompt; its words are invisible, and only their marks are seen.
 const mirror = make('div', { className: 'lt-mirror', ariaHidden: 'true' });
 let leftOut = 0;
+let isAllUnknown = false;
 let speaking = 0;
 
 const promptBox = () => document.querySelector('#set-prompt textarea');
@@ -41,7 +43,24 @@ function drawMarks(box, places) {
   mirror.scrollTop = box.scrollTop;
 }
 
+/** Return buttons that add known words to the prompt. */
+function offers() {
+  return (facts().offered || []).flatMap((word) => {
+    const button = make('button', { type: 'button', textContent: word });
+    button.addEventListener('click', () => {
+      writePrompt(isAllUnknown ? word : `${promptBox().value.trim()} ${word}`);
+      promptBox().focus();
+    });
+    return [' ', button];
+  });
+}
+
 function reportUnknown(words) {
+  if (isAllUnknown) {
+    if (!unknownLine.querySelector('button')) unknownLine.replaceChildren('The demo model knows none of these words. It knows, for example:', ...offers());
+    unknownLine.hidden = false;
+    return;
+  }
   const more = words.length - MOST_SHOWN;
   const marks = words.slice(0, MOST_SHOWN).flatMap((word) => [', ', make('mark', { textContent: word.slice(0, 40) })]);
   const end = more > 0 ? ` and ${more} more.` : '.';
@@ -70,7 +89,9 @@ export function reportPrompt() {
   const places = unknownPlaces(box.value, facts().words || [], caret);
   drawMarks(box, places);
   const start = document.querySelector('#start');
-  if (start) start.dataset.note = box.value.trim() ? '' : 'no prompt: the motion is left to chance';
+  isAllUnknown = places.length > 0 && places.length === [...box.value.matchAll(WORD)].length;
+  const why = (isAllUnknown && 'no known word') || (!box.value.trim() && 'no prompt');
+  if (start) start.dataset.note = why ? `${why}: the motion is left to chance` : '';
   reportUnknown([...new Set(places.map(([begin, end]) => box.value.slice(begin, end).toLowerCase()))]);
   if (box.value.length < box.maxLength) leftOut = 0;
   reportRoom(box.value.length, box.maxLength);

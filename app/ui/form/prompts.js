@@ -15,7 +15,8 @@ function keepPrompts(list) {
   drawPrompts();
 }
 
-function writePrompt(text) {
+/** Put a text into the prompt. */
+export function writePrompt(text) {
   promptBox().value = text;
   promptBox().dispatchEvent(new Event('input', { bubbles: true }));
 }

@@ -81,7 +81,7 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
         (["--recipe", "still.png", "--resume", "x"], "--resume and --recipe are both given"),
         (["--recipe", "still.png"], "expected --model"),
         (["--recipe", "none.mp4"], "none.mp4 cannot be read"),
-        (["--recipe", "text.txt"], "text.txt carries no recipe"),
+        (["--recipe", "text.txt"], "text.txt holds no settings of Longtake"),
         (["--recipe", "request.json"], "expected --image"),
         (["--keep", "2"], "need --branch"),
         (["--branch", "x"], "without --keep and --longer"),

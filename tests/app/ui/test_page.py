@@ -109,13 +109,12 @@ def test_bad_input_is_refused_with_the_sentence_of_the_command_line(
     text = tmp_path / "holiday.jpg"
     text.write_text("not a picture")
     page.set_input_files("input[type=file]", str(text))
-    page.wait_for_selector(".lt-request .image-container img", state="attached")
-    no_notice(page)
-    page.get_by_role("button", name="Start Generation").click()
     with pytest.raises(InputError) as refusal:
         load_picture(text)
+    refused = page.get_by_role("alert").filter(has_text="holiday.jpg")
     # The page knows an upload by its name alone.
-    assert notice(page, "holiday.jpg").inner_text() == str(refusal.value).replace(f"{tmp_path}/", "")
+    assert refused.inner_text() == str(refusal.value).replace(f"{tmp_path}/", "")
+    assert page.locator(".lt-request .image-container img").count() == 0
     assert stand.service.jobs() == []
 
 

@@ -124,13 +124,20 @@ def test_a_picture_that_cannot_be_used_says_so_before_the_start(
     ready(page)
     text = tmp_path / "holiday.jpg"
     text.write_text("not a picture")
-    page.set_input_files("input[type=file]", str(text))
-    refusal = page.locator(".lt-refusal")
-    refusal.wait_for()
-    assert "The picture holiday.jpg is not a picture that can be read" in refusal.inner_text()
-    assert page.locator(".lt-crop:not([hidden])").count() == 0
     page.evaluate(PASTE, list(photo.read_bytes()))
     size(page, "144 × 112 of 320 × 240")
+    image = page.locator("#set-image img")
+    good = image.get_attribute("src")
+    page.set_input_files("#set-image input[type=file]", str(text))
+    refusal = page.locator(".lt-refusal")
+    refusal.wait_for()
+    assert "The file holiday.jpg is not a picture that can be read" in refusal.inner_text()
+    assert image.get_attribute("src") == good  # the good one stays
+    wide = tmp_path / "wide.png"
+    Image.new("RGB", (900, 60), "red").save(wide)
+    page.set_input_files("#set-image input[type=file]", str(wide))
+    page.wait_for_selector('#set-image label[data-hint$="of 900 × 60"]')
+    page.wait_for_selector('.lt-crop[data-moves="across"]:not([hidden])')
     assert refusal.count() == 0
 
 
@@ -150,6 +157,16 @@ def test_a_bad_value_gives_one_sentence_and_takes_the_user_there(
     page.keyboard.press("Control+Enter")
     status(page, state="running")
     assert [job.request.seed for job in stand.service.jobs()] == [2**53 - 1]
+
+
+def test_a_prompt_of_unknown_words_alone_is_offered_known_ones(page: Any, photo: Path) -> None:
+    page.set_input_files("input[type=file]", str(photo))
+    ready(page)
+    prompt_box(page).fill("walrus grebe")
+    page.wait_for_selector('#start[data-note="no known word: the motion is left to chance"]')
+    page.locator("#lt-unknown").get_by_role("button", name="ball").click()
+    page.wait_for_selector('#start[data-note=""]')
+    assert prompt_box(page).input_value() == "ball"
 
 
 def test_unknown_words_are_marked_where_they_stand_as_one_types(page: Any) -> None:

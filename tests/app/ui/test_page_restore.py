@@ -43,15 +43,28 @@ def test_a_dropped_request_restores_every_setting_and_tells_the_unknown_ones(pag
     reported.get_by_role("button", name="Close").click()
     page.locator("#notice .lt-box").wait_for(state="detached")
     drop(page, b"no settings at all", "notes.json", "application/json")
-    page.get_by_role("alert").get_by_text("notes.json carries no recipe").wait_for()
+    page.get_by_role("alert").get_by_text("notes.json holds no settings of Longtake").wait_for()
 
 
 def test_a_video_of_another_program_is_refused_without_its_pictures(page: Any, stand: Stand) -> None:
     media = b"\0\0\0\x08free" + b"\0\x10\0\x08mdat" + bytes(2**20)
     drop(page, b"\0\0\0\x10ftypisom\0\0\0\0" + media, "holiday.mp4", "video/mp4")
-    page.get_by_role("alert").get_by_text("holiday.mp4 carries no recipe").wait_for()
+    page.get_by_role("alert").get_by_text("holiday.mp4 holds no settings of Longtake").wait_for()
     sizes = [path.stat().st_size for path in Path(stand.outputs.parent / "cache").rglob("holiday.mp4")]
     assert sizes == [24]
+
+
+def test_a_dropped_batch_is_queued_or_refused_as_a_whole(page: Any, stand: Stand, photo: Path) -> None:
+    page.set_input_files("input[type=file]", str(photo))
+    page.wait_for_selector("#set-image img")
+    drop(page, b"prompt,steps\na ball,3\nanother,many\n", "wishes.csv", "text/csv")
+    refused = page.get_by_role("alert").filter(has_text="Line 3 of wishes.csv")
+    assert "nothing was queued" in refused.inner_text()
+    assert stand.service.jobs() == []
+    drop(page, b"prompt,steps,seconds\na ball,3,1\nanother,4,2.4\n", "wishes.csv", "text/csv")
+    page.wait_for_selector(".lt-row")
+    jobs = sorted(stand.service.jobs(), key=lambda job: job.request.steps)
+    assert [(job.request.prompt, job.request.steps) for job in jobs] == [("a ball", 3), ("another", 4)]
 
 
 def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Path) -> None:

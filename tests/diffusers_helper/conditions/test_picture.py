@@ -207,7 +207,7 @@ def test_a_colour_profile_is_applied() -> None:
 
 @pytest.mark.parametrize(
     ("size", "expected"),
-    [((1, 1), "at least 16"), ((15, 200), "at least 16"), ((16, 129), "8 times"), ((1600, 16), "8 times")],
+    [((1, 1), "at least 16"), ((15, 200), "at least 16")],
 )
 def test_shapes_that_give_no_video(size: tuple[int, int], expected: str) -> None:
     error = refusal(encoded(Image.new("RGB", size)))

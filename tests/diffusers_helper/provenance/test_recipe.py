@@ -65,7 +65,7 @@ def test_a_video_carries_its_recipe_and_every_player_can_show_it(video: Path, tm
     content = video.read_bytes()
     assert content.endswith(PICTURE)
     assert content.index(b"moov") < content.index(b"mdat") < content.index(PICTURE)
-    with pytest.raises(InputError, match="carries no recipe"):
+    with pytest.raises(InputError, match="holds no settings of Longtake"):
         read_recipe(bare)
 
 

@@ -1,0 +1,81 @@
+"""Tests of the endpoints of dropped files, without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gradio.utils import get_upload_folder
+
+from app.jobs.service import JobService
+from app.ui.catalogue import Catalogue
+from app.ui.form.dropped import DropCalls
+from diffusers_helper.errors import InputError
+from tests.support.pages import write_photo
+from tests.support.shared import Sharing
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobService]:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    sharing = Sharing(tmp_path)
+    yield sharing.open()
+    sharing.close()
+
+
+@pytest.fixture
+def calls(service: JobService) -> DropCalls:
+    return DropCalls(service, Catalogue())
+
+
+def upload(name: str, content: bytes = b"") -> dict[str, Any]:
+    """Put a file, by default a photo, among the uploads, and return its description."""
+    path = Path(get_upload_folder()) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if content:
+        path.write_bytes(content)
+    else:
+        write_photo(path)
+    return {"path": str(path)}
+
+
+def test_lines_take_their_pictures_from_the_drop_and_the_rest_from_the_form(
+    service: JobService, calls: DropCalls
+) -> None:
+    file = upload(
+        "w.jsonl", b'{"prompt": "a", "image": "own.png"}\n{"prompt": "b", "seed": 5, "seconds": 1}\n'
+    )
+    pictures = {"own.png": upload("own.png"), "": upload("form.png")}
+    jobs = calls.batch_add(file, pictures, '{"seconds": 2.4, "seed": 9, "prompt": "of the form"}')
+    found = [service.job(job).request for job in jobs]
+    assert [(one.prompt, one.seed, one.seconds) for one in found] == [("a", 9, 2.4), ("b", 5, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"image": "/etc/passwd"}', "was not dropped with the file"),
+        ('{"image": "x.png", "model": "/etc"}', "expected one of demo"),
+        ("{}", "no picture"),
+        ('{"image": "x.png", "lora": "/etc/passwd:1"}', "lora"),
+        ("[1]", "expected a JSON object"),
+    ],
+)
+def test_a_line_names_no_file_of_this_machine(
+    service: JobService, calls: DropCalls, line: str, words: str
+) -> None:
+    file = upload("w.jsonl", f'{{"image": "x.png"}}\n{line}\n'.encode())
+    with pytest.raises(InputError, match=r"Line 2 of w\.jsonl cannot be used") as refused:
+        calls.batch_add(file, {"x.png": upload("x.png")}, "{}")
+    assert words in str(refused.value)
+    assert service.jobs() == []
+
+
+def test_only_a_picture_passes_as_one(calls: DropCalls) -> None:
+    assert calls.picture_check(upload("x.png")) == [320, 240]
+    with pytest.raises(InputError, match=r"The file .*table\.csv is not a picture"):
+        calls.picture_check(upload("table.csv", b"a,b"))
+    with pytest.raises(InputError, match="is not an upload"):
+        calls.picture_check({"path": "/etc/passwd"})
