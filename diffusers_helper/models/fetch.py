@@ -18,14 +18,16 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, cast
 
-from huggingface_hub import constants, hf_hub_url
+from huggingface_hub import constants, get_session, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.file_download import http_get  # pyright: ignore[reportUnknownVariableType]
-from huggingface_hub.utils import build_hf_headers  # pyright: ignore[reportUnknownVariableType]
+from huggingface_hub.utils import (
+    build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
+    hf_raise_for_status,
+)
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line, short_repr
@@ -44,6 +46,12 @@ _WANTED = ("*.json", "*.safetensors", "*.txt")
 _WORKERS = 4
 _MOST_LISTED, _MOST_SIZE = 4 * 2**20, 2**42
 _MOST_RESTARTS = 5
+_LIST_SECONDS = (
+    3.0,
+    10.0,
+    10.0,
+    3.0,
+)  # to connect, and at most without a byte read, written, or a connection
 _LOCK_SECONDS = 0.2
 _SHA256_LETTERS = 64
 _CHECKSUM = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -146,14 +154,17 @@ def listed_files(source: PartSource) -> list[RemoteFile]:
 
 def _listed(source: PartSource) -> list[RemoteFile]:
     place = "/".join(filter(None, (source.location, "tree", str(source.revision), source.subfolder)))
-    answer = BytesIO()
-    http_get(
-        f"{constants.ENDPOINT}/api/models/{place}",
-        answer,
-        headers=build_hf_headers(),
-        tqdm_class=_bar(answer, _MOST_LISTED, "the list of files"),  # type: ignore[arg-type]
-    )
-    entries: Any = parse_json(answer.getvalue())
+    address, answer = f"{constants.ENDPOINT}/api/models/{place}", bytearray()
+    # This is the first request, so it tells soon if there is no network; `http_get` would try for long.
+    with get_session().stream(
+        "GET", address, headers=build_hf_headers(), timeout=_LIST_SECONDS, follow_redirects=True
+    ) as response:
+        hf_raise_for_status(response)
+        for piece in response.iter_bytes():
+            answer += piece
+            if len(answer) > _MOST_LISTED:
+                raise _WrongFile(f"the server sends more than the {_MOST_LISTED} bytes of the list of files")
+    entries: Any = parse_json(bytes(answer))
     if not isinstance(entries, list):
         raise _WrongFile("the hub's list of files is none")
     return [file for entry in cast(list[Any], entries) if (file := _listed_file(source, entry))]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from huggingface_hub import constants
+from huggingface_hub.utils import logging
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.models.downloads import NotHere, absence_of, bytes_in
@@ -36,6 +37,7 @@ def get_model(info: ModelInfo, cancel: CancelToken, report: Callable[[int, int],
     absence = absence_of(info)
     if absence is None:
         return
+    logging.set_verbosity_error()  # otherwise the hub's library writes about each try
     constants.DOWNLOAD_CHUNK_SIZE = min(constants.DOWNLOAD_CHUNK_SIZE, _PIECE_BYTES)
     listed = {part: listed_files(info.parts[part]) for part in absence.part_bytes}
     sizes = {part: sum(file.size for file in files) for part, files in listed.items()}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.jobs.downloads.process import SAID
 from app.machine import module_command
@@ -15,6 +18,29 @@ from diffusers_helper.errors import InputError, LongtakeError
 
 _MOST_SECONDS = 300
 _ONE_AT_A_TIME = threading.Lock()
+
+
+@dataclass(slots=True)
+class Adding:
+    """What is known of the addition of models, for pages that were opened meanwhile.
+
+    Attributes:
+        name: The model that is being checked; "" for none.
+        since: When that began, by the monotonic clock.
+        problem: Why the last one was not added; "" if it was.
+    """
+
+    name: str = ""
+    since: float = 0.0
+    problem: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the name, the seconds that its check has taken, and the problem."""
+        seconds = time.monotonic() - self.since if self.name else 0.0
+        return {"name": self.name, "seconds": round(seconds), "problem": self.problem}
+
+
+ADDING = Adding()
 
 
 def add_model(name: str, parts: Mapping[str, Path], base: str) -> None:
@@ -29,12 +55,24 @@ def add_model(name: str, parts: Mapping[str, Path], base: str) -> None:
         InputError: If the name or a file cannot be used. The list is as before then. The text has no paths.
         LongtakeError: If the process has died or takes too long.
     """
+    if not _ONE_AT_A_TIME.acquire(blocking=False):
+        raise InputError("Another model is being checked.", "Try again in a moment.")
+    try:
+        ADDING.name, ADDING.since, ADDING.problem = name, time.monotonic(), ""
+        _add(name, parts, base)
+    except LongtakeError as error:
+        ADDING.problem = str(error)
+        raise
+    finally:
+        ADDING.name = ""
+        _ONE_AT_A_TIME.release()
+
+
+def _add(name: str, parts: Mapping[str, Path], base: str) -> None:
     # Each value stands behind an equals sign, and the name at the end, so that none is taken for an option.
     options = [f"--{part.replace('_', '-')}={path}" for part, path in parts.items()]
     options += [f"--base={base}"] * bool(base)
     command, environ = module_command("app", os.environ)
-    if not _ONE_AT_A_TIME.acquire(blocking=False):
-        raise InputError("Another model is being checked.", "Try again in a moment.")
     try:
         done = subprocess.run(
             (*command, "models", "add", "--json", *options, "--", name),
@@ -43,8 +81,6 @@ def add_model(name: str, parts: Mapping[str, Path], base: str) -> None:
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise LongtakeError(f"The check took more than {_MOST_SECONDS} seconds.", "Try again.") from error
-    finally:
-        _ONE_AT_A_TIME.release()
     if not done.returncode:
         return
     text = done.stderr.strip()

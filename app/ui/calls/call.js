@@ -15,6 +15,6 @@ export async function call(name, ...values) {
     throw new Error('The server does not answer. This page reconnects by itself; then try again.');
   }
   const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error(said.error || `The server refused this (${answer.status}).`);
+  if (!answer.ok) throw Object.assign(new Error(said.error || `The server refused this (${answer.status}).`), { isRefusal: answer.status === 400 });
   return said.data[0];
 }

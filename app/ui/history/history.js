@@ -20,6 +20,7 @@ class History {
   #revision = null; // of the jobs that are shown
   #looked = 0;
   #removed = ''; // the video that was removed last
+  #isLost = false; // whether the last link led to no video
   #undo;
 
   constructor(root) {
@@ -45,13 +46,21 @@ class History {
     if (job) {
       if (!before) this.#scroll = this.#scrolled;
       await partsAreThere();
-      this.#opened ??= new Opened(this.#find('.lt-past-open'), (card) => this.#remove(card));
+      this.#opened ??= new Opened(this.#find('.lt-past-open'), (card) => this.#remove(card), () => this.#lead());
       if (job === this.#job) await this.#opened.open(job);
     } else {
       this.#opened?.close();
       if (before) this.#comeBack(before);
       await this.#gallery.refresh();
+      if (this.#isLost) this.#gallery.report('The video of that link is not here any more; these are all videos.');
+      this.#isLost = false;
     }
+  }
+
+  /** Show all videos in place of one that is not there. */
+  #lead() {
+    this.#isLost = true;
+    goTo('history');
   }
 
   // The tabs have scrolled to the top already, so the place is noted while the gallery is scrolled.

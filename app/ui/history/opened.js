@@ -36,11 +36,13 @@ export class Opened {
   #actions;
   #branch;
   #job = '';
+  #miss;
   #video = null; // the endpoint's last answer
 
-  /** `remove` is called with the card of a video that is to be removed. */
-  constructor(root, remove) {
+  /** `remove` is called with the card of a video that is to be removed, and `miss` if there is no such video. */
+  constructor(root, remove, miss) {
     this.#root = root;
+    this.#miss = miss;
     this.#parts = layOut(root);
     this.#strip = new Strip(this.#parts.strip, (at) => this.#player.jump(at));
     this.#player = new Player(this.#parts.stage, (at) => this.#strip.mark(at));
@@ -70,7 +72,9 @@ export class Opened {
       const video = await call('history_open', job);
       if (job === this.#job) this.#show(video);
     } catch (error) {
-      if (job === this.#job) this.report(error.message);
+      if (job !== this.#job) return;
+      if (error.isRefusal) this.#miss();
+      else this.report(error.message);
     }
   }
 

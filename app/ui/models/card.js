@@ -8,6 +8,7 @@ import { formatTable, planTable } from './plan.js';
 
 /** The states in which something happens to a model. */
 export const ACTIVE = ['getting', 'verifying', 'converting'];
+const NEW = ['missing', 'incomplete']; // the states from which a download is asked about first
 const STATES = {
   complete: 'On this machine', incomplete: 'Incomplete', missing: 'Not on this machine',
   getting: 'Downloading', verifying: 'Checking', converting: 'Converting', paused: 'Paused', failed: 'Download failed',
@@ -204,10 +205,11 @@ export class Card {
     const { action } = button.dataset;
     if (action === 'use') chooseModel(this.#model.model);
     else if (action === 'remove') this.#ask();
+    else if (action === 'get' && NEW.includes(this.#model.state)) this.#askGet();
     else if (action === 'convert') this.#askConvert();
     else if (action === 'keep') this.#closeQuestion();
     else {
-      const asked = { sure: 'remove', start: 'convert' }[action] ?? action;
+      const asked = { sure: 'remove', start: 'convert', fetch: 'get' }[action] ?? action;
       const values = action === 'start' ? [this.#kind()] : [];
       this.#closeQuestion();
       button.ariaDisabled = 'true'; // a second click would do it twice; `disabled` would take the focus away
@@ -225,6 +227,17 @@ export class Card {
     this.#open('remove', `Remove ${title}?`, [
       make('p', { textContent: words }), make('div', { className: 'lt-model-actions' }, sure, keep),
     ], keep);
+  }
+
+  #askGet() {
+    const { title, download } = this.#model;
+    const fetch = make('button', { type: 'button', className: 'lt-first', textContent: 'Download it' });
+    fetch.dataset.action = 'fetch';
+    const keep = make('button', { type: 'button', textContent: 'Not now' });
+    keep.dataset.action = 'keep';
+    this.#open('get', `Download ${title}?`, [
+      make('p', { textContent: download }), make('div', { className: 'lt-model-actions' }, fetch, keep),
+    ], fetch);
   }
 
   #askConvert() {

@@ -4,6 +4,7 @@ import { hasChanged, make, setText } from '../elements.js';
 import { named } from './parts.js';
 
 const MOST_LETTERS = 60; // of a model's name
+const PAUSE = 1000; // milliseconds between two looks at a model that is being added
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 let ids = 0;
 
@@ -64,6 +65,10 @@ export class OwnFiles {
   #name = make('input', { type: 'text', maxLength: MOST_LETTERS, autocomplete: 'off', spellcheck: false });
   #base = make('select', {});
   #add = make('button', { type: 'submit', className: 'lt-first', textContent: 'Add model' });
+  #bar = make('progress', { hidden: true, ariaLabel: 'Check of the files' });
+  #timer = 0;
+  #awaited = ''; // the model that was being added at the last look
+  #isSubmitting = false;
   #reported = make('p', { className: 'lt-own-reported' });
   #form;
   #isNamed = false; // whether the user has written a name
@@ -79,7 +84,7 @@ export class OwnFiles {
     this.#form = make(
       'form', { className: 'lt-own-form', hidden: true },
       make('label', {}, 'Name', this.#name), make('label', {}, 'All other parts from', this.#base),
-      make('div', { className: 'lt-model-actions' }, this.#add), this.#reported,
+      make('div', { className: 'lt-model-actions' }, this.#add),
     );
     this.#form.addEventListener('submit', (event) => {
       event.preventDefault();
@@ -87,7 +92,7 @@ export class OwnFiles {
     });
     this.#name.addEventListener('input', () => { this.#isNamed = this.#name.value !== ''; });
     section.querySelector('header').append(this.#say, make('div', { className: 'lt-model-actions' }, again));
-    section.append(this.#list, this.#form);
+    section.append(this.#list, this.#form, this.#bar, this.#reported);
   }
 
   /** Offer these models as the source of all other parts. */
@@ -100,15 +105,17 @@ export class OwnFiles {
   }
 
   /** Ask the server for the files. */
-  async load() {
+  async load({ isQuiet = false } = {}) {
+    clearTimeout(this.#timer);
     this.#asked += 1;
     const asked = this.#asked;
     let said;
     try {
-      setText(this.#say, 'Looking…');
-      const { folder, variable, files, more } = await call('models_files');
+      if (!isQuiet) setText(this.#say, 'Looking…');
+      const { folder, variable, files, more, adding } = await call('models_files');
       if (asked !== this.#asked) return;
       this.#show(files);
+      this.#follow(adding);
       const other = `set the environment variable ${variable} to it and start Longtake again.`;
       said = files.length
         ? `Tick one file of the folder “${folder}” for each part of a new model. To use another folder, ${other}`
@@ -120,6 +127,21 @@ export class OwnFiles {
     }
     setText(this.#say, said);
     this.#section.dataset.state = 'known';
+  }
+
+  // The check goes on if its page is closed, so any page may find a model that is being added.
+  #follow({ name, seconds, problem }) {
+    const awaited = this.#awaited;
+    this.#awaited = name;
+    if (name) {
+      setText(this.#reported, `The names and shapes of all tensors of ${name} are being checked: ${seconds} s so far. You may close this tab.`);
+      this.#timer = setTimeout(() => this.load({ isQuiet: true }), PAUSE);
+    } else if (awaited && !this.#isSubmitting) {
+      setText(this.#reported, problem);
+      if (!problem) this.#added(awaited);
+    }
+    this.#bar.hidden = !name;
+    if (!this.#isSubmitting) this.#isBusy = Boolean(name);
   }
 
   #show(files) {
@@ -156,8 +178,8 @@ export class OwnFiles {
     if (this.#add.ariaDisabled === 'true') return;
     const name = this.#name.value.trim();
     const parts = Object.fromEntries(this.#chosen.map(({ file }) => [file.part, file.name]));
-    this.#isBusy = true;
-    setText(this.#reported, 'The names and shapes of all tensors are being checked, which takes some seconds…');
+    this.#isBusy = this.#isSubmitting = true;
+    this.#timer = setTimeout(() => this.load({ isQuiet: true }), PAUSE / 4);
     try {
       await call('models_add', name, parts, this.#base.value);
       await this.#added(name); // the focus moves to the new card before the form goes
@@ -166,11 +188,11 @@ export class OwnFiles {
       this.#base.value = '';
       this.#form.hidden = true;
       setText(this.#reported, '');
-      this.load(); // the next names to suggest
     } catch (error) {
       setText(this.#reported, error.message);
     } finally {
-      this.#isBusy = false;
+      this.#isBusy = this.#isSubmitting = false;
+      this.load({ isQuiet: true }); // the next names to suggest
     }
   }
 }

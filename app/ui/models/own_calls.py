@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from app.jobs.downloads.adding import add_model
+from app.jobs.downloads.adding import ADDING, add_model
 from app.jobs.service import JobService
 from app.redact import plain_paths
 from app.ui.catalogue import Catalogue
@@ -28,8 +28,11 @@ class OwnFileCalls:
         return [getattr(self, name) for name in vars(OwnFileCalls) if name.startswith("models_")]
 
     def models_files(self) -> dict[str, Any]:
-        """List the weights in the folder for them, with the part that each file or folder can be."""
-        return listed_files(weights_folder(os.environ), self._catalogue.names)
+        """List the weights in the folder for them, with the part that each file or folder can be.
+
+        `adding` is the model that is being added now, if any, or why the last one was not.
+        """
+        return listed_files(weights_folder(os.environ), self._catalogue.names) | {"adding": ADDING.facts()}
 
     def models_inspect(self, file: str) -> dict[str, Any]:
         """Return what the headers of a file or folder of that list tell, as `python -m app inspect` does."""

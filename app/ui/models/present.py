@@ -80,6 +80,7 @@ class ModelPresenter:
             "problems": None if problems is None else [*map(page_words, problems)],
             "removal": _removal(info) if (is_hub and here) or is_added else None,
             "room": "" if complete else _room(info),
+            "download": "" if complete else _download(info),
         }
 
     def _needs(self, name: str, info: ModelInfo) -> list[str]:
@@ -264,6 +265,17 @@ def _removal(info: ModelInfo) -> dict[str, Any] | None:
         "parts": list(removal.files),
         "kept": list(removal.kept),
     }
+
+
+def _download(info: ModelInfo) -> str:
+    """Return the question before a download: its size, and the folder that it fills."""
+    absence = absence_of(info)
+    if absence is None:
+        return ""
+    return (
+        f"This downloads about {gb_text(absence.total_bytes)} GB from huggingface.co into "
+        f"{plain_paths(str(absence.folder))}, where {gb_text(absence.free_bytes)} GB are free."
+    )
 
 
 def _room(info: ModelInfo) -> str:

@@ -227,6 +227,22 @@ def test_nothing_is_asked_for_in_offline_mode(hub: Hub, monkeypatch: pytest.Monk
     assert hub.asked == []
 
 
+def test_without_a_network_there_is_one_try_and_one_sentence(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = list[str]()
+
+    def no_network(*_: object, **__: object) -> None:
+        tries.append("")
+        raise OSError(-2, "Name or service not known")
+
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://hub.invalid")
+    monkeypatch.setattr("socket.getaddrinfo", no_network)
+    assert "cannot be downloaded (Name or service not known)." in reason()
+    assert len(tries) == 1
+    assert not [record for record in caplog.records if record.name.startswith("huggingface_hub")]
+
+
 ENTRY = {"type": "file", "path": "vae/config.json", "size": 2, "oid": "a" * 40}
 
 

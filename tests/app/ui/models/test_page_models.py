@@ -51,6 +51,12 @@ def press(page: Any, name: str) -> None:
     page.get_by_role("button", name=f"{name}: FramePack F1").click()
 
 
+def get(page: Any) -> None:
+    """Press Download, and agree to it."""
+    press(page, "Download")
+    page.get_by_role("button", name="Download it").click()
+
+
 def choose(page: Any, title: str) -> None:
     page.locator(".lt-model input").click()
     page.get_by_role("option", name=title).click()
@@ -65,6 +71,12 @@ def test_a_model_is_got_paused_resumed_checked_and_removed(
     card = state(page, "missing")
     assert "About 39.4 GB to download" in card.inner_text()
     press(page, "Download")
+    question = page.get_by_role("alertdialog", name="Download FramePack F1?")
+    assert "about 39.4 GB from huggingface.co into" in question.inner_text()
+    assert "home/hub, where 1024 GB are free" in question.inner_text()
+    assert hub.asked == []
+    question.get_by_role("button", name="Not now").click()
+    get(page)
     state(page, "getting")
     words = card.locator(".lt-model-progress")
     page.wait_for_function(
@@ -129,7 +141,7 @@ def test_a_failure_is_told_with_another_try(page: Any, stand: Stand, lit_hub: tu
     hub, _ = lit_hub
     hub.pages.add("model.safetensors")
     open_models(page)
-    press(page, "Download")
+    get(page)
     card = state(page, "failed")
     problem = card.get_by_role("alert")
     assert "the server answered with a web page in place of model.safetensors" in problem.inner_text()
