@@ -17,6 +17,7 @@ function fill(select, texts) {
 
 /** The list of cards with its search. */
 export class Gallery {
+  note = ''; // a sentence before the number of videos
   #find;
   #cards = new Map(); // by job
   #next = '';
@@ -121,7 +122,7 @@ export class Gallery {
     while (list.children.length > wanted.length) list.lastElementChild.remove();
     this.#next = next;
     this.#watchEnd(Boolean(next));
-    this.report(total ? count(total) : '');
+    this.report([this.note, total ? count(total) : ''].filter(Boolean).join(' '));
     this.#reportNone(total);
     this.#offerModels(models);
     this.#find('.lt-videos').dataset.shown = wanted.length;

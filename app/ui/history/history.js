@@ -51,9 +51,9 @@ class History {
     } else {
       this.#opened?.close();
       if (before) this.#comeBack(before);
-      await this.#gallery.refresh();
-      if (this.#isLost) this.#gallery.report('The video of that link is not here any more; these are all videos.');
+      this.#gallery.note = this.#isLost ? 'The video of that link is not here any more; these are all videos.' : '';
       this.#isLost = false;
+      await this.#gallery.refresh();
     }
   }
 
