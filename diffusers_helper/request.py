@@ -230,7 +230,7 @@ class GenerationRequest:
     )] = 25
     mode: Annotated[Mode, SettingInfo(
         "Order",
-        "End first keeps the picture steady; forward moves more, and can be continued after its end.",
+        "End first is steadier; forward can continue.",
         "What to make", choices=_ORDERS, otherwise="the model's own",
     )] = "inverted"
     resolution: Annotated[int | None, SettingInfo(
