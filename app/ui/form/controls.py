@@ -271,7 +271,7 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         _named(actions.use_example, "image", "prompt"), [form.model, form.examples],
         [form.image, form.prompt], **QUIET,
     )  # fmt: skip
-    form.dice.click(None, None, form.seed, js=call("form/form.js", "newSeed"), **_SCRIPT).then(**_CHANGED)
+    form.dice.click(None, None, form.seed, js=call("form/seed.js", "newSeed"), **_SCRIPT).then(**_CHANGED)
     _connect_defaults(form, actions)
     # These events bring a picture that was pasted, dropped, or kept by the browser, and the crop.
     for name in PICTURES:

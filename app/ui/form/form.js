@@ -13,7 +13,6 @@ import { prepareProgram, reportProgram } from './program.js';
 import { preparePromptHelp, reportPrompt } from './prompt_help.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
 
-const MOST_SEEDS = 2 ** 31;
 const MOST_FRAMES = 300; // animation frames to wait for the other components
 const PARTS = ['#set-image', '#set-prompt textarea', '#set-mode', '#set-seconds input[type="range"]'];
 
@@ -21,9 +20,6 @@ const find = (selector) => document.querySelector(selector);
 const isForm = (target) => target === document.body || Boolean(target.closest?.('.lt-request'));
 const isStartOrEnd = (target) => Boolean(target.closest?.('#start, #save, #end'));
 const isEditing = () => Boolean(document.documentElement.dataset.editing);
-
-/** Return a new seed. */
-export const newSeed = () => Math.floor(Math.random() * MOST_SEEDS);
 
 function report() {
   const said = facts();

@@ -2,7 +2,7 @@
 import { call } from '../calls/call.js';
 import { offerCopy } from '../copy.js';
 import { restoreForm } from '../form/fill.js';
-import { newSeed } from '../form/form.js';
+import { newSeed } from '../form/seed.js';
 import { actOnce, setText } from '../elements.js';
 
 /** The buttons of the video that is shown. */

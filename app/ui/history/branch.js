@@ -1,7 +1,7 @@
 // Branches of a video: another continuation from one of its sections, or a longer version.
 import { call } from '../calls/call.js';
 import { actOnce, make, setText } from '../elements.js';
-import { newSeed } from '../form/form.js';
+import { newSeed } from '../form/seed.js';
 import { Further } from './further.js';
 
 const field = (label, control) => make('label', {}, make('span', { textContent: label }), control);
@@ -24,6 +24,7 @@ export class Branch {
   #fixed = make('ul', { className: 'lt-fixed' });
   #longer = make('input', { type: 'number', step: 0.1, required: true });
   #longerKept = make('p', { className: 'lt-hint' });
+  #whys = [make('p', { className: 'lt-hint' }), make('p', { className: 'lt-hint' })]; // why a fold has no form
 
   constructor(fold, longerFold, report) {
     this.#fold = fold;
@@ -45,10 +46,10 @@ export class Branch {
       field('Length of the whole video, in seconds', this.#seconds),
       this.#further.element, why, main('Make this branch'),
     );
-    this.#fold.append(form);
+    this.#fold.append(this.#whys[0], form);
     this.#submit(form, () => this.#branch());
     const longer = make('form', {}, field('Seconds to add', this.#longer), this.#longerKept, main('Make it longer'));
-    this.#longerFold.append(longer);
+    this.#longerFold.append(this.#whys[1], longer);
     this.#submit(longer, () => this.#extend());
   }
 
@@ -63,8 +64,11 @@ export class Branch {
   show(video) {
     const { branch } = video;
     this.#video = video;
-    this.#fold.hidden = !branch.kept.length;
-    this.#longerFold.hidden = !branch.longer;
+    [[this.#fold, branch.whyNot], [this.#longerFold, branch.whyNotLonger]].forEach(([fold, why], index) => {
+      fold.hidden = video.isOpen && Boolean(why);
+      fold.querySelector('form').hidden = Boolean(why);
+      setText(this.#whys[index], why);
+    });
     this.#keep.max = branch.kept.length;
     if (this.#job !== video.job) this.#fill(branch);
     this.#showKept();

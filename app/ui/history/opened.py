@@ -17,7 +17,7 @@ from diffusers_helper.models.registry import family_of, plan_of
 from diffusers_helper.provenance.branch import count_kept, kept_words, why_fixed
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.recorded import names_of
-from diffusers_helper.request import SETTINGS
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import size_text
 
 Shown = dict[str, Any]
@@ -113,6 +113,29 @@ def _control(name: str, value: Any) -> Shown:
     }
 
 
+_NONE_KEPT = "No section of this video was finished, so there is nothing to continue from."
+_ONE_SECTION = (
+    "This video has one section, which begins with the picture, and its order makes the end first, so "
+    "nothing can come before it. Make the video in forward order to continue it."
+)
+
+
+def _why_not_longer(most: int, *, is_whole: bool, has_room: bool) -> str:
+    """Return why a video cannot be made longer, or "" if it can."""
+    if not is_whole:
+        return "Only a video whose sections are all finished can be made longer."
+    if most < 1:
+        return _ONE_SECTION
+    return "" if has_room else f"A video can have at most {MAX_SECONDS:g} s."
+
+
+def _longer_words(request: GenerationRequest, keep: int) -> str:
+    """Return a sentence about where the new part of a longer video comes."""
+    if request.mode == "forward":
+        return "The video is kept, and continues after its end."
+    return f"{kept_words(request, keep)} Only forward order continues after the end."
+
+
 def branch_facts(job: Job) -> Shown:
     """Return what a branch of a job can keep and change, and why its other settings are fixed."""
     folder, request = JobFolder(job.folder), job.request
@@ -126,6 +149,8 @@ def branch_facts(job: Job) -> Shown:
     longest, each = len(family.plan(MAX_SECONDS, request.mode)) - sections, family.section_seconds
     further = [name for name in names_of("section") if name not in _OWN_FIELDS]
     return {
+        "whyNot": "" if most > 0 else _NONE_KEPT if not found else _ONE_SECTION,
+        "whyNotLonger": _why_not_longer(most, is_whole=found >= sections, has_room=longest > 0),
         "isInverted": request.mode == "inverted",
         "kept": [kept_words(request, keep) for keep in range(1, most + 1)],
         "prompt": request.prompt,
@@ -134,6 +159,6 @@ def branch_facts(job: Job) -> Shown:
         "further": [_control(name, getattr(request, name)) for name in further],
         "section": each,
         "longer": round(longest * each, 1) if found >= sections and most else 0,
-        "keptByLonger": kept_words(request, min(most, found)) if most > 0 else "",
+        "keptByLonger": _longer_words(request, most) if most > 0 else "",
         "fixed": [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()],
     }

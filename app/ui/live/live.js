@@ -6,6 +6,7 @@ import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
 import { changed } from '../form/component.js';
 import { reportJobs } from '../jobs.js';
+import { After } from './after.js';
 import { JobButtons } from './buttons.js';
 import { bringStage, Line } from './line.js';
 import { Log } from './log.js';
@@ -49,6 +50,7 @@ class Live {
   #line;
   #next;
   #buttons;
+  #after;
   #now = null; // what the server sent last
   #shown = null; // the scene on the stage
   #stays = false; // whether that is one that has ended, while the server sends another
@@ -67,6 +69,7 @@ class Live {
     this.#line = new Line(view);
     this.#next = new Next(find('.lt-next'), () => this.follow());
     this.#buttons = new JobButtons(find('.lt-actions'), () => this.expect());
+    this.#after = new After(find('.lt-actions'), () => this.expect());
     prepareNotify(find('.lt-notify'));
     prepareCopy(find('.lt-failure'));
   }
@@ -170,6 +173,7 @@ class Live {
     showStatus(this.#view.querySelector('.lt-status'), scene);
     showNotify(this.#view.querySelector('.lt-notify'), scene.isOpen);
     this.#buttons.show(scene);
+    this.#after.show(scene);
     this.#player.show(scene);
     this.#preview.show(scene.preview || null);
     this.#log.show(scene);

@@ -12,6 +12,7 @@ export class Player {
   #videos;
   #onTime;
   #job = null;
+  #loops = null; // whether the user wants the video to loop; null without a wish
 
   /** `onTime` is called with the time of the frame that is shown. */
   constructor(stage, onTime) {
@@ -20,7 +21,7 @@ export class Player {
     this.#onTime = onTime;
     this.#parts = {
       bar: find('.lt-bar'), play: find('.lt-play'), time: find('.lt-time'), seek: find('.lt-seek'),
-      poster: find('.lt-poster'), fit: find('.lt-fit'), full: find('.lt-full'),
+      poster: find('.lt-poster'), fit: find('.lt-fit'), full: find('.lt-full'), loop: find('.lt-loop'),
     };
     const videos = stage.querySelectorAll('video');
     this.#videos = new Videos(videos, (version) => this.#swapped(version), () => this.#update());
@@ -28,7 +29,12 @@ export class Player {
   }
 
   #listen() {
-    const { play, full, fit, seek } = this.#parts;
+    const { play, full, fit, seek, loop } = this.#parts;
+    loop.addEventListener('click', () => {
+      this.#loops = loop.getAttribute('aria-pressed') !== 'true';
+      this.#setLoop(this.#loops);
+      if (this.#loops && !this.#videos.isPlaying) this.#toggle();
+    });
     play.addEventListener('click', () => this.#toggle());
     fit.addEventListener('click', () => this.#toggle());
     full.addEventListener('click', () => this.#fullScreen());
@@ -49,8 +55,13 @@ export class Player {
     const { isRunning } = scene;
     this.#stage.style.setProperty('--ratio', scene.ratio || '');
     this.#parts.fit.classList.toggle('lt-shaped', Boolean(scene.ratio));
-    this.#videos.loop(isRunning && !reducedMotion.matches);
+    if (this.#loops === null) this.#setLoop(isRunning && !reducedMotion.matches);
     if (scene.video) this.#videos.want({ url: scene.video.url, front: scene.video.front, autoplay: isRunning });
+  }
+
+  #setLoop(loops) {
+    this.#videos.loop(loops);
+    this.#parts.loop.setAttribute('aria-pressed', String(loops));
   }
 
   /** Jump to a time in the video, in seconds. */
