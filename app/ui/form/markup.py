@@ -144,4 +144,4 @@ def _card(index: int, prompt: str) -> str:
 
 def start_label(jobs_before: int) -> str:
     """Return the start button's label, which says what a press would do now."""
-    return "Start Generation" + (f" (number {jobs_before + 1} in the queue)" if jobs_before else "")
+    return "Start Generation" + (f" (number {jobs_before + 1})" if jobs_before else "")

@@ -9,6 +9,7 @@ import { showStar } from '../history/card.js';
 export class After {
   #parts;
   #say;
+  #star;
   #branch;
   #job = '';
   #card = null;
@@ -29,7 +30,7 @@ export class After {
       const made = await call('jobs_duplicate', this.#job, { seed });
       this.#report(`The same video with the seed ${seed} is in the queue.`, made.id);
     }, (words) => this.#report(words)));
-    const star = find('.lt-star');
+    const star = this.#star = find('.lt-star');
     star.addEventListener('click', () => actOnce(star, async () => {
       const [job] = await call('jobs_favourite', [this.#job], !this.#card.favourite);
       this.#card.favourite = job.favourite;
@@ -49,7 +50,7 @@ export class After {
     for (const part of this.#parts) part.hidden = false;
     this.#card = opened.card;
     this.#branch.show(opened);
-    showStar([...this.#parts].at(-1), this.#card);
+    showStar(this.#star, this.#card);
   }
 
   #report(words, job = '') {

@@ -15,7 +15,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.app.ui.test_accessibility import violations
 from tests.support.jobs import TIMEOUT, wait_until
-from tests.support.pages import FIRST, Stand, needs_chromium, visit
+from tests.support.pages import FIRST, Stand, needs_chromium, status, visit
 from tests.support.staged_engine import FAILING_PROMPT
 
 pytestmark = needs_chromium
@@ -265,11 +265,36 @@ def test_a_finished_video_is_made_longer(page: Any, stand: Stand, make: Any) -> 
     page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
     view = opened(page, job)
     view.get_by_text("Make it longer").first.click()
-    view.get_by_text("Whole sections of 1.2 s are added. The first 2.4 s of the video are kept").wait_for()
+    view.get_by_text(
+        "Whole sections of 1.2 s are added. The video is kept, and continues after its end."
+    ).wait_for()
     view.get_by_label("Seconds to add").fill("3.6")
     view.get_by_role("button", name="Make it longer").click()
     page.locator(".lt-past-say").get_by_text("The longer video is in the queue.").wait_for()
     assert stand.service.jobs()[0].request.seconds == 6.0
+
+
+def test_the_stage_offers_the_same_for_a_finished_video(page: Any, stand: Stand, make: Any) -> None:
+    (job,) = make("a ball", seconds=1.0)
+    branchable(job, 1)
+    page.goto("about:blank")
+    page.goto(stand.url)
+    status(page, state="finished", job=job.id)
+    box = page.locator(".lt-live .lt-actions")
+    box.get_by_text("Make it longer").first.click()
+    box.get_by_text("Make the video in forward order to continue it.").first.wait_for()
+    assert not box.get_by_role("button", name="Make it longer").is_visible()
+    box.get_by_role("button", name="Favourite: a ball").click()
+    wait_until(lambda: stand.service.job(job.id).favourite)
+    loop = page.locator(".lt-live .lt-loop")
+    loop.click()
+    page.wait_for_function("document.querySelector('.lt-stage video.lt-top').loop")
+    assert loop.get_attribute("aria-pressed") == "true"
+    box.get_by_role("button", name="Another seed").click()
+    wait_until(lambda: len(stand.service.jobs()) == 2)
+    other = next(one for one in stand.service.jobs() if one.id != job.id)
+    assert (other.request.prompt, other.request.seconds) == ("a ball", 1.0)
+    assert other.request.seed != job.request.seed
 
 
 def test_a_failed_video_tells_why_and_goes_on(page: Any, stand: Stand, make: Any) -> None:

@@ -72,8 +72,8 @@ def test_a_model_is_got_paused_resumed_checked_and_removed(
     assert "About 39.4 GB to download" in card.inner_text()
     press(page, "Download")
     question = page.get_by_role("alertdialog", name="Download FramePack F1?")
-    assert "about 39.4 GB from huggingface.co into" in question.inner_text()
-    assert "home/hub, where 1024 GB are free" in question.inner_text()
+    assert "about 39.4 GB from huggingface.co" in question.inner_text()
+    assert "into $HF_HUB_CACHE, where 1024 GB are free" in question.inner_text()
     assert hub.asked == []
     question.get_by_role("button", name="Not now").click()
     get(page)
