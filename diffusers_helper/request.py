@@ -229,9 +229,8 @@ class GenerationRequest:
         "Look", low=1, high=100, scope="section",
     )] = 25
     mode: Annotated[Mode, SettingInfo(
-        "Order",
-        "End first is steadier; forward can continue.",
-        "What to make", choices=_ORDERS, otherwise="the model's own",
+        "Order", "End first is steadier; forward can continue.", "What to make", choices=_ORDERS,
+        otherwise="the model's own",
     )] = "inverted"
     resolution: Annotated[int | None, SettingInfo(
         "Resolution",
