@@ -21,6 +21,7 @@ from diffusers_helper.planning.vae import VaeSettings
 from diffusers_helper.units import gb_text
 from rocm_nodes.decoding import decode
 from rocm_nodes.host import comfy, device, device_lines, is_rocm
+from rocm_nodes.inputs import number, of_type, switch
 from rocm_nodes.monitors import empty_latent
 from rocm_nodes.reports import reported
 from rocm_nodes.samplers import timed
@@ -63,32 +64,22 @@ class ROCMFluxBenchmark:
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "model": ("MODEL", {"tooltip": "The diffusion model to measure. It is not changed."}),
-                "vae": ("VAE", {"tooltip": "The VAE that decodes the results. It is not changed."}),
-                "clip": ("CLIP", {"tooltip": "The text encoder for the prompt of the measurement."}),
-                "test_resolutions": (
+                "model": of_type("MODEL", "The diffusion model to measure. It is not changed."),
+                "vae": of_type("VAE", "The VAE that decodes the results. It is not changed."),
+                "clip": of_type("CLIP", "The text encoder for the prompt of the measurement."),
+                "test_resolutions": of_type(
                     "STRING",
-                    {
-                        "default": "256x320,512x512,1024x1024",
-                        "tooltip": "The sizes to measure: width x height in pixels, separated by commas.",
-                    },
+                    "The sizes to measure: width x height in pixels, separated by commas.",
+                    default="256x320,512x512,1024x1024",
                 ),
-                "test_steps": (
-                    "INT", {"default": 20, "min": 1, "max": 100, "tooltip": "The steps of each run."}
+                "test_steps": number(20, 1, 100, "The steps of each run."),
+                "test_cfg_values": of_type(
+                    "STRING", "The scales to measure, separated by commas.", default="1.0,3.5,8.0"
                 ),
-                "test_cfg_values": (
-                    "STRING",
-                    {"default": "1.0,3.5,8.0", "tooltip": "The scales to measure, separated by commas."},
-                ),
-                "test_hipblas": (
-                    "BOOLEAN",
-                    {"default": True, "tooltip": "Compare hipBLASLt with hipBLAS, on AMD cards only."},
-                ),
-                "generate_report": (
-                    "BOOLEAN", {"default": True, "tooltip": "Write the figures to a JSON file, too."}
-                ),
+                "test_hipblas": switch(True, "Compare hipBLASLt with hipBLAS, on AMD cards only."),
+                "generate_report": switch(True, "Write the figures to a JSON file, too."),
             }
-        }  # fmt: skip
+        }
 
     @classmethod
     def IS_CHANGED(cls, **inputs: Any) -> float:

@@ -1,7 +1,7 @@
 """The reports of nodes, which appear in ComfyUI's log, below the node on its page and in its history.
 
 Below a node there is room for two short lines, which show the beginning of the first sentence. The whole text
-is in the history, from where a script of the page (`pack/web/reports.js`) shows it on a click.
+is in the history, from where a script of the page (`pack/web/nodes.js`) shows it on a click.
 """
 
 from __future__ import annotations

@@ -253,14 +253,14 @@ def test_the_process_is_as_it_was(server: Server) -> None:
     assert process_facts(server)["facts"] == before["facts"]
 
 
-def test_ten_loads_take_no_more_memory_than_two(server: Server) -> None:
+def test_twenty_loads_take_no_more_memory_than_four(server: Server) -> None:
     sizes: list[int] = []
 
     def loads() -> int:
         return (server.base / "log.txt").read_text(errors="replace").count("rocm_nodes:")
 
     before = loads()
-    for number in range(10):
+    for number in range(20):
         name = ("sd3.5_medium.safetensors", "flux1-dev-fp8.safetensors")[number % 2]
         server.run({
             "1": node("ROCMOptimizedCheckpointLoader", ckpt_name=name),
@@ -268,7 +268,7 @@ def test_ten_loads_take_no_more_memory_than_two(server: Server) -> None:
                       clear_cache=True, cleanup_frequency=10, anything=["1", 0]),
         })  # fmt: skip
         sizes += process_facts(server)["rss"]
-    assert loads() >= before + 20  # of loader and optimizer; none came from a cache
+    assert loads() >= before + 40  # of loader and optimizer; none came from a cache
     # One more copy of the weights would be 34 MB each time.
     assert sizes[-1] - sizes[3] < 60e6, sizes
 
