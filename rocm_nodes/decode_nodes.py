@@ -68,7 +68,7 @@ def _idle_notes(given: Mapping[str, Any]) -> list[str]:
 def _chunk_inputs() -> dict[str, Input]:
     """Return the optional inputs of the first decoder, in the order in which workflows store them."""
     rare = {"advanced": True}  # the page shows these on request
-    bounds = {"memory_fraction": {"min": 0.1, "max": 1.0, "step": 0.05}}
+    bounds: dict[str, dict[str, Any]] = {"memory_fraction": {"min": 0.1, "max": 1.0, "step": 0.05}}
     unused = {
         name: idle(*facts, **bounds.get(name, {})) for name, facts in _IDLE.items() if name != _TILED_IDLE
     }

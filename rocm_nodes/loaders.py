@@ -15,7 +15,7 @@ from diffusers_helper.machine.packages import FRAMEPACK, install_command, missin
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
 from rocm_nodes.guide import explained
-from rocm_nodes.host import comfy, free_bytes, machine_line, management, memory_line, total_bytes
+from rocm_nodes.host import comfy, free_bytes, importing, machine_line, management, memory_line, total_bytes
 from rocm_nodes.inputs import choice, idle, number, of_type
 from rocm_nodes.reports import reported
 
@@ -98,7 +98,8 @@ class ROCMOptimizedUNetLoader:
         def load() -> tuple[Any, ...]:
             if is_gguf:
                 check_packages("gguf", "diffusers")
-                from rocm_nodes.quantised import load_gguf
+                with importing():
+                    from rocm_nodes.quantised import load_gguf
 
                 return (load_gguf(Path(path)),)
             return (comfy("comfy.sd").load_diffusion_model(path, model_options=options),)

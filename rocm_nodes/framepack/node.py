@@ -25,7 +25,7 @@ from diffusers_helper.planning.variables import conv_rung
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest, SettingInfo
 from diffusers_helper.units import count_text
 from rocm_nodes.guide import explained
-from rocm_nodes.host import comfy, interruptible, management
+from rocm_nodes.host import comfy, importing, interruptible, management
 from rocm_nodes.inputs import Input, choice, number, of_type
 from rocm_nodes.reports import reported
 
@@ -95,7 +95,9 @@ def at_work(info: ModelInfo) -> Iterator[Work]:
         NotHere: If the model is not on this machine.
         InputError: If the environment names a way to compute convolutions that there is not.
     """
-    from diffusers_helper.loading.loaders import load_models
+    with importing():
+        import diffusers_helper.pipeline  # noqa: F401 - ComfyUI would wait for it when it starts
+        from diffusers_helper.loading.loaders import load_models
 
     if absence := absence_of(info):
         raise NotHere(absence)

@@ -20,13 +20,12 @@ from app.commands.pack import NAME
 from rocm_nodes import NODE_CLASS_MAPPINGS
 from tests.support.comfyui_client import Graph, Server, node, wait_until
 from tests.support.comfyui_events import listening
+from tests.support.comfyui_graphs import EXAMPLES, api_of, framepack, process_facts
 from tests.support.comfyui_process import ABSENT, COMFYUI, running
-from tests.support.layers import ROOT
 from tests.support.node_runs import KNOWN, unlike
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not COMFYUI, reason=ABSENT)]
 API = json.loads((Path(__file__).parent / "comfyui_api.json").read_text())
-EXAMPLES = sorted(path.stem for path in (ROOT / "docs/comfyui").glob("*.json"))
 DECODE = {
     "tile_size": 768, "overlap": 96, "use_rocm_optimizations": True, "precision_mode": "auto",
     "batch_optimization": True,
@@ -110,7 +109,7 @@ def small(graph: Graph) -> Graph:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_every_example_is_queued_and_finished(server: Server, example: str) -> None:
-    graph = small(json.loads((ROOT / f"docs/comfyui/{example}.json").read_text()))
+    graph = small(api_of(example))
     outputs = server.run(graph)
     saved = next(number for number, entry in graph.items() if entry["class_type"].startswith("Save"))
     assert outputs[saved]["images"]
@@ -203,13 +202,6 @@ def test_an_interrupt_ends_a_decode_within_one_piece(server: Server) -> None:
     server.run(faulty("none", 1, 6))
 
 
-def framepack(**settings: Any) -> Graph:
-    """Return the example of FramePack with these settings."""
-    graph = json.loads((ROOT / "docs/comfyui/framepack.json").read_text())
-    graph["2"]["inputs"] |= settings
-    return graph
-
-
 def test_the_video_node_shows_its_steps_and_ends_within_one(server: Server) -> None:
     before = process_facts(server)["facts"]
     with listening(server.address) as messages:
@@ -230,11 +222,6 @@ def test_the_video_node_shows_its_steps_and_ends_within_one(server: Server) -> N
         assert len(outputs["3"]["images"]) == 37
         assert any(b"37 frames in" in content for content in messages.previews)  # below the node
     assert process_facts(server)["facts"] == before
-
-
-def process_facts(server: Server) -> Any:
-    graph = {"1": node("VAELoader", vae_name=WAN_VAE), "2": node("ToyProcess", vae=["1", 0])}
-    return server.run(graph)["2"]
 
 
 def test_the_process_is_as_it_was(server: Server) -> None:

@@ -31,7 +31,7 @@ function fold(node, widgets, isFolded) {
 
 function addFold(node, names) {
   const widgets = node.widgets?.filter((widget) => names.has(widget.name)) ?? []
-  if (!widgets.length) return
+  if (widgets.length < 2) return // a button would take the place of one
   let isFolded = true
   const button = addButton(node, MORE, MORE, () => {
     isFolded = !isFolded
