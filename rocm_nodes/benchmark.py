@@ -21,9 +21,8 @@ from diffusers_helper.planning.vae import VaeSettings
 from diffusers_helper.units import gb_text
 from rocm_nodes.decoding import decode
 from rocm_nodes.host import comfy, device, device_lines, is_rocm
-from rocm_nodes.inputs import number, of_type, switch
 from rocm_nodes.monitors import empty_latent
-from rocm_nodes.reports import reported
+from rocm_nodes.page import number, of_type, reported, switch
 from rocm_nodes.samplers import timed
 
 _PROMPT = "a photograph of a lighthouse at dusk"

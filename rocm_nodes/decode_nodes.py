@@ -14,8 +14,7 @@ from diffusers_helper.vae.host import unsupported
 from rocm_nodes.decoding import decode
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, is_rocm
-from rocm_nodes.inputs import Input, choice, idle, number, of_type, switch
-from rocm_nodes.reports import reported
+from rocm_nodes.page import Input, choice, idle, number, of_type, reported, switch
 
 _CATEGORY = "ROCm Ninodes/VAE"
 _PRECISIONS = ("fp32", "fp16", "bf16")

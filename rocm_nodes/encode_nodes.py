@@ -15,8 +15,7 @@ from rocm_nodes.decode_nodes import PREFERRED, chosen_precision, overlap_share, 
 from rocm_nodes.decoding import encode
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, is_rocm
-from rocm_nodes.inputs import Input, choice, of_type, switch
-from rocm_nodes.reports import reported
+from rocm_nodes.page import Input, choice, of_type, reported, switch
 
 _CATEGORY = "ROCm Ninodes/VAE"
 

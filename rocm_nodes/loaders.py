@@ -16,8 +16,7 @@ from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, free_bytes, importing, machine_line, management, memory_line, total_bytes
-from rocm_nodes.inputs import choice, idle, number, of_type
-from rocm_nodes.reports import reported
+from rocm_nodes.page import choice, idle, number, of_type, reported
 
 _CATEGORY = "ROCm Ninodes/Loaders"
 _MOST_NAMES = 5

@@ -8,8 +8,7 @@ from typing import Any
 
 from diffusers_helper.units import count_text, gb_text
 from rocm_nodes.host import device_lines, free_bytes, management
-from rocm_nodes.inputs import choice, idle, of_type, switch
-from rocm_nodes.reports import reported
+from rocm_nodes.page import choice, idle, of_type, reported, switch
 
 _LEVELS = ("conservative", "balanced", "aggressive")
 # The least unused memory of the allocator that is worth giving back.

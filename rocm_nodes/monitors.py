@@ -18,8 +18,7 @@ from diffusers_helper.vae.host import unsupported
 from rocm_nodes.decoding import decode
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, device, device_lines, management
-from rocm_nodes.inputs import number, of_type
-from rocm_nodes.reports import reported
+from rocm_nodes.page import number, of_type, reported
 from rocm_nodes.samplers import timed
 
 _RUNS = 3

@@ -15,8 +15,7 @@ from diffusers_helper.memory.device import Device
 from diffusers_helper.units import count_text, duration, gb_text
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, device
-from rocm_nodes.inputs import Input, choice, idle, number, of_type, switch
-from rocm_nodes.reports import reported
+from rocm_nodes.page import Input, choice, idle, number, of_type, reported, switch
 
 _CATEGORY = "ROCm Ninodes/Sampling"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -26,8 +26,7 @@ from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest, Sett
 from diffusers_helper.units import count_text
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, importing, interruptible, management
-from rocm_nodes.inputs import Input, choice, number, of_type
-from rocm_nodes.reports import reported
+from rocm_nodes.page import Input, choice, number, of_type, reported
 
 VIDEO_TYPES, VIDEO_NAMES = ("IMAGE", "STRING", "VIDEO"), ("frames", "video_path", "video")
 VIDEO_TIPS = ("The frames of the video.", "The path of the MP4.", "The MP4 for ComfyUI's nodes of video.")
@@ -96,7 +95,7 @@ def at_work(info: ModelInfo) -> Iterator[Work]:
         InputError: If the environment names a way to compute convolutions that there is not.
     """
     with importing():
-        import diffusers_helper.pipeline  # noqa: F401 - ComfyUI would wait for it when it starts
+        from diffusers_helper import pipeline  # noqa: F401 - nodes take what they need from it later
         from diffusers_helper.loading.loaders import load_models
 
     if absence := absence_of(info):

@@ -32,8 +32,7 @@ from rocm_nodes.framepack.node import (
     write_pictures,
 )
 from rocm_nodes.host import comfy
-from rocm_nodes.inputs import choice, of_type
-from rocm_nodes.reports import reported
+from rocm_nodes.page import choice, of_type, reported
 
 _CATEGORY = "ROCm Ninodes/Video"
 _MODEL = ("model", "lora", "weight_dtype")

@@ -24,7 +24,8 @@ function addButton(node, name, label, callback) {
 // Hides or shows widgets. Versions that hide some by themselves, as options say, do not read these properties.
 function fold(node, widgets, isFolded) {
   for (const widget of widgets) {
-    widget.hidden = isFolded && node.inputs?.find((one) => one.widget?.name === widget.name)?.link == null
+    const place = node.inputs?.find((one) => one.widget?.name === widget.name)
+    widget.hidden = isFolded && (place?.link ?? null) === null
     widget.computeSize = widget.hidden ? () => [0, -4] : undefined // -4 undoes the gap between widgets
   }
 }
