@@ -250,18 +250,17 @@ def _advice(rows: list[Row], wants_blas: bool) -> str:
         lines.append(f"{failed} of {len(rows)} runs failed; the results name the reasons.")
     if wants_blas and not is_rocm():
         lines.append("hipBLASLt could not be measured: this torch does not compute on an AMD card.")
-    for blas in ("hipblaslt",):
-        pairs = [
-            (fast.seconds_per_step, slow.seconds_per_step)
-            for fast in good
-            for slow in good
-            if fast.blas == blas and slow.blas == "hipblas"
-            and (fast.width, fast.height, fast.cfg) == (slow.width, slow.height, slow.cfg)
-        ]  # fmt: skip
-        if pairs:
-            gain = 1 - sum(a or 0 for a, _ in pairs) / sum(b or 1 for _, b in pairs)
-            words = "faster" if gain > 0 else "slower"
-            lines.append(f"hipBLASLt was {abs(gain):.0%} {words} than hipBLAS over {len(pairs)} runs.")
+    pairs = [
+        (fast.seconds_per_step, slow.seconds_per_step)
+        for fast in good
+        for slow in good
+        if (fast.blas, slow.blas) == ("hipblaslt", "hipblas")
+        and (fast.width, fast.height, fast.cfg) == (slow.width, slow.height, slow.cfg)
+    ]
+    if pairs:
+        gain = 1 - sum(a or 0 for a, _ in pairs) / sum(b or 1 for _, b in pairs)
+        words = "faster" if gain > 0 else "slower"
+        lines.append(f"hipBLASLt was {abs(gain):.0%} {words} than hipBLAS over {len(pairs)} runs.")
     slow = [row for row in good if (row.decode_seconds or 0) > (row.sample_seconds or 0)]
     if slow:
         lines.append("Decoding took longer than sampling; measure it with ROCm VAE Performance Monitor.")
