@@ -22,7 +22,7 @@ from diffusers_helper.units import gb_text
 from rocm_nodes.decoding import decode
 from rocm_nodes.host import comfy, device, device_lines, is_rocm
 from rocm_nodes.monitors import empty_latent
-from rocm_nodes.reports import reported
+from rocm_nodes.page import number, of_type, reported, switch
 from rocm_nodes.samplers import timed
 
 _PROMPT = "a photograph of a lighthouse at dusk"
@@ -63,32 +63,22 @@ class ROCMFluxBenchmark:
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "model": ("MODEL", {"tooltip": "The diffusion model to measure. It is not changed."}),
-                "vae": ("VAE", {"tooltip": "The VAE that decodes the results. It is not changed."}),
-                "clip": ("CLIP", {"tooltip": "The text encoder for the prompt of the measurement."}),
-                "test_resolutions": (
+                "model": of_type("MODEL", "The diffusion model to measure. It is not changed."),
+                "vae": of_type("VAE", "The VAE that decodes the results. It is not changed."),
+                "clip": of_type("CLIP", "The text encoder for the prompt of the measurement."),
+                "test_resolutions": of_type(
                     "STRING",
-                    {
-                        "default": "256x320,512x512,1024x1024",
-                        "tooltip": "The sizes to measure: width x height in pixels, separated by commas.",
-                    },
+                    "The sizes to measure: width x height in pixels, separated by commas.",
+                    default="256x320,512x512,1024x1024",
                 ),
-                "test_steps": (
-                    "INT", {"default": 20, "min": 1, "max": 100, "tooltip": "The steps of each run."}
+                "test_steps": number(20, 1, 100, "The steps of each run."),
+                "test_cfg_values": of_type(
+                    "STRING", "The scales to measure, separated by commas.", default="1.0,3.5,8.0"
                 ),
-                "test_cfg_values": (
-                    "STRING",
-                    {"default": "1.0,3.5,8.0", "tooltip": "The scales to measure, separated by commas."},
-                ),
-                "test_hipblas": (
-                    "BOOLEAN",
-                    {"default": True, "tooltip": "Compare hipBLASLt with hipBLAS, on AMD cards only."},
-                ),
-                "generate_report": (
-                    "BOOLEAN", {"default": True, "tooltip": "Write the figures to a JSON file, too."}
-                ),
+                "test_hipblas": switch(True, "Compare hipBLASLt with hipBLAS, on AMD cards only."),
+                "generate_report": switch(True, "Write the figures to a JSON file, too."),
             }
-        }  # fmt: skip
+        }
 
     @classmethod
     def IS_CHANGED(cls, **inputs: Any) -> float:
@@ -260,18 +250,17 @@ def _advice(rows: list[Row], wants_blas: bool) -> str:
         lines.append(f"{failed} of {len(rows)} runs failed; the results name the reasons.")
     if wants_blas and not is_rocm():
         lines.append("hipBLASLt could not be measured: this torch does not compute on an AMD card.")
-    for blas in ("hipblaslt",):
-        pairs = [
-            (fast.seconds_per_step, slow.seconds_per_step)
-            for fast in good
-            for slow in good
-            if fast.blas == blas and slow.blas == "hipblas"
-            and (fast.width, fast.height, fast.cfg) == (slow.width, slow.height, slow.cfg)
-        ]  # fmt: skip
-        if pairs:
-            gain = 1 - sum(a or 0 for a, _ in pairs) / sum(b or 1 for _, b in pairs)
-            words = "faster" if gain > 0 else "slower"
-            lines.append(f"hipBLASLt was {abs(gain):.0%} {words} than hipBLAS over {len(pairs)} runs.")
+    pairs = [
+        (fast.seconds_per_step, slow.seconds_per_step)
+        for fast in good
+        for slow in good
+        if (fast.blas, slow.blas) == ("hipblaslt", "hipblas")
+        and (fast.width, fast.height, fast.cfg) == (slow.width, slow.height, slow.cfg)
+    ]
+    if pairs:
+        gain = 1 - sum(a or 0 for a, _ in pairs) / sum(b or 1 for _, b in pairs)
+        words = "faster" if gain > 0 else "slower"
+        lines.append(f"hipBLASLt was {abs(gain):.0%} {words} than hipBLAS over {len(pairs)} runs.")
     slow = [row for row in good if (row.decode_seconds or 0) > (row.sample_seconds or 0)]
     if slow:
         lines.append("Decoding took longer than sampling; measure it with ROCm VAE Performance Monitor.")

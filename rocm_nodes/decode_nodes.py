@@ -14,51 +14,33 @@ from diffusers_helper.vae.host import unsupported
 from rocm_nodes.decoding import decode
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, is_rocm
-from rocm_nodes.reports import reported
+from rocm_nodes.page import Input, choice, idle, number, of_type, reported, switch
 
 _CATEGORY = "ROCm Ninodes/VAE"
 _PRECISIONS = ("fp32", "fp16", "bf16")
-PREFERRED: tuple[Any, ...] = (
+PREFERRED = choice(
     [*_PRECISIONS, "auto"],
-    {
-        "default": "fp32",
-        "tooltip": "The precision on AMD cards where precision_mode is auto and ComfyUI would take fp16. "
-        "Where it takes bf16 or fp32, its choice stays.",
-    },
+    "The precision on AMD cards where precision_mode is auto and ComfyUI would take fp16. Where it takes "
+    "bf16 or fp32, its choice stays.",
+    default="fp32",
 )
 
 
-def tile_inputs(does: str) -> dict[str, Any]:
+def tile_inputs(does: str) -> dict[str, Input]:
     """Return the inputs for a VAE and its tiles; `does` says what it does with the first input."""
+    side = "The side of tiles in pixels. After a shortage of memory, 512 is worth a try."
     return {
-        "vae": ("VAE", {"tooltip": f"The VAE that {does} them. It is not changed."}),
-        "tile_size": (
-            "INT",
-            {
-                "default": 768, "min": 256, "max": 2048, "step": 64,
-                "tooltip": "The side of tiles in pixels. After a shortage of memory, 512 is worth a try.",
-            },
-        ),
-        "overlap": (
-            "INT",
-            {
-                "default": 96, "min": 32, "max": 512, "step": 16,
-                "tooltip": "The smallest overlap of neighbouring tiles, in pixels.",
-            },
-        ),
-    }  # fmt: skip
+        "vae": of_type("VAE", f"The VAE that {does} them. It is not changed."),
+        "tile_size": number(768, 256, 2048, side, step=64),
+        "overlap": number(96, 32, 512, "The smallest overlap of neighbouring tiles, in pixels.", step=16),
+    }
 
 
-def _decoder_inputs() -> dict[str, Any]:
-    facts = {"tooltip": "The latents of pictures or of a video."}
-    return {"samples": ("LATENT", facts), **tile_inputs("decodes")}
+def _decoder_inputs() -> dict[str, Input]:
+    return {"samples": of_type("LATENT", "The latents of pictures or of a video."), **tile_inputs("decodes")}
 
 
-def switch(default: bool, tooltip: str) -> tuple[str, dict[str, Any]]:
-    """Return an input that is on or off."""
-    return ("BOOLEAN", {"default": default, "tooltip": tooltip})
-
-
+_TILED_IDLE = "temporal_overlap"  # of the tiled decoder, where it is used for some VAEs
 # The settings of earlier versions that have no effect, with their defaults and the reason.
 _IDLE: dict[str, tuple[float, str]] = {
     "compatibility_mode": (False, "each VAE is decoded in the way that it allows"),
@@ -69,18 +51,8 @@ _IDLE: dict[str, tuple[float, str]] = {
     "kernel_tuning": (True, "the search for kernels is a setting of the whole process"),
     "memory_fraction": (0.9, "a limit would apply to all of ComfyUI; memory_threshold limits the plan"),
     "synchronization": (True, "the decoder always waits for frames that leave the device"),
-    "temporal_overlap": (8, "windows overlap by the frames that their VAE needs"),
+    _TILED_IDLE: (8, "windows overlap by the frames that their VAE needs"),
 }
-
-
-def _idle(name: str, **facts: Any) -> tuple[str, dict[str, Any]]:
-    """Return the input for a setting that has no effect."""
-    default, reason = _IDLE[name]
-    kind = "BOOLEAN" if isinstance(default, bool) else "FLOAT"
-    return (
-        kind,
-        {"default": default, "tooltip": f"This has no effect: {reason}.", "advanced": True, **facts},
-    )
 
 
 def _idle_notes(given: Mapping[str, Any]) -> list[str]:
@@ -92,55 +64,38 @@ def _idle_notes(given: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _chunk_inputs() -> dict[str, Any]:
+def _chunk_inputs() -> dict[str, Input]:
     """Return the optional inputs of the first decoder, in the order in which workflows store them."""
+    rare = {"advanced": True}  # the page shows these on request
+    bounds: dict[str, dict[str, Any]] = {"memory_fraction": {"min": 0.1, "max": 1.0, "step": 0.05}}
+    unused = {
+        name: idle(*facts, **bounds.get(name, {})) for name, facts in _IDLE.items() if name != _TILED_IDLE
+    }
+    together = (
+        "The number of Wan's latent frames that leave the device together. The pixels do not depend on it."
+    )
+    share = "Plan with memory_threshold of the free memory, or, if this is off, with all of it."
     return {
-        "video_chunk_size": (
-            "INT",
-            {
-                "default": 8, "min": 1, "max": 32,
-                "tooltip": "The number of Wan's latent frames that leave the device together. The "
-                "pixels do not depend on it.",
-            },
-        ),
-        "memory_optimization_enabled": switch(
-            True, "Plan with memory_threshold of the free memory, or, if this is off, with all of it."
-        ),
-        "compatibility_mode": _idle("compatibility_mode"),
-        "chunk_size": (
+        "video_chunk_size": number(8, 1, 32, together, **rare),
+        "memory_optimization_enabled": switch(True, share, **rare),
+        "compatibility_mode": unused.pop("compatibility_mode"),
+        "chunk_size": choice(
             ["auto", *map(str, CHUNKS)],
-            {
-                "default": "auto",
-                "tooltip": "The number of latent frames in a piece. Wan is exact with any number; other "
-                "video VAEs then work in windows of time, which is approximate. auto avoids that "
-                "where possible.",
-            },
+            "The number of latent frames in a piece. Wan is exact with any number; other video VAEs then "
+            "work in windows of time, which is approximate. auto avoids that where possible.",
+            default="auto",
         ),
-        "memory_threshold": (
-            "FLOAT",
-            {
-                "default": 0.8, "min": 0.1, "max": 1.0, "step": 0.05,
-                "tooltip": "The share of the free memory that a plan may use.",
-            },
+        "memory_threshold": number(
+            0.8, 0.1, 1.0, "The share of the free memory that a plan may use.", step=0.05, **rare
         ),
-        "cleanup_frequency": (
-            "INT",
-            {
-                "default": 1, "min": 0, "max": 100,
-                "tooltip": "The number of pieces after which unused memory goes back to the driver; 0 means "
-                "never.",
-            },
+        "cleanup_frequency": number(
+            1, 0, 100,
+            "The number of pieces after which unused memory goes back to the driver; 0 means never.", **rare,
         ),
-        "cpu_offload": _idle("cpu_offload"),
+        "cpu_offload": unused.pop("cpu_offload"),
         "rocm_preferred": PREFERRED,
-        "fallback": (
-            ["fp32"],
-            {"default": "fp32", "tooltip": "The precision after a result that overflows.", "advanced": True},
-        ),
-        **{name: _idle(name) for name in ("mixed_precision", "enable_hip_memory", "attention_optimization")},
-        "kernel_tuning": _idle("kernel_tuning"),
-        "memory_fraction": _idle("memory_fraction", min=0.1, max=1.0, step=0.05),
-        "synchronization": _idle("synchronization"),
+        "fallback": choice(["fp32"], "The precision after a result that overflows.", default="fp32", **rare),
+        **unused,
     }  # fmt: skip
 
 
@@ -172,27 +127,20 @@ class ROCMOptimizedVAEDecode:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
+        words = (
+            "Compute failing convolutions in another way, and, on an AMD card, take rocm_preferred instead "
+        )
+        batch = "Decode as many pictures of a batch together as the memory allows."
         return {
             "required": {
                 **_decoder_inputs(),
-                "use_rocm_optimizations": switch(
-                    True,
-                    "Compute failing convolutions in another way, and, on an AMD card, take rocm_preferred "
-                    "instead of fp16.",
+                "use_rocm_optimizations": switch(True, f"{words}of fp16."),
+                "precision_mode": choice(
+                    ["auto", *_PRECISIONS], "The type in which the VAE computes.", default="auto"
                 ),
-                "precision_mode": (
-                    ["auto", *_PRECISIONS],
-                    {"default": "auto", "tooltip": "The type in which the VAE computes."},
-                ),
-                "batch_optimization": switch(
-                    True, "Decode as many pictures of a batch together as the memory allows."
-                ),
+                "batch_optimization": switch(True, batch),
             },
-            # The page shows the others on request.
-            "optional": {
-                name: (kind, {**facts, "advanced": name not in ("chunk_size", "rocm_preferred")})
-                for name, (kind, facts) in _chunk_inputs().items()
-            },
+            "optional": _chunk_inputs(),
         }
 
     def decode(
@@ -243,29 +191,19 @@ class ROCMOptimizedVAEDecodeTiled:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        frames = {"min": 8, "max": 4096, "step": 4}
+        size = "The number of frames in a window of time, for video VAEs that need windows. Wan needs none."
+        overlap = (
+            "The overlap of windows, only for VAEs that ComfyUI's own node decodes. For others, it is the "
+            "number of frames that the VAE needs."
+        )
         return {
             "required": {
                 **_decoder_inputs(),
-                "temporal_size": (
-                    "INT",
-                    {
-                        **frames, "default": 64,
-                        "tooltip": "The number of frames in a window of time, for video VAEs that need "
-                        "windows. Wan needs none.",
-                    },
-                ),
-                "temporal_overlap": (
-                    "INT",
-                    {
-                        **frames, "min": 4, "default": 8,
-                        "tooltip": "The overlap of windows, only for VAEs that ComfyUI's own node decodes. "
-                        "For others, it is the number of frames that the VAE needs.",
-                    },
-                ),
+                "temporal_size": number(64, 8, 4096, size, step=4),
+                "temporal_overlap": number(8, 4, 4096, overlap, step=4),
                 "rocm_optimizations": switch(True, "Compute failing convolutions in another way."),
             }
-        }  # fmt: skip
+        }
 
     def decode(
         self,

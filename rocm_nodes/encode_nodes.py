@@ -11,25 +11,17 @@ from torch import Tensor
 from diffusers_helper.planning.vae import VaeSettings
 from diffusers_helper.units import duration
 from diffusers_helper.vae.host import unsupported
-from rocm_nodes.decode_nodes import (
-    PREFERRED,
-    chosen_precision,
-    overlap_share,
-    switch,
-    tile_inputs,
-    whole_tile,
-)
+from rocm_nodes.decode_nodes import PREFERRED, chosen_precision, overlap_share, tile_inputs, whole_tile
 from rocm_nodes.decoding import encode
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, is_rocm
-from rocm_nodes.reports import reported
+from rocm_nodes.page import Input, choice, of_type, reported, switch
 
 _CATEGORY = "ROCm Ninodes/VAE"
 
 
-def _inputs() -> dict[str, Any]:
-    facts = {"tooltip": "The pictures, or the frames of a video."}
-    return {"pixels": ("IMAGE", facts), **tile_inputs("encodes")}
+def _inputs() -> dict[str, Input]:
+    return {"pixels": of_type("IMAGE", "The pictures, or the frames of a video."), **tile_inputs("encodes")}
 
 
 class ROCMOptimizedVAEEncode:
@@ -48,12 +40,12 @@ class ROCMOptimizedVAEEncode:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         tip = "Compute failing convolutions in another way, and avoid fp16 on AMD cards (rocm_preferred)."
-        own = {"default": "auto", "tooltip": "The precision; auto is ComfyUI's choice."}
+        own = "The precision; auto is ComfyUI's choice."
         return {
             "required": {
                 **_inputs(),
                 "use_rocm_optimizations": switch(True, tip),
-                "precision_mode": (["auto", "fp32", "fp16", "bf16"], own),
+                "precision_mode": choice(["auto", "fp32", "fp16", "bf16"], own, default="auto"),
             },
             "optional": {"rocm_preferred": PREFERRED},
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,6 +45,13 @@ class Interrupt(CancelToken):
         """Raise GenerationCancelled if the user has interrupted the run in ComfyUI."""
         if management().processing_interrupted():
             raise GenerationCancelled
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Let packages be imported, and take back the filters for warnings that some of them add."""
+    with warnings.catch_warnings():
+        yield
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any
 import torch
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.packages import FRAMEPACK, missing_words, unfit, version_of
+from diffusers_helper.machine.packages import FRAMEPACK, install_command, missing_words, version_of
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
 from rocm_nodes.guide import explained
-from rocm_nodes.host import comfy, free_bytes, machine_line, management, memory_line, total_bytes
-from rocm_nodes.reports import reported
+from rocm_nodes.host import comfy, free_bytes, importing, machine_line, management, memory_line, total_bytes
+from rocm_nodes.page import choice, idle, number, of_type, reported
 
 _CATEGORY = "ROCm Ninodes/Loaders"
 _MOST_NAMES = 5
@@ -40,16 +39,8 @@ class ROCMOptimizedCheckpointLoader:
     def INPUT_TYPES(cls) -> dict[str, Any]:
         names = comfy("folder_paths").get_filename_list("checkpoints")
         return {
-            "required": {"ckpt_name": (names, {"tooltip": "The checkpoint to load."})},
-            "optional": {
-                "compatibility_mode": (
-                    "BOOLEAN",
-                    {
-                        "default": False,
-                        "tooltip": "This has no effect: ComfyUI's own loader loads every file.",
-                    },
-                )
-            },
+            "required": {"ckpt_name": choice(names, "The checkpoint to load.")},
+            "optional": {"compatibility_mode": idle(False, "ComfyUI's own loader loads every file")},
         }
 
     def load_checkpoint(self, ckpt_name: str, compatibility_mode: bool = False) -> dict[str, Any]:
@@ -82,23 +73,12 @@ class ROCMOptimizedUNetLoader:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
+        names = model_files("diffusion_models")
+        words = "The diffusion model to load. Weights in a GGUF file stay quantised."
+        kept = "The type that weights are kept in. A file with scaled fp8 weights keeps its own."
         return {
-            "required": {
-                "unet_name": (
-                    model_files("diffusion_models"),
-                    {"tooltip": "The diffusion model to load. Weights in a GGUF file stay quantised."},
-                )
-            },
-            "optional": {
-                "weight_dtype": (
-                    ["default", *_DTYPES],
-                    {
-                        "default": "default",
-                        "tooltip": "The type that weights are kept in. A file with scaled fp8 weights keeps "
-                        "its own.",
-                    },
-                )
-            },
+            "required": {"unet_name": choice(names, words)},
+            "optional": {"weight_dtype": choice(["default", *_DTYPES], kept, default="default")},
         }
 
     def load_unet(self, unet_name: str, weight_dtype: str = "default") -> dict[str, Any]:
@@ -117,7 +97,8 @@ class ROCMOptimizedUNetLoader:
         def load() -> tuple[Any, ...]:
             if is_gguf:
                 check_packages("gguf", "diffusers")
-                from rocm_nodes.quantised import load_gguf
+                with importing():
+                    from rocm_nodes.quantised import load_gguf
 
                 return (load_gguf(Path(path)),)
             return (comfy("comfy.sd").load_diffusion_model(path, model_options=options),)
@@ -139,15 +120,15 @@ class ROCMLoRALoader:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         names = comfy("folder_paths").get_filename_list("loras")
-        strength = {"default": 1.0, "min": -10.0, "max": 10.0, "step": 0.01}
+        bounds = 1.0, -10.0, 10.0
         return {
             "required": {
-                "model": ("MODEL", {"tooltip": "The model that the LoRA changes, which may be quantised."}),
-                "lora_name": (names, {"tooltip": "The file of the LoRA."}),
-                "strength_model": ("FLOAT", {**strength, "tooltip": "How much the model changes."}),
-                "strength_clip": ("FLOAT", {**strength, "tooltip": "How much the text encoder changes."}),
+                "model": of_type("MODEL", "The model that the LoRA changes, which may be quantised."),
+                "lora_name": choice(names, "The file of the LoRA."),
+                "strength_model": number(*bounds, "How much the model changes.", step=0.01),
+                "strength_clip": number(*bounds, "How much the text encoder changes.", step=0.01),
             },
-            "optional": {"clip": ("CLIP", {"tooltip": "The text encoder that the LoRA changes, if any."})},
+            "optional": {"clip": of_type("CLIP", "The text encoder that the LoRA changes, if any.")},
         }
 
     def load_lora(
@@ -187,10 +168,9 @@ def check_packages(*names: str) -> None:
     needed = {name: FRAMEPACK[name] for name in names}
     versions = {name: version_of(name) for name in names}
     if words := missing_words(versions, needed):
-        packages = " ".join(f'"{name}{needed[name]}"' for name in unfit(versions, needed))
         raise InputError(
             f"GGUF files cannot be read with ComfyUI's Python: {words}.",
-            f'Install what is missing: "{sys.executable}" -m pip install {packages}',
+            f"Install what is missing: {install_command(versions, needed)}",
         )
 
 

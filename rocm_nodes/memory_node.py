@@ -8,7 +8,7 @@ from typing import Any
 
 from diffusers_helper.units import count_text, gb_text
 from rocm_nodes.host import device_lines, free_bytes, management
-from rocm_nodes.reports import reported
+from rocm_nodes.page import choice, idle, of_type, reported, switch
 
 _LEVELS = ("conservative", "balanced", "aggressive")
 # The least unused memory of the allocator that is worth giving back.
@@ -48,25 +48,14 @@ class ROCMMemoryOptimizer:
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "optimization_level": (
-                    list(_LEVELS),
-                    {"default": "balanced", "tooltip": "How much is given back; see the description."},
+                "optimization_level": choice(
+                    _LEVELS, "How much is given back; see the description.", default="balanced"
                 ),
-                "enable_gc": ("BOOLEAN", {"default": True, "tooltip": "Run the garbage collector first."}),
-                "clear_cache": ("BOOLEAN", {"default": True, "tooltip": "Empty torch's allocator."}),
-                "cleanup_frequency": (
-                    "INT",
-                    {
-                        "default": 10,
-                        "min": 1,
-                        "max": 100,
-                        "tooltip": "This has no effect: the node runs each time that it is reached.",
-                    },
-                ),
+                "enable_gc": switch(True, "Run the garbage collector first."),
+                "clear_cache": switch(True, "Empty torch's allocator."),
+                "cleanup_frequency": idle(10, "the node runs each time that it is reached", min=1, max=100),
             },
-            "optional": {
-                "anything": (ANY, {"tooltip": "A value to pass on. The node runs once it has arrived."}),
-            },
+            "optional": {"anything": of_type(ANY, "A value to pass on. The node runs once it has arrived.")},
         }
 
     @classmethod

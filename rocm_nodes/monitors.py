@@ -18,7 +18,7 @@ from diffusers_helper.vae.host import unsupported
 from rocm_nodes.decoding import decode
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, device, device_lines, management
-from rocm_nodes.reports import reported
+from rocm_nodes.page import number, of_type, reported
 from rocm_nodes.samplers import timed
 
 _RUNS = 3
@@ -69,10 +69,13 @@ class ROCMVAEPerformanceMonitor:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        side = {"default": 1024, "min": 256, "max": 4096, "step": 64}
-        words = "The side of the square to decode, in pixels."
-        vae = ("VAE", {"tooltip": "The VAE to measure. It is not changed."})
-        return {"required": {"vae": vae, "test_resolution": ("INT", {**side, "tooltip": words})}}
+        side = number(1024, 256, 4096, "The side of the square to decode, in pixels.", step=64)
+        return {
+            "required": {
+                "vae": of_type("VAE", "The VAE to measure. It is not changed."),
+                "test_resolution": side,
+            }
+        }
 
     @classmethod
     def IS_CHANGED(cls, **inputs: Any) -> float:
@@ -156,16 +159,14 @@ class ROCMSamplerPerformanceMonitor:
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "model": ("MODEL", {"tooltip": "The diffusion model to measure. It is not changed."}),
-                "test_steps": (
-                    "INT", {"default": 20, "min": 1, "max": 100, "tooltip": "The number of steps to measure."}
-                ),
+                "model": of_type("MODEL", "The diffusion model to measure. It is not changed."),
+                "test_steps": number(20, 1, 100, "The number of steps to measure."),
             },
             "optional": {
-                "positive": ("CONDITIONING", {"tooltip": "The conditioning to measure with."}),
-                "latent_image": ("LATENT", {"tooltip": "The size to measure, by default 64 x 64 latents."}),
+                "positive": of_type("CONDITIONING", "The conditioning to measure with."),
+                "latent_image": of_type("LATENT", "The size to measure, by default 64 x 64 latents."),
             },
-        }  # fmt: skip
+        }
 
     @classmethod
     def IS_CHANGED(cls, **inputs: Any) -> float:

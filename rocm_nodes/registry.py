@@ -6,14 +6,13 @@ and all others work.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar
 
 from diffusers_helper.errors import InputError, first_line
-from diffusers_helper.machine.packages import FRAMEPACK, missing_words, unfit, version_of
+from diffusers_helper.machine.packages import FRAMEPACK, install_command, missing_words, unfit, version_of
 from rocm_nodes.debugging import captured, debug_folder
 
 
@@ -79,21 +78,14 @@ def node_tables() -> tuple[dict[str, Any], dict[str, str]]:
         except ImportError as error:
             reason = f"This node cannot be imported ({first_line(error)})."
         if words := missing_words(versions, node.needs):
-            wrong = unfit(versions, node.needs)
-            titles[name] += f" (needs {', '.join(wrong)})"
+            titles[name] += f" (needs {', '.join(unfit(versions, node.needs))})"
             reason = f"This node cannot run with ComfyUI's Python: {words}."
-            remedy = f"Install what is missing: {install_command(wrong, node.needs)}"
+            remedy = f"Install what is missing: {install_command(versions, node.needs)}"
         if reason:
             classes[name] = _refusing(kind, name, reason, remedy)
         else:
             classes[name] = captured(name, kind) if debug_folder() else kind
     return classes, titles
-
-
-def install_command(names: list[str], needed: Mapping[str, str]) -> str:
-    """Return the command that installs packages into the Python that runs this."""
-    packages = " ".join(f'"{name}{needed[name]}"' for name in names)  # every shell knows these quotes
-    return f'"{sys.executable}" -m pip install {packages}'
 
 
 def _refusing(kind: type, name: str, reason: str, remedy: str) -> type:

@@ -15,12 +15,13 @@ from diffusers_helper.memory.device import Device
 from diffusers_helper.units import count_text, duration, gb_text
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, device
-from rocm_nodes.reports import reported
+from rocm_nodes.page import Input, choice, idle, number, of_type, reported, switch
 
 _CATEGORY = "ROCm Ninodes/Sampling"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _MOST_SEED = 0xFFFFFFFFFFFFFFFF
 _KEY = "rocm_nodes"
+_ATTENTION = "ComfyUI chooses its attention when it starts"
 # What workflows of the first version of these nodes have at the places of both switches is on by default.
 _FIRST_VERSION = (
     "optimize_for_video and compatibility_mode are both on, as in a workflow of the first version, whose "
@@ -114,69 +115,37 @@ def lines_of(times: StepTimes, seconds: float, place: Device) -> list[str]:
     return lines
 
 
-def _seed(name: str) -> dict[str, Any]:
-    return {
-        name: (
-            "INT",
-            {
-                "default": 0, "min": 0, "max": _MOST_SEED, "control_after_generate": True,
-                "tooltip": "The start of the random noise; the same seed gives the same noise.",
-            },
-        )
-    }  # fmt: skip
+def _seed(name: str) -> dict[str, Input]:
+    words = "The start of the random noise; the same seed gives the same noise."
+    return {name: number(0, 0, _MOST_SEED, words, control_after_generate=True)}
 
 
-def _common() -> dict[str, Any]:
+def _common() -> dict[str, Input]:
     """Return the inputs from `steps` to `latent_image`, which both samplers have."""
     kinds = comfy("comfy.samplers").KSampler
+    scale = "How strictly the conditioning is followed; 1 leaves the negative one out."
     return {
-        "steps": (
-            "INT", {"default": 20, "min": 1, "max": 10000, "tooltip": "The number of steps to denoise in."}
-        ),
-        "cfg": (
-            "FLOAT",
-            {
-                "default": 8.0, "min": 0.0, "max": 100.0, "step": 0.1, "round": 0.01,
-                "tooltip": "How strictly the conditioning is followed; 1 leaves the negative one out.",
-            },
-        ),
-        "sampler_name": (kinds.SAMPLERS, {"tooltip": "The method that takes the steps."}),
-        "scheduler": (kinds.SCHEDULERS, {"tooltip": "How the noise is spread over the steps."}),
-        "positive": ("CONDITIONING", {"tooltip": "What the result should have."}),
-        "negative": ("CONDITIONING", {"tooltip": "What the result should not have."}),
-        "latent_image": ("LATENT", {"tooltip": "The latents to denoise."}),
-    }  # fmt: skip
-
-
-_MODEL = ("MODEL", {"tooltip": "The diffusion model. It is not changed."})
-
-
-def _optional() -> dict[str, Any]:
-    return {
-        "optimize_for_video": (
-            "BOOLEAN",
-            {
-                "default": False,
-                "tooltip": "Leave out the previews, which take time in each step of a video.",
-            },
-        ),
-        "precision_mode": (
-            ["auto", *_DTYPES],
-            {
-                "default": "auto",
-                "tooltip": "The type in which the model computes. With auto, the result is bit-identical to "
-                "that of ComfyUI's own node.",
-            },
-        ),
-        "compatibility_mode": (
-            "BOOLEAN",
-            {
-                "default": False,
-                "tooltip": "This has no effect: ComfyUI's own sampler is always used.",
-                "advanced": True,
-            },
-        ),
+        "steps": number(20, 1, 10000, "The number of steps to denoise in."),
+        "cfg": number(8.0, 0.0, 100.0, scale, step=0.1, round=0.01),
+        "sampler_name": choice(kinds.SAMPLERS, "The method that takes the steps."),
+        "scheduler": choice(kinds.SCHEDULERS, "How the noise is spread over the steps."),
+        "positive": of_type("CONDITIONING", "What the result should have."),
+        "negative": of_type("CONDITIONING", "What the result should not have."),
+        "latent_image": of_type("LATENT", "The latents to denoise."),
     }
+
+
+_MODEL = of_type("MODEL", "The diffusion model. It is not changed.")
+_OPTIONAL = {
+    "optimize_for_video": switch(False, "Leave out the previews, which take time in each step of a video."),
+    "precision_mode": choice(
+        ["auto", *_DTYPES],
+        "The type in which the model computes. With auto, the result is bit-identical to that of ComfyUI's "
+        "own node.",
+        default="auto",
+    ),
+    "compatibility_mode": idle(False, "ComfyUI's own sampler is always used"),
+}
 
 
 def sampled(
@@ -237,10 +206,10 @@ class ROCMOptimizedKSampler:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         words = "The share of noise that is added and removed; below 1, the latents' content partly stays."
-        strength = ("FLOAT", {"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.01, "tooltip": words})
+        strength = number(1.0, 0.0, 1.0, words, step=0.01)
         return {
             "required": {"model": _MODEL, **_seed("seed"), **_common(), "denoise": strength},
-            "optional": _optional(),
+            "optional": _OPTIONAL,
         }
 
     def sample(
@@ -275,23 +244,18 @@ class ROCMOptimizedKSamplerAdvanced:
         return {
             "required": {
                 "model": _MODEL,
-                "add_noise": (["enable", "disable"], {"tooltip": "Whether noise is added first."}),
+                "add_noise": choice(["enable", "disable"], "Whether noise is added first."),
                 **_seed("noise_seed"),
                 **_common(),
-                "start_at_step": (
-                    "INT", {"default": 0, "min": 0, "max": 10000, "tooltip": "The first step to take."}
-                ),
-                "end_at_step": (
-                    "INT",
-                    {"default": 10000, "min": 0, "max": 10000, "tooltip": "The step before which to stop."},
-                ),
-                "return_with_leftover_noise": (
+                "start_at_step": number(0, 0, 10000, "The first step to take."),
+                "end_at_step": number(10000, 0, 10000, "The step before which to stop."),
+                "return_with_leftover_noise": choice(
                     ["disable", "enable"],
-                    {"tooltip": "Whether the noise that is left at the end stays for another sampler."},
+                    "Whether the noise that is left at the end stays for another sampler.",
                 ),
             },
-            "optional": _optional(),
-        }  # fmt: skip
+            "optional": _OPTIONAL,
+        }
 
     def sample(
         self,
@@ -335,24 +299,17 @@ class ROCMSamplerCustomAdvanced:
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
             "required": {
-                "noise": ("NOISE", {"tooltip": "The noise to begin with."}),
-                "guider": ("GUIDER", {"tooltip": "The model with its conditionings."}),
-                "sampler": ("SAMPLER", {"tooltip": "The method of sampling."}),
-                "sigmas": ("SIGMAS", {"tooltip": "The noise levels, in descending order."}),
-                "latent_image": ("LATENT", {"tooltip": "The latents to begin with, or empty ones."}),
+                "noise": of_type("NOISE", "The noise to begin with."),
+                "guider": of_type("GUIDER", "The model with its conditionings."),
+                "sampler": of_type("SAMPLER", "The method of sampling."),
+                "sigmas": of_type("SIGMAS", "The noise levels, in descending order."),
+                "latent_image": of_type("LATENT", "The latents to begin with, or empty ones."),
             },
             "optional": {
                 # Workflows of rocm-ninodes have these values in this order.
-                "compatibility_mode": _optional()["compatibility_mode"],
-                "flash_attention": (
-                    ["auto", "disable_flash", "force_flash"],
-                    {
-                        "default": "auto",
-                        "tooltip": "This has no effect: ComfyUI chooses its attention when it starts.",
-                        "advanced": True,
-                    },
-                ),
-                "precision_mode": _optional()["precision_mode"],
+                "compatibility_mode": _OPTIONAL["compatibility_mode"],
+                "flash_attention": idle("auto", _ATTENTION, ["auto", "disable_flash", "force_flash"]),
+                "precision_mode": _OPTIONAL["precision_mode"],
             },
         }
 
@@ -380,5 +337,5 @@ class ROCMSamplerCustomAdvanced:
         lines, result = measured(times, sample)
         lines.append(precision_line(model, precision_mode))
         if flash_attention != "auto":
-            lines.append("flash_attention has no effect: ComfyUI chooses its attention when it starts.")
+            lines.append(f"flash_attention has no effect: {_ATTENTION}.")
         return reported("Custom sampler", lines, result)

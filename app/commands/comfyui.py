@@ -86,12 +86,12 @@ def install_nodes(arguments: argparse.Namespace) -> int:
     command = f"-m pip install -r {shlex.quote(str(folder / 'requirements.txt'))}"
     if python is None:
         lines.append(
-            f"ComfyUI's Python was not found. The FramePack node needs {', '.join(FRAMEPACK)}: run it with "
+            f"ComfyUI's Python was not found. The FramePack nodes need {', '.join(FRAMEPACK)}: run it with "
             f"{command}, or name it with --python."
         )
     elif words := missing_words(versions, FRAMEPACK):
         lines.append(
-            f"The FramePack node cannot run with ComfyUI's Python yet: {words}. Install what is missing: "
+            f"The FramePack nodes cannot run with ComfyUI's Python yet: {words}. Install what is missing: "
             f"{shlex.quote(str(python))} {command}"
         )
     say(*lines)

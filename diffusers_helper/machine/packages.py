@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import sys
 from collections.abc import Mapping
 
 # What the nodes for ComfyUI ask for. ComfyUI installs some of these itself, in versions that may be too old.
@@ -42,6 +43,12 @@ def missing_words(versions: Mapping[str, str], needed: Mapping[str, str]) -> str
     ]
     missing = [name for name in wrong if not versions[name]]
     return "; ".join([*others, *([f"it lacks {', '.join(missing)}"] if missing else [])])
+
+
+def install_command(versions: Mapping[str, str], needed: Mapping[str, str]) -> str:
+    """Return the command that installs what is missing into the Python that runs this."""
+    packages = " ".join(f'"{name}{needed[name]}"' for name in unfit(versions, needed))
+    return f'"{sys.executable}" -m pip install {packages}'  # every shell knows these quotes
 
 
 def _fits(version: str, wanted: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,8 +25,8 @@ from diffusers_helper.planning.variables import conv_rung
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest, SettingInfo
 from diffusers_helper.units import count_text
 from rocm_nodes.guide import explained
-from rocm_nodes.host import comfy, interruptible, management
-from rocm_nodes.reports import reported
+from rocm_nodes.host import comfy, importing, interruptible, management
+from rocm_nodes.page import Input, choice, number, of_type, reported
 
 VIDEO_TYPES, VIDEO_NAMES = ("IMAGE", "STRING", "VIDEO"), ("frames", "video_path", "video")
 VIDEO_TIPS = ("The frames of the video.", "The path of the MP4.", "The MP4 for ComfyUI's nodes of video.")
@@ -34,6 +34,7 @@ _AUTO = "auto"
 _PREVIEW_SIDE = 512
 
 
+_FIRST = ("image", "prompt", "model", "seconds", "seed", "steps")
 # A workflow saved by ComfyUI's page has the values in the order of the inputs, so what is added comes last.
 _ADDED = ("lora", "weight_dtype")
 
@@ -52,15 +53,8 @@ class ROCMFramePackVideo:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        words = SETTINGS["prompt"].help.replace("`", "")
-        given = {
-            "image": setting_input(SETTINGS["image"]),
-            "prompt": ("STRING", {"default": "", "multiline": True, "tooltip": words}),
-        }
-        required = {name: setting_input(SETTINGS[name]) for name in ("model", "seconds", "seed", "steps")}
-        others = [name for name in SETTINGS if name not in {*given, *required, *_ADDED}]
-        optional = {name: setting_input(SETTINGS[name]) for name in (*others, *_ADDED)}
-        return {"required": {**given, **required}, "optional": optional}
+        others = [name for name in SETTINGS if name not in {*_FIRST, *_ADDED}]
+        return {"required": setting_inputs(_FIRST), "optional": setting_inputs([*others, *_ADDED])}
 
     def make(self, prompt: str, **settings: Any) -> dict[str, Any]:
         info = find_model(settings["model"])
@@ -100,7 +94,9 @@ def at_work(info: ModelInfo) -> Iterator[Work]:
         NotHere: If the model is not on this machine.
         InputError: If the environment names a way to compute convolutions that there is not.
     """
-    from diffusers_helper.loading.loaders import load_models
+    with importing():
+        from diffusers_helper import pipeline  # noqa: F401 - nodes take what they need from it later
+        from diffusers_helper.loading.loaders import load_models
 
     if absence := absence_of(info):
         raise NotHere(absence)
@@ -153,22 +149,24 @@ def video_outputs(video: Path) -> tuple[Any, ...]:
     return _frames(video), str(video), comfy("comfy_api.input_impl").VideoFromFile(str(video))
 
 
-def setting_input(info: SettingInfo) -> tuple[Any, ...]:
-    """Return a setting in the form in which ComfyUI describes an input."""
-    facts: dict[str, Any] = {"tooltip": info.help.replace("`", "")}
+def setting_inputs(names: Iterable[str]) -> dict[str, Input]:
+    """Return settings in the form in which ComfyUI describes inputs."""
+    return {name: _setting_input(SETTINGS[name]) for name in names}
+
+
+def _setting_input(info: SettingInfo) -> Input:
+    words = info.help.replace("`", "")
+    facts: dict[str, Any] = {"advanced": True} if info.section == "Memory" else {}
     if info.is_picture:
-        return ("IMAGE", facts)
-    if info.name == "model":
-        return (list(model_names()), {**facts, "default": info.default})
-    if info.choices:
-        return (list(info.choices), {**facts, "default": info.default})
+        return of_type("IMAGE", words)
+    if info.name == "model" or info.choices:
+        return choice(info.choices or model_names(), words, default=info.default, **facts)
     if not info.is_number:
-        return ("STRING", {**facts, "default": info.default or "", "multiline": True})
+        return of_type("STRING", words, default=info.default or "", multiline=True)
     if info.is_optional:
-        return ("STRING", {**facts, "default": _AUTO})
-    kind: Callable[[float], float] = info.kind
-    bounds = {"default": info.default, "min": kind(info.low), "max": kind(info.high), "step": kind(info.step)}
-    return ("INT" if info.kind is int else "FLOAT", {**facts, **bounds})
+        return of_type("STRING", words, default=_AUTO, **facts)
+    default, low, high, step = map(info.kind, (info.default, info.low, info.high, info.step))
+    return number(default, low, high, words, step=step, **facts)
 
 
 def _value(info: SettingInfo, value: Any) -> Any:

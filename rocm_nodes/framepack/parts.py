@@ -27,12 +27,12 @@ from rocm_nodes.framepack.node import (
     new_folder,
     pictures_in,
     request_of,
-    setting_input,
+    setting_inputs,
     video_outputs,
     write_pictures,
 )
 from rocm_nodes.host import comfy
-from rocm_nodes.reports import reported
+from rocm_nodes.page import choice, of_type, reported
 
 _CATEGORY = "ROCm Ninodes/Video"
 _MODEL = ("model", "lora", "weight_dtype")
@@ -83,10 +83,6 @@ class Sampled:
     job: Path
 
 
-def _inputs(names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: setting_input(SETTINGS[name]) for name in names}
-
-
 class ROCMFramePackLoader:
     """A choice of a FramePack model, of whose parts some can come from ComfyUI's folders."""
 
@@ -103,10 +99,10 @@ class ROCMFramePackLoader:
         from rocm_nodes.loaders import model_files
 
         parts = {
-            part: ([_OWN, *model_files(folder)], {"default": _OWN, "tooltip": f"The {part}, from {folder}."})
+            part: choice([_OWN, *model_files(folder)], f"The {part}, from {folder}.", default=_OWN)
             for part, folder in _FOLDERS.items()
         }
-        return {"required": _inputs(_MODEL[:1]), "optional": _inputs(_MODEL[1:]) | parts}
+        return {"required": setting_inputs(_MODEL[:1]), "optional": setting_inputs(_MODEL[1:]) | parts}
 
     def choose(
         self, model: str, lora: str = "", weight_dtype: str = "default", **parts: str
@@ -143,10 +139,10 @@ class ROCMFramePackConditions:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        given = {"model": ("FRAMEPACK_MODEL", {"tooltip": "From ROCm FramePack Model."})}
+        given = {"model": of_type("FRAMEPACK_MODEL", "From ROCm FramePack Model.")}
         required = ("image", "prompt")
         others = tuple(name for name in _CONDITIONS if name not in required)
-        return {"required": given | _inputs(required), "optional": _inputs(others)}
+        return {"required": given | setting_inputs(required), "optional": setting_inputs(others)}
 
     def encode(self, model: Model, **settings: Any) -> dict[str, Any]:
         pictures = pictures_in(settings)
@@ -186,9 +182,9 @@ class ROCMFramePackSampler:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        given = {"conditions": ("FRAMEPACK_CONDITIONS", {"tooltip": "From ROCm FramePack Conditions."})}
+        given = {"conditions": of_type("FRAMEPACK_CONDITIONS", "From ROCm FramePack Conditions.")}
         others = tuple(name for name in _SAMPLER if name not in _FIRST)
-        return {"required": given | _inputs(_FIRST), "optional": _inputs(others)}
+        return {"required": given | setting_inputs(_FIRST), "optional": setting_inputs(others)}
 
     def sample(self, conditions: Conditions, **settings: Any) -> dict[str, Any]:
         folder, info = new_folder(), conditions.model.info
@@ -231,8 +227,8 @@ class ROCMFramePackDecode:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        given = {"sampled": ("FRAMEPACK_VIDEO", {"tooltip": "From ROCm FramePack Sampler."})}
-        return {"required": given, "optional": _inputs(_DECODER)}
+        given = {"sampled": of_type("FRAMEPACK_VIDEO", "From ROCm FramePack Sampler.")}
+        return {"required": given, "optional": setting_inputs(_DECODER)}
 
     def decode(self, sampled: Sampled, **settings: Any) -> dict[str, Any]:
         folder, request = new_folder(), replace(sampled.request, **settings)

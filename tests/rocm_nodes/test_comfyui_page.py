@@ -42,12 +42,38 @@ def page(browser: Browser, server: Server) -> Iterator[Page]:
     page.close()
 
 
+# Names of the widgets that are drawn and the height of a new node, before and after a click on its button,
+# and the number of values that a workflow has of it.
+_FOLDED = """() => {
+    const node = LiteGraph.createNode("ROCMOptimizedVAEDecode")
+    app.graph.add(node)
+    const visible = () => node.widgets.filter(one => node.isWidgetVisible(one)).map(one => one.name)
+    const shown = () => [visible(), node.size[1]]
+    const before = shown()
+    node.widgets.find(one => one.name === "more inputs").callback()
+    const after = shown()
+    const values = node.serialize().widgets_values.length
+    app.graph.remove(node)
+    return [before, after, values]
+}"""
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_page_asks_for_what_the_api_file_asks_for(page: Page, example: str) -> None:
     prompt = page.evaluate(_LOAD, graph_of(example))
     for number, entry in api_of(example).items():
         assert prompt[number]["class_type"] == entry["class_type"]
         assert prompt[number]["inputs"] | entry["inputs"] == prompt[number]["inputs"]
+
+
+def test_a_node_shows_its_rare_inputs_on_request(page: Page) -> None:
+    (few, low), (many, high), values = page.evaluate(_FOLDED)
+    assert few == [
+        "tile_size", "overlap", "use_rocm_optimizations", "precision_mode", "batch_optimization",
+        "chunk_size", "rocm_preferred", "more inputs",
+    ]  # fmt: skip
+    assert values == len(many) - 1 == 20
+    assert high > low + 200
 
 
 def test_a_workflow_is_queued_from_the_page_and_its_report_is_shown(page: Page, server: Server) -> None:
@@ -63,6 +89,9 @@ def test_a_workflow_is_queued_from_the_page_and_its_report_is_shown(page: Page, 
     page.evaluate(
         "app.graph.nodes.flatMap(node => node.widgets ?? []).find(one => one.name === 'report').callback()"
     )
-    assert "/framepack/" in page.locator(".longtake-report").inner_text()  # what is cut off below the node
+    report = page.locator(".longtake-report")
+    assert "/framepack/" in report.inner_text()  # what is cut off below the node
+    red, green, blue = report.evaluate("one => getComputedStyle(one).color.match(/\\d+/g).map(Number)")
+    assert red == green == blue, "it looks like an error"
     prompt = page.evaluate("async () => (await app.graphToPrompt()).output")
     assert not any("report" in entry["inputs"] for entry in prompt.values())

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.comfyui_client import Graph, Server, node
+from tests.support.comfyui_graphs import framepack, process_facts
 from tests.support.comfyui_process import ABSENT, COMFYUI, install, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not COMFYUI, reason=ABSENT)]
@@ -74,6 +75,14 @@ def sampling(loader: Any, name: str, strength: float) -> Graph:
                   seed=1, steps=2, cfg=1.0, sampler_name="euler", scheduler="simple", denoise=1.0),
         "6": node("ToyKeep", name=name, latent=["5", 0]),
     }  # fmt: skip
+
+
+def test_the_first_use_of_further_packages_leaves_the_process_as_it_was(server: Server) -> None:
+    before = process_facts(server)["facts"]
+    server.run(sampling(node("ROCMOptimizedUNetLoader", unet_name="wan.gguf"), "first.safetensors", 0.0))
+    assert process_facts(server)["facts"] == before
+    server.run(framepack(steps=1, seconds=1.0))
+    assert process_facts(server)["facts"] == before
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tests.support.comfyui_client import Server, node
 from tests.support.layers import ROOT
 
 FOLDER = ROOT / "docs/comfyui"
@@ -15,6 +16,19 @@ _SEEDS = ("seed", "noise_seed")
 
 def api_of(example: str) -> dict[str, Any]:
     return json.loads((FOLDER / f"{example}.json").read_text())
+
+
+def framepack(**settings: Any) -> dict[str, Any]:
+    """Return the prompt of FramePack's example with these settings."""
+    graph = api_of("framepack")
+    graph["2"]["inputs"] |= settings
+    return graph
+
+
+def process_facts(server: Server) -> Any:
+    """Return what a node must not change in the process, as `facts`, and its memory, as `rss`."""
+    loader = node("VAELoader", vae_name="wan_2.1_vae.safetensors")
+    return server.run({"1": loader, "2": node("ToyProcess", vae=["1", 0])})["2"]
 
 
 def graph_of(example: str) -> dict[str, Any]:

@@ -161,6 +161,8 @@ class ToyProcess(_Toy):
 
     def run(self, vae: Any) -> dict[str, Any]:
         import logging
+        import sys
+        import warnings
 
         functional, network = torch.nn.functional, vae.first_stage_model
         hooks = sum(len(part._forward_pre_hooks) + len(part._forward_hooks) for part in network.modules())
@@ -170,7 +172,8 @@ class ToyProcess(_Toy):
         facts = [
             str(sorted(os.environ.items())), str(functional.conv3d is torch.conv3d), str(hooks), str(own),
             str(torch.get_default_dtype()), str(torch.get_num_threads()), str(logging.getLogger().handlers),
-            str(logging.getLogger().level), str(next(network.parameters()).dtype),
+            str(logging.getLogger().level), str(next(network.parameters()).dtype), str(sys.path),
+            str(warnings.filters),
         ]  # fmt: skip
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[1])

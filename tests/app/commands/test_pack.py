@@ -229,7 +229,7 @@ def test_a_failed_write_leaves_the_older_pack(
 def test_the_pack_has_what_the_registry_and_the_page_read() -> None:
     files = pack_files()
     examples = {f"example_workflows/{file.name}" for file in (ROOT / "example_workflows").iterdir()}
-    pages = {f"web/docs/{name}.md" for name in NODE_CLASS_MAPPINGS} | {"web/reports.js"}
+    pages = {f"web/docs/{name}.md" for name in NODE_CLASS_MAPPINGS} | {"web/nodes.js"}
     metadata = {"README.md", "icon.svg", "pyproject.toml", "requirements.txt"}
     assert (len(examples), {name for name in files if not name.startswith("_vendor/")}) == (
         5, examples | pages | metadata | {"LICENSE", "__init__.py"}
