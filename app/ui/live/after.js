@@ -10,19 +10,28 @@ export class After {
   #parts;
   #say;
   #star;
-  #branch;
+  #branch = null; // made when one of its folds is first opened
+  #folds;
+  #opened = null;
   #job = '';
-  #card = null;
 
   /** `expect` is called when a user has queued another video. */
   constructor(box, expect) {
     const find = (selector) => box.querySelector(selector);
     this.#parts = box.querySelectorAll('.lt-after');
     this.#say = find('.lt-after-say');
-    this.#branch = new Branch(find('.lt-continue'), find('.lt-longer'), (words, job) => {
-      if (job) expect();
-      this.#report(words, job);
-    });
+    this.#folds = [find('.lt-continue'), find('.lt-longer')];
+    for (const fold of this.#folds) {
+      fold.addEventListener('toggle', () => {
+        if (!fold.open || !this.#opened) return;
+        this.#branch ??= new Branch(...this.#folds, (words, job) => {
+          if (job) expect();
+          this.#report(words, job);
+        });
+        this.#branch.show(this.#opened);
+        fold.open = true;
+      });
+    }
     const again = find('.lt-again');
     again.addEventListener('click', () => actOnce(again, async () => {
       const seed = newSeed();
@@ -32,9 +41,10 @@ export class After {
     }, (words) => this.#report(words)));
     const star = this.#star = find('.lt-star');
     star.addEventListener('click', () => actOnce(star, async () => {
-      const [job] = await call('jobs_favourite', [this.#job], !this.#card.favourite);
-      this.#card.favourite = job.favourite;
-      showStar(star, this.#card);
+      const { card } = this.#opened;
+      const [job] = await call('jobs_favourite', [card.job], !card.favourite);
+      card.favourite = job.favourite;
+      showStar(star, card);
     }, (words) => this.#report(words)));
   }
 
@@ -44,13 +54,14 @@ export class After {
     if (now === this.#job) return;
     this.#job = now;
     this.#report('');
+    this.#opened = null;
     for (const part of this.#parts) part.hidden = true;
+    for (const fold of this.#folds) fold.open = false;
     const opened = now && await call('history_open', now).catch(() => null); // it may be removed meanwhile
     if (!opened || now !== this.#job) return;
     for (const part of this.#parts) part.hidden = false;
-    this.#card = opened.card;
-    this.#branch.show(opened);
-    showStar(this.#star, this.#card);
+    this.#opened = opened;
+    showStar(this.#star, opened.card);
   }
 
   #report(words, job = '') {

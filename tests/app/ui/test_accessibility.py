@@ -137,6 +137,7 @@ def test_nothing_serious_among_the_models(
     card.get_by_text("On cards of 8 to 24 GB").click()
     card.get_by_text("Streamed weights should fit into the free main memory").wait_for()
     themed.get_by_role("button", name="Download: FramePack I2V").click()
+    themed.get_by_role("button", name="Download it").click()
     themed.wait_for_selector(".lt-model-card[data-state=getting]")
     check(themed, "models with tables and a download")
     themed.get_by_role("button", name="Pause: FramePack I2V").click()
