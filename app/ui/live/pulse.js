@@ -2,7 +2,7 @@
 import { setText } from '../elements.js';
 import { duration } from '../text.js';
 
-const LOST_AFTER = 4000; // milliseconds without an update; the server sends one a second
+const LOST_AFTER = 5500; // milliseconds without an update; the server sends one every 2.5 seconds at least
 const RETRY_EVERY = 3000;
 const GRACE = 10000; // for the very first update, which waits for the page to be set up
 const JUST_NOW = 1.5; // seconds
