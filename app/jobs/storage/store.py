@@ -144,7 +144,7 @@ class JobStore:
         """Return whether the file that keeps jobs from beginning is there."""
         return self.held.is_file()
 
-    def add(self, request: GenerationRequest, pictures: Contents, fill: Callable[[JobFolder], None]) -> Job:
+    def add(self, request: GenerationRequest, pictures: Contents, fill: Callable[[JobFolder], object]) -> Job:
         """Put a new job at the end of the queue. Its folder appears complete or not at all.
 
         Args:

@@ -181,7 +181,8 @@ class Live {
   }
 
   tick() {
-    this.#pulse.tick();
+    const isLost = this.#pulse.tick();
+    if (isLost) document.title = 'Connection lost · Longtake';
     this.#log.tick();
     if (this.#now) this.#line.show(this.#now, this.#stays ? 'Next' : '');
   }

@@ -68,8 +68,13 @@ async def subscribe(broadcast: Broadcast, place: Slot) -> AsyncGenerator[tuple[A
             if not is_new and time.monotonic() - sent < _BEAT_SECONDS:
                 continue
             moved = {name: value for name, value in update.shown.items() if name in _MOVING}
-            buttons = zip(now[1:], before[1:], (gr.Button(now[1]), gr.Button(interactive=now[2])), strict=True)
-            yield update.shown if is_new else moved, *(gr.skip() if new == old else button for new, old, button in buttons)
+            buttons = zip(
+                now[1:], before[1:], (gr.Button(now[1]), gr.Button(interactive=now[2])), strict=True
+            )
+            yield (
+                update.shown if is_new else moved,
+                *(gr.skip() if new == old else button for new, old, button in buttons),
+            )
             before, sent = now, time.monotonic()
 
 
