@@ -42,7 +42,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
-RESUMED = "The job continues; finished work is not repeated."
+RESUMED = "The job was resumed; finished work is not repeated."
 _OPEN = f"state IN {tuple(state for state in TRANSITIONS if state not in OVER)}"
 
 P = ParamSpec("P")

@@ -14,7 +14,7 @@ from typing import Any
 
 from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
 from app.jobs.storage.commands import Command, commands_of, forget_commands
-from app.jobs.storage.event_log import EventReader, append_event, sync_video
+from app.jobs.storage.event_log import EventReader, append_event, sync_video, time_of_last
 from app.jobs.storage.index import COLUMNS, agree, bury, job_from_row, put, stamp_of
 from app.jobs.storage.locks import Lock, is_locked
 from app.jobs.storage.new_job import new_folder
@@ -210,7 +210,9 @@ class JobStore:
             return False
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.release)
-            started = facts["started"] or time.time()
+            # Events are dated since this time, so a job that was paused goes on at the time of its last event.
+            worked = time_of_last(folder.events) if facts["started"] else 0.0
+            started = time.time() - worked
             log.enter("running", reason="It is its turn.", started=started, ended=None, message="", remedy="")
             on_failure.pop_all()
         self._locks[folder.job] = lock

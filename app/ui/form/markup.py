@@ -118,7 +118,7 @@ def demo_box(info: ModelInfo) -> str:
 
 
 def offer(info: ModelInfo) -> str:
-    """Return a model's examples as large cards, which move when pointed at, for the stage, or "" if there are none."""
+    """Return a model's examples as large cards for the stage, or "" if there are none."""
     cards = "".join(_card(index, prompt) for index, prompt in enumerate(info.examples[:3]))
     if not cards:
         return ""
@@ -132,7 +132,7 @@ def offer(info: ModelInfo) -> str:
 
 def _card(index: int, prompt: str) -> str:
     still, moving = example_media(prompt)
-    # The second one moves; it is shown, and costs anything, only while the card is pointed at or has the focus.
+    # The second one moves. It is shown, and costs something, only while the card is pointed at or focused.
     image = "".join(f'<img src="{one}" alt="" width="256" height="256">' for one in (still, moving))
     return (
         f'<button type="button" data-example="{index}" aria-label="Make this video now: {escape(prompt)}">'

@@ -7,16 +7,19 @@ const RETRY_EVERY = 3000;
 const GRACE = 10000; // for the very first update, which waits for the page to be set up
 const JUST_NOW = 1.5; // seconds
 const NEARLY_DONE = 95; // percent
+const LATE = 5; // seconds
 
 /** Return the text of the line about the time, `since` seconds after the update. */
 function timeText(scene, since, isLost) {
-  if (!scene.isRunning) return scene.elapsed ? `took ${duration(scene.elapsed)}` : '';
+  if (!scene.isRunning && !scene.elapsed) return '';
+  if (!scene.isRunning) return scene.figures ? `took ${duration(scene.elapsed)}` : `${duration(scene.elapsed)} so far`;
   if (isLost) return `${duration(scene.elapsed)} when it was last heard of`;
   const soFar = `${duration(scene.elapsed + since)} so far`;
   if (scene.left === null) return soFar;
   const left = scene.left - since;
   if (left >= 1) return `${scene.isGuess ? 'a guess:' : 'about'} ${duration(left)} left · ${soFar}`;
-  return scene.percent >= NEARLY_DONE ? `nearly done · ${soFar}` : `longer than expected · ${soFar}`;
+  if (scene.percent >= NEARLY_DONE) return `nearly done · ${soFar}`;
+  return left < -LATE ? `longer than expected · ${soFar}` : soFar;
 }
 
 // The page cannot distinguish a broken connection from a server that has ended.

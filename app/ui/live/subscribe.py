@@ -21,7 +21,7 @@ from app.ui.waiting import Limiter, Slot, is_listening
 # A further page takes the place of the one opened first, which subscribes again after a while.
 MOST_PAGES = 100
 _MESSAGES_BEHIND = 5
-# A page advances these by itself. Each message costs it milliseconds, so they alone are sent only as a sign of life.
+# A page advances these by itself. Each message costs it milliseconds, so these alone are only a sign of life.
 _MOVING = ("beat", "elapsed", "quiet", "left")
 _BEAT_SECONDS = 2.5
 

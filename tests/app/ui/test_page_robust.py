@@ -140,7 +140,7 @@ def test_a_killed_server_comes_back_and_the_page_with_it(browser: Any, program: 
     assert page.locator(".lt-eta").inner_text() == stopped
     program.begin()
     running = status(page, state="running", job=job, frames=33)
-    page.get_by_text("Longtake was ended while it was making this video. It continues").first.wait_for()
+    page.get_by_text("Longtake was ended while it was making this video. It was resumed").first.wait_for()
     reported = running.inner_text()
     assert "Traceback" not in reported
     assert page.locator("a.lt-download").is_visible()
