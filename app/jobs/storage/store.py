@@ -210,7 +210,7 @@ class JobStore:
             return False
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.release)
-            # Events are dated since this time, so a job that was paused goes on at the time of its last event.
+            # Events are dated since this time, so a job that was paused goes on at its last event.
             worked = time_of_last(folder.events) if facts["started"] else 0.0
             started = time.time() - worked
             log.enter("running", reason="It is its turn.", started=started, ended=None, message="", remedy="")

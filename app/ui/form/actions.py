@@ -99,7 +99,7 @@ class Actions:
         return self._queued_note(jobs)
 
     def _queued_note(self, jobs: list[Job]) -> str:
-        """Return a notice about jobs with the number of others ahead of the first, or "" for one that is next."""
+        """Return a notice about jobs with the number of those ahead of them, or "" for one that is next."""
         before = self.service.queue_position(jobs[0].id)
         first = f"{count_text(before, 'job')} {'comes' if before == 1 else 'come'} first."
         if len(jobs) > 1:
