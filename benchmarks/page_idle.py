@@ -2,8 +2,8 @@
 
     python benchmarks/page_idle.py [--seconds 30]
 
-All processes of Chromium count, and the server with an engine without a model: with a new page, beside a running
-job between two events, and with a finished video.
+All processes of Chromium count, and the server with an engine without a model: with a new page, beside a
+running job between two events, and with a finished video.
 """
 
 from __future__ import annotations
