@@ -9,6 +9,7 @@ let given = {}; // the form's settings now, by name
 let settings = {}; // the same as text
 let judged = {}; // the settings that the server checked last
 let place = -1; // where the notice's job was among the open ones when the page first heard of it
+let told = null; // the notice that is in the page, as far as it is known
 let marked = null; // the control that was refused
 
 let saved = () => {}; // is called when a notice says that changes are saved
@@ -34,7 +35,9 @@ function isTrue({ setting, refused, job, before, since }) {
 
 /** Show a notice, as markup; "" for none. */
 export function showNotice(markup) {
-  if (notice) notice.props.value = markup;
+  if (!notice) return;
+  notice.props.value = markup;
+  setTimeout(show); // by then it is in the page
 }
 
 const clear = () => showNotice('');
@@ -92,10 +95,12 @@ function lead(setting) {
 }
 
 function show() {
+  const shown = box();
+  if (shown === told) return;
+  told = shown;
   marked?.removeAttribute('aria-invalid');
   marked = null;
   place = -1;
-  const shown = box();
   if (!shown) return;
   const { setting, seconds } = shown.dataset;
   if (seconds) setTimeout(() => { if (box() === shown) clear(); }, 1000 * seconds);
@@ -112,7 +117,7 @@ function show() {
 /** Set up the notice. */
 export default function startNotice(component) {
   notice = component;
-  component.watch('value', show);
+  component.watch('value', () => setTimeout(show));
   component.element.addEventListener('click', ({ target }) => {
     const answer = target.closest('[data-answer]')?.dataset.answer;
     if (answer) clear();
