@@ -210,9 +210,7 @@ class JobStore:
             return False
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.release)
-            # Events are dated since this time, so a job that was paused goes on at its last event.
-            worked = time_of_last(folder.events) if facts["started"] else 0.0
-            started = time.time() - worked
+            started = time.time() - (time_of_last(folder.events) if facts["started"] else 0)  # without pauses
             log.enter("running", reason="It is its turn.", started=started, ended=None, message="", remedy="")
             on_failure.pop_all()
         self._locks[folder.job] = lock

@@ -73,9 +73,7 @@ def show(
     if live is None:
         return {"job": "", "state": "idle", "beat": round(now, 1)}
     model = find_model(live.job.request.model)
-    running = live.job.state == "running"
-    until = live.job.ended or (now if live.job.state in BEGUN else None)
-    elapsed = max(0.0, until - live.job.started) if until and live.job.started else live.last_sign
+    elapsed, running = _elapsed(live, now), live.job.state == "running"
     headline = words.headline(live, scene.jobs_first, scene.commands, held=scene.held)
     shown: Shown = _standing(scene, live, headline) | {
         "job": live.job.id,
@@ -115,6 +113,12 @@ def show(
         }
     shown["isWorthKeeping"] = live.job.is_over and bool(shown["video"] or shown.get("failure"))
     return shown
+
+
+def _elapsed(live: LiveJob, now: float) -> float:
+    """Return the seconds for which a job was or has been made, without the pauses."""
+    until = live.job.ended or (now if live.job.state in BEGUN else None)
+    return max(0.0, until - live.job.started) if until and live.job.started else live.last_sign
 
 
 def _standing(scene: Scene, live: LiveJob, headline: str) -> Shown:
