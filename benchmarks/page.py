@@ -115,6 +115,10 @@ class Server:
         )  # fmt: skip
         self._answer()
 
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
     def report(self, number: int) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{number}\n")

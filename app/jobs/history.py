@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from app.jobs.storage.state_log import StateLog, Transition
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import InputError
+from diffusers_helper.files import read_file
+
+_MOST_PRESSES = 200  # a press that is sent again is among the newest jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,15 @@ class History:
 
     def __init__(self, open_store: Callable[[], JobStore], on_change: Callable[[], None]) -> None:
         self._open_store, self._on_change = open_store, on_change
+
+    def made_by(self, press: str) -> list[Job]:
+        """Return the jobs that a press has made, also by a server that has ended since, oldest first."""
+        store, found = self._open_store(), list[Job]()
+        for job in store.jobs("ORDER BY created DESC LIMIT ?", _MOST_PRESSES):
+            with contextlib.suppress(OSError, ValueError):
+                if read_file(store.folder(job.id).press, 2 * len(press)) == press.encode():
+                    found.insert(0, job)
+        return found
 
     def search(
         self,

@@ -37,7 +37,8 @@ class Job:
     Attributes:
         folder: The job's own folder in the outputs folder; its name is the id.
         place: The job's place in the queue, at first its time of submission; the smallest comes first.
-        created, started, ended: Times in seconds since the epoch; None if they have not happened yet.
+        created, started, ended: Times in seconds since the epoch; None if they have not happened yet. At the
+            end of each pause, `started` moves on by its length.
         video: The file that can be watched: the whole video, or its finished part.
         message, remedy: Why a job has failed, waits or was interrupted, and what a user can do about it.
             A queued job has them while its model is not on this machine.

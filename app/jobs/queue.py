@@ -42,7 +42,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
-RESUMED = "The job continues; finished work is not repeated."
+RESUMED = "The job was resumed; finished work is not repeated."
 _OPEN = f"state IN {tuple(state for state in TRANSITIONS if state not in OVER)}"
 
 P = ParamSpec("P")
@@ -101,6 +101,7 @@ class Queue:
         allow_folder: bool = False,
         pictures: Contents = NO_PICTURES,
         lineage: Lineage | None = None,
+        press: str = "",
     ) -> Job:
         """Check everything that can be checked without a model, and queue a job.
 
@@ -109,13 +110,16 @@ class Queue:
             allow_folder: Whether `request.model` may be a local folder.
             pictures: The contents of those that a separate process has decoded.
             lineage: The origin of the first sections, as stored in a recipe.
+            press: The id of the press of a button that asks for the job; see `History.made_by`.
         """
         lineage = lineage or Lineage()
         checked = _checked(request, pictures, allow_folder=allow_folder, lineage=lineage)
-        return self._add(*checked, lambda folder: lineage.write(folder.lineage))
+        return self._add(*checked, lambda folder: (lineage.write(folder.lineage), folder.keep_press(press)))
 
     @_change
-    def _add(self, request: GenerationRequest, pictures: Contents, fill: Callable[[JobFolder], None]) -> Job:
+    def _add(
+        self, request: GenerationRequest, pictures: Contents, fill: Callable[[JobFolder], object]
+    ) -> Job:
         return self.store.add(request, pictures, fill)
 
     def branch(self, job_id: str, keep: int, **changes: Any) -> Job:
@@ -245,11 +249,7 @@ class Queue:
         return self.store.select(condition, job_id, what="id, place, state")
 
     def cancel(self, job_id: str) -> bool:
-        """End a job: at once if no process is making it, otherwise within a step.
-
-        Returns:
-            False if the job is over or unknown.
-        """
+        """End a job, at once or within a step of its maker; return False if it is over or unknown."""
         asked = False
         with contextlib.suppress(*TROUBLE):  # on a full disk, a job of another process cannot be cancelled
             asked = self._command(job_id, "cancel")

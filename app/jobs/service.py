@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from app.jobs.downloads.manager import Downloads
 from app.jobs.history import History
@@ -20,10 +21,8 @@ from app.jobs.storage.open_index import INDEX_FOLDER
 from app.jobs.storage.retention import Retention
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
-from diffusers_helper.conditions.pictures import NO_PICTURES, Contents
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Event
-from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 
 _SILENCE_SECONDS = 1.0
@@ -129,16 +128,9 @@ class JobService:
         """Kill the engine at once, which also ends a job that was asked to end."""
         self._engine.kill()
 
-    def submit(
-        self,
-        request: GenerationRequest,
-        *,
-        allow_folder: bool = False,
-        pictures: Contents = NO_PICTURES,
-        lineage: Lineage | None = None,
-    ) -> Job:
-        """Queue a job; see `Queue.add`."""
-        return self.queue.add(request, allow_folder=allow_folder, pictures=pictures, lineage=lineage)
+    def submit(self, request: GenerationRequest, **how: Any) -> Job:
+        """Queue a job; the arguments are those of `Queue.add`."""
+        return self.queue.add(request, **how)
 
     def resume(self, job_id: str) -> Job:
         """Put a job back into the queue; see `Queue.resume`."""

@@ -68,7 +68,7 @@ WORDS: dict[JobState, StateWords] = {
 GROUPS: dict[str, tuple[JobState, ...]] = {
     "All videos": tuple(state for state in ALLOWED if state != "queued"),
     "Finished": ("finished",),
-    "Being made": ("running", "waiting", "paused", "interrupted"),
+    "Not finished": ("running", "waiting", "paused", "interrupted"),
     "Failed": ("failed",),
     "Ended early": ("cancelled",),
     "In the queue": ("queued",),

@@ -89,6 +89,7 @@ class Catalogue:
         *,
         may_download: bool = False,
         lineage: Lineage | None = None,
+        press: str = "",
     ) -> Job:
         """Queue one job with a user's settings; a `mode` of None stands for the model's own.
 
@@ -97,13 +98,16 @@ class Catalogue:
             settings: The settings.
             may_download: Whether the user agrees to the download of a model that is not on this machine.
             lineage: The origin of the first sections, as stored in a recipe.
+            press: The id of the press that asks for it; see `History.made_by`.
 
         Raises:
             NotHere: If the model is not on this machine, and may not be downloaded or the disk is too small.
             InputError: If a setting cannot be used, or the video does not fit into the machine's memory.
         """
         request, pictures, allow_folder = self.check(settings, may_download=may_download)
-        job = service.submit(request, allow_folder=allow_folder, pictures=pictures, lineage=lineage)
+        job = service.submit(
+            request, allow_folder=allow_folder, pictures=pictures, lineage=lineage, press=press
+        )
         self._order(service, job)
         return job
 

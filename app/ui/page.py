@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from html import escape
 
 import gradio as gr
@@ -14,10 +12,11 @@ from app.ui.calls.jobs import JobCalls
 from app.ui.calls.serve import add_calls
 from app.ui.catalogue import Catalogue
 from app.ui.form.actions import Actions
-from app.ui.form.controls import QUIET, SHOW_STAGE, RequestForm, connect_request
+from app.ui.form.controls import SCRIPT, RequestForm, connect_request
 from app.ui.form.describe import Describer
 from app.ui.form.dropped import DropCalls
 from app.ui.form.endpoints import FormCalls
+from app.ui.form.presses import PressCalls
 from app.ui.history.endpoints import HistoryCalls
 from app.ui.live.subscribe import LiveResult, connect_updates
 from app.ui.loras import LoraCalls
@@ -76,6 +75,7 @@ def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
         add_calls([function for group in calls for function in group.all])
         # These may take seconds, and keep no others waiting.
         add_calls([*OwnFileCalls(service, catalogue).all, *DropCalls(service, catalogue).all])
+        add_calls(PressCalls(actions).all)
     return page
 
 
@@ -92,33 +92,7 @@ def _header(catalogue: Catalogue) -> str:
 
 
 def _connect_jobs(page: gr.Blocks, request: RequestForm, result: LiveResult, actions: Actions) -> None:
-    names = list(request.controls)
-
-    async def submit(values: Sequence[object], may_download: bool) -> str:
-        settings = dict(zip(names, values, strict=True))
-        await actions.catalogue.planner.pictures.prepare_uploads(settings)
-        return await asyncio.to_thread(actions.start, settings, may_download=may_download)
-
-    async def start(*values: object) -> str:
-        return await submit(values, False)
-
-    async def download_and_start(*values: object) -> str:
-        return await submit(values, True)
-
-    async def save(job_id: str, *values: object) -> str:
-        settings = dict(zip(names, values, strict=True))
-        await actions.catalogue.planner.pictures.prepare_uploads(settings)
-        return await asyncio.to_thread(actions.save, job_id, settings)
-
-    # The values stay unprocessed, since the request itself checks them, as it does for the command line.
-    for event, submits in (request.start.click, start), (request.notice.click, download_and_start):
-        event(
-            submits, list(request.controls.values()), request.notice,
-            js=call("form/notice.js", "judge", names), preprocess=False, **QUIET,
-        ).then(**SHOW_STAGE)  # fmt: skip
-    request.end.click(actions.end, None, request.notice, **QUIET)
-    request.save.click(
-        save, [request.edited, *request.controls.values()], request.notice,
-        js=call("form/editing.js", "judge", names), preprocess=False, **QUIET,
-    )  # fmt: skip
+    names, controls = list(request.controls), list(request.controls.values())
+    request.start.click(None, controls, None, js=call("form/press.js", "start", names), **SCRIPT)
+    request.save.click(None, controls, None, js=call("form/press.js", "save", names), **SCRIPT)
     connect_updates(page, actions.service, result, request)

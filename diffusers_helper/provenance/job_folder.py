@@ -33,6 +33,7 @@ class JobFolder:
 
     input = _Inside("input.png")  # the start picture, upright, opaque and in RGB
     request = _Inside("request.json")
+    press = _Inside("press.txt")  # the press of a button that made the job, so that it makes it only once
     events = _Inside("events.jsonl")
     states = _Inside("states.jsonl")  # the job's states, one line per change; the last one is in force
     memory = _Inside("memory.json")  # the memory of each stage on the device, planned and measured
@@ -66,6 +67,11 @@ class JobFolder:
     def picture(self, setting: str) -> Path:
         """Return the path of the picture that a setting names."""
         return self.input if setting == START_PICTURE else self.path / f"{setting}.png"
+
+    def keep_press(self, press: str) -> None:
+        """Write down the press that makes the job, if it has an id."""
+        if press:
+            self.press.write_text(press, encoding="utf-8")
 
     @property
     def job(self) -> str:

@@ -160,7 +160,7 @@ def test_a_job_goes_on_after_the_loss_of_its_card(
     assert isinstance(events[-1], Finished), events[-1]
     assert (tmp_path / "calls").read_bytes() == b"x"
     (warned,) = [event.message for event in events if isinstance(event, Warned)]
-    assert "while denoising section 1. It was restarted and continues from section 1" in warned
+    assert "while denoising section 1. It was restarted from section 1" in warned
     assert [event.step for event in events if isinstance(event, StepDone)] == [1, 1, 2]
     models = load_models(find_model(str(tiny_model), allow_folder=True), device=device)
     make(job.request, models, tmp_path / "undisturbed")

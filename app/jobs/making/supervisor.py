@@ -287,7 +287,7 @@ class _Run:
         section = f" section {begun}" if begun else " the beginning"
         message = (
             f"The engine, the process that makes the video, {death.cause} {death.place.words}. "
-            f"It was restarted and continues from{section}; no finished work is lost."
+            f"It was restarted from{section}; no finished work was lost."
         )
         if death.trial in self._blocklist:
             message += (

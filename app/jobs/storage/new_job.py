@@ -21,7 +21,7 @@ def new_folder(
     request: GenerationRequest,
     pictures: Contents,
     place: float,
-    fill: Callable[[JobFolder], None] = lambda folder: None,
+    fill: Callable[[JobFolder], object] = lambda folder: None,
 ) -> Generator[JobFolder, None, None]:
     """Write the folder of a new job, which is removed again if the block fails.
 

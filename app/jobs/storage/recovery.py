@@ -26,7 +26,7 @@ from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
-TAKEN_OVER = "Longtake was ended while it was making this video. It continues; no finished work is lost."
+TAKEN_OVER = "Longtake was ended while it was making this video. It was resumed; no finished work was lost."
 INTERRUPTED: dict[str, Any] = {
     "message": "Longtake was ended while it was making this video.",
     "remedy": "It continues when the page is started on this folder, or with: generate --resume",

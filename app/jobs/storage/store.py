@@ -14,7 +14,7 @@ from typing import Any
 
 from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
 from app.jobs.storage.commands import Command, commands_of, forget_commands
-from app.jobs.storage.event_log import EventReader, append_event, sync_video
+from app.jobs.storage.event_log import EventReader, append_event, sync_video, time_of_last
 from app.jobs.storage.index import COLUMNS, agree, bury, job_from_row, put, stamp_of
 from app.jobs.storage.locks import Lock, is_locked
 from app.jobs.storage.new_job import new_folder
@@ -144,7 +144,7 @@ class JobStore:
         """Return whether the file that keeps jobs from beginning is there."""
         return self.held.is_file()
 
-    def add(self, request: GenerationRequest, pictures: Contents, fill: Callable[[JobFolder], None]) -> Job:
+    def add(self, request: GenerationRequest, pictures: Contents, fill: Callable[[JobFolder], object]) -> Job:
         """Put a new job at the end of the queue. Its folder appears complete or not at all.
 
         Args:
@@ -210,7 +210,7 @@ class JobStore:
             return False
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.release)
-            started = facts["started"] or time.time()
+            started = time.time() - (time_of_last(folder.events) if facts["started"] else 0)  # without pauses
             log.enter("running", reason="It is its turn.", started=started, ended=None, message="", remedy="")
             on_failure.pop_all()
         self._locks[folder.job] = lock

@@ -45,13 +45,16 @@ class Actions:
     service: JobService
     catalogue: Catalogue
 
-    def start(self, settings: dict[str, Any], *, may_download: bool = False) -> str:
+    def start(self, settings: dict[str, Any], *, may_download: bool = False, press: str = "") -> str:
         """Queue a job, and return a notice with its place, a question, or the reason for a refusal.
 
         Args:
             settings: The form's values.
             may_download: Whether the user has agreed to download a model that is not on this machine.
+            press: The id of the press of the button. A press that has been taken is only answered again.
         """
+        if press and (made := self.service.history.made_by(press)):
+            return self._queued_note(made)
         try:
             settings = settings | {
                 **picture_paths(settings),
@@ -60,7 +63,7 @@ class Actions:
             count = form.VARIANTS.check(settings.get("variants", 1))
             lineage = Extras.from_text(settings.get("extras")).lineage
             request = self._request(settings)
-            return self._submit(request, count, may_download=may_download, lineage=lineage)
+            return self._submit(request, count, may_download=may_download, lineage=lineage, press=press)
         except NotHere as error:
             if not error.absence.has_room:
                 return view.error_box(error)
@@ -93,7 +96,17 @@ class Actions:
             for job in jobs:
                 self.service.cancel(job.id)
             raise
-        return _queued_note(self.service.queue_position(jobs[0].id), jobs)
+        return self._queued_note(jobs)
+
+    def _queued_note(self, jobs: list[Job]) -> str:
+        """Return a notice about jobs with the number of those ahead of them, or "" for one that is next."""
+        before = self.service.queue_position(jobs[0].id)
+        first = f"{count_text(before, 'job')} {'comes' if before == 1 else 'come'} first."
+        if len(jobs) > 1:
+            text = f"Queued {len(jobs)} videos{f': {first}' if before else '.'}"
+            return view.job_note(text, jobs[0].id, before)
+        note = f"Number {before + 1} in the queue: {first}"
+        return view.job_note(note, jobs[0].id, before) if before else ""
 
     def end(self) -> str:
         """End the running job, or the next one if none has begun yet, and return a notice."""
@@ -204,16 +217,6 @@ class Actions:
         except InputError:
             return None
         return examples[index] if isinstance(index, int) and 0 <= index < len(examples) else None
-
-
-def _queued_note(before: int, jobs: list[Job]) -> str:
-    """Return a notice about jobs, with `before` others ahead of the first, or "" for one that is next."""
-    first = f"{count_text(before, 'job')} {'comes' if before == 1 else 'come'} first."
-    if len(jobs) > 1:
-        return view.job_note(
-            f"Queued {len(jobs)} videos{f': {first}' if before else '.'}", jobs[0].id, before
-        )
-    return view.job_note(f"Number {before + 1} in the queue: {first}", jobs[0].id, before) if before else ""
 
 
 def _around(info: ModelInfo) -> dict[str, Any]:

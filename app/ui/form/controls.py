@@ -23,11 +23,11 @@ from diffusers_helper.request import MAX_PROMPT_CHARACTERS, PICTURES, SETTINGS, 
 # No event of the page is an endpoint, shows Gradio's spinner, or waits for another one.
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 # These run in the browser only. If a client calls them on the server, gradio must not read a picture.
-_SCRIPT: dict[str, Any] = {
+SCRIPT: dict[str, Any] = {
     "queue": False, "preprocess": False, "show_progress": "hidden", "api_visibility": "private",
 }  # fmt: skip
-SHOW_STAGE: dict[str, Any] = {"fn": None, "js": call("live/live.js", "showStage"), **_SCRIPT}
-_CHANGED: dict[str, Any] = {"fn": None, "js": call("form/component.js", "changed"), **_SCRIPT}
+SHOW_STAGE: dict[str, Any] = {"fn": None, "js": call("live/live.js", "showStage"), **SCRIPT}
+_CHANGED: dict[str, Any] = {"fn": None, "js": call("form/component.js", "changed"), **SCRIPT}
 
 
 class RequestForm:
@@ -171,7 +171,6 @@ class RequestForm:
                 self.save = gr.Button(
                     "Save Changes", variant="primary", scale=3, min_width=160, elem_id="save"
                 )
-            self.edited = gr.Textbox(visible=False)
 
     def _add_others(self, section: Section) -> None:
         """Add the remaining controls of a section."""
@@ -271,24 +270,24 @@ def connect_request(page: gr.Blocks, form: RequestForm, actions: Actions, descri
         _named(actions.use_example, "image", "prompt"), [form.model, form.examples],
         [form.image, form.prompt], **QUIET,
     )  # fmt: skip
-    form.dice.click(None, None, form.seed, js=call("form/seed.js", "newSeed"), **_SCRIPT).then(**_CHANGED)
+    form.dice.click(None, None, form.seed, js=call("form/seed.js", "newSeed"), **SCRIPT).then(**_CHANGED)
     _connect_defaults(form, actions)
     # These events bring a picture that was pasted, dropped, or kept by the browser, and the crop.
     for name in PICTURES:
         picture: Any = form.controls[name]
         given = call("form/uploaded.js", "givenPicture", name)
-        form.facts.input(None, picture, picture, js=given, **_SCRIPT)
-        picture.change(None, picture, None, js=call("form/keep.js", "keepPicture", name), **_SCRIPT)
-    form.facts.select(None, None, form.controls["crop"], js=call("form/crop.js", "givenCrop"), **_SCRIPT)
-    form.image.change(None, form.image, None, js=call("form/crop.js", "takePicture"), **_SCRIPT)
+        form.facts.input(None, picture, picture, js=given, **SCRIPT)
+        picture.change(None, picture, None, js=call("form/keep.js", "keepPicture", name), **SCRIPT)
+    form.facts.select(None, None, form.controls["crop"], js=call("form/crop.js", "givenCrop"), **SCRIPT)
+    form.image.change(None, form.image, None, js=call("form/crop.js", "takePicture"), **SCRIPT)
     kept = [name for name in names if name not in PICTURES]
     _connect_restoring(page, form, actions, kept)
     gr.on(
         changes,
         None, [form.controls[name] for name in kept], None,
-        js=call("form/keep.js", "keepSettings", kept), **_SCRIPT,
+        js=call("form/keep.js", "keepSettings", kept), **SCRIPT,
     )  # fmt: skip
-    gr.on(changes, None, controls, None, js=call("form/notice.js", "seeSettings", names), **_SCRIPT)
+    gr.on(changes, None, controls, None, js=call("form/notice.js", "seeSettings", names), **SCRIPT)
 
 
 def _connect_restoring(page: gr.Blocks, form: RequestForm, actions: Actions, kept: list[str]) -> None:
@@ -297,14 +296,14 @@ def _connect_restoring(page: gr.Blocks, form: RequestForm, actions: Actions, kep
     page.load(
         _filling(actions.catalogue, actions.restore, *kept, *AROUND), form.facts, filled,
         js=call("form/keep.js", "keptSettings"), preprocess=False, **QUIET,
-    ).then(None, None, None, js=call("form/keep.js", "restored"), **_SCRIPT).then(**_CHANGED)  # fmt: skip
+    ).then(None, None, None, js=call("form/keep.js", "restored"), **SCRIPT).then(**_CHANGED)  # fmt: skip
     # These come from an earlier video, a preset, or a file that was dropped on the page.
     form.facts.apply(
         _filling(actions.catalogue, actions.fill, *kept, *AROUND, "notice"), form.facts,
         [*filled, form.notice],
         js=call("form/fill.js", "givenSettings"), preprocess=False, **QUIET,
     ).then(**_CHANGED)  # fmt: skip
-    form.extras_line.click(None, None, form.controls["extras"], js="() => ''", **_SCRIPT)
+    form.extras_line.click(None, None, form.controls["extras"], js="() => ''", **SCRIPT)
 
 
 def _connect_defaults(form: RequestForm, actions: Actions) -> None:
@@ -322,5 +321,5 @@ def _connect_defaults(form: RequestForm, actions: Actions) -> None:
         run_example, form.model, [*outputs, form.image, form.prompt, form.notice], preprocess=False, **QUIET
     ).then(
         None, list(form.controls.values()), None,
-        js=call("form/notice.js", "takeAsJudged", list(form.controls)), **_SCRIPT,
+        js=call("form/notice.js", "takeAsJudged", list(form.controls)), **SCRIPT,
     ).then(**_CHANGED).then(**SHOW_STAGE)  # fmt: skip

@@ -5,7 +5,7 @@ import { sceneNow, onJobsReported } from '../jobs.js';
 import { goTo } from '../tabs.js';
 import { fillForm } from './fill.js';
 import { keptSettings } from './keep.js';
-import { judge as judgeSettings, whenSaved } from './notice.js';
+import { whenSaved } from './notice.js';
 
 const MOST_PROMPT = 80; // characters
 const BEGUN = 'The video has begun and keeps its settings. You can start another one with these.';
@@ -49,10 +49,8 @@ export async function editJob({ id, offered }) {
   bar.focus({ preventScroll: true });
 }
 
-/** Return the job that is edited and the form's values, which the server is about to check. */
-export function judge(names, _edited, ...values) {
-  return [job?.id ?? '', ...judgeSettings(names, ...values)];
-}
+/** Return the id of the job that is edited, or "". */
+export const editedJob = () => job?.id ?? '';
 
 leave.addEventListener('click', () => (job ? end() : show('', '')));
 whenSaved(end);

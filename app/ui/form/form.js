@@ -10,6 +10,7 @@ import { showChosen } from './loras.js';
 import { refill, watchNumbers } from './numbers.js';
 import { acceptPictures } from './pictures.js';
 import { prepareProgram, reportProgram } from './program.js';
+import { hear, resume } from './press.js';
 import { preparePromptHelp, reportPrompt } from './prompt_help.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
 
@@ -42,7 +43,10 @@ function takeClick(event) {
   if (event.detail > 1) {
     event.preventDefault();
     event.stopImmediatePropagation();
-  } else if (button.id === 'start') rememberPrompt();
+    return;
+  }
+  if (button.id === 'start') rememberPrompt();
+  hear(button);
 }
 
 // Ctrl + Enter starts from anywhere in the form; a key that is held down counts as one press.
@@ -86,7 +90,7 @@ function prepare() {
   watchModels();
   preparePrompts();
   preparePromptHelp();
-  restorePictures();
+  restorePictures().then(resume);
   report();
 }
 

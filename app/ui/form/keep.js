@@ -56,16 +56,19 @@ export async function keepPicture(name, value) {
   }
 }
 
-/** Put the kept pictures back into their fields. */
+/** Put the kept pictures back into their fields, and return those that were, by setting. */
 export async function restorePictures() {
+  const found = {};
   try {
     for (const key of await inPictures('readonly', (store) => store.getAllKeys())) {
       const kept = await inPictures('readonly', (store) => store.get(key));
       if (arePicturesKnown || !kept) continue;
-      handOver(await upload(new File([kept.content], kept.name, { type: kept.type })), fieldOf(key));
+      found[fieldOf(key)] = await upload(new File([kept.content], kept.name, { type: kept.type }));
+      handOver(found[fieldOf(key)], fieldOf(key));
     }
   } catch (error) {
     console.info('The pictures are not put back:', error);
   }
   arePicturesKnown = true;
+  return found;
 }

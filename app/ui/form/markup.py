@@ -118,7 +118,7 @@ def demo_box(info: ModelInfo) -> str:
 
 
 def offer(info: ModelInfo) -> str:
-    """Return a model's examples as large moving cards for the stage, or "" if there are none."""
+    """Return a model's examples as large cards for the stage, or "" if there are none."""
     cards = "".join(_card(index, prompt) for index, prompt in enumerate(info.examples[:3]))
     if not cards:
         return ""
@@ -132,10 +132,8 @@ def offer(info: ModelInfo) -> str:
 
 def _card(index: int, prompt: str) -> str:
     still, moving = example_media(prompt)
-    image = (
-        f'<picture><source media="(prefers-reduced-motion: reduce)" srcset="{still}">'
-        f'<img src="{moving}" alt="" width="256" height="256"></picture>'
-    )
+    # The second one moves. It is shown, and costs something, only while the card is pointed at or focused.
+    image = "".join(f'<img src="{one}" alt="" width="256" height="256">' for one in (still, moving))
     return (
         f'<button type="button" data-example="{index}" aria-label="Make this video now: {escape(prompt)}">'
         f"{image if still else ''}<span>{escape(prompt)}</span></button>"

@@ -1,16 +1,19 @@
 // The notice beside the buttons, which answers a press. It disappears when its setting changes, its job moves up or
 // ends, or its time is over.
+import { make } from '../elements.js';
 import { isHeardAfter, placeOf, onJobsReported } from '../jobs.js';
-import { expectStage } from '../live/live.js';
 import { openFoldOf } from './folds.js';
 
 let notice = null; // the component
-let settings = {}; // the form's settings now, by name, as text
+let given = {}; // the form's settings now, by name
+let settings = {}; // the same as text
 let judged = {}; // the settings that the server checked last
 let place = -1; // where the notice's job was among the open ones when the page first heard of it
+let told = null; // the notice that is in the page, as far as it is known
 let marked = null; // the control that was refused
 
 let saved = () => {}; // is called when a notice says that changes are saved
+let answered = () => {}; // is called with the answer to a notice's question
 
 const box = () => notice?.element.querySelector('.lt-box');
 const asText = (value) => JSON.stringify(value?.path ?? value ?? '');
@@ -30,8 +33,20 @@ function isTrue({ setting, refused, job, before, since }) {
   return !job || isInItsPlace(job, Number(before), Number(since));
 }
 
-function clear() {
-  if (notice) notice.props.value = '';
+/** Show a notice, as markup; "" for none. */
+export function showNotice(markup) {
+  if (!notice) return;
+  notice.props.value = markup;
+  setTimeout(show); // by then it is in the page
+}
+
+const clear = () => showNotice('');
+
+/** Show a sentence as a refusal. */
+export function refuse(sentence) {
+  const shown = make('div', { className: 'lt-box lt-error', role: 'alert', textContent: sentence });
+  shown.dataset.refused = '';
+  showNotice(shown.outerHTML);
 }
 
 function check() {
@@ -43,23 +58,27 @@ export const formNow = () => Object.fromEntries(Object.entries(settings).map(([n
 
 /** Take the form's present settings. */
 export function seeSettings(names, ...values) {
-  settings = Object.fromEntries(names.map((name, index) => [name, asText(values[index])]));
+  given = Object.fromEntries(names.map((name, index) => [name, values[index]]));
+  settings = Object.fromEntries(names.map((name) => [name, asText(given[name])]));
   check();
 }
 
-/** Note which settings the server is about to check, and return them. */
-export function judge(names, ...values) {
+/** Return the form's settings by name, and note that the server is about to check them. */
+export function judge() {
   clear();
-  expectStage();
-  seeSettings(names, ...values);
   judged = settings;
-  return values;
+  return given;
 }
 
 /** Note that the form now has settings that the server has already checked. */
 export function takeAsJudged(names, ...values) {
   judged = Object.fromEntries(names.map((name, index) => [name, asText(values[index])]));
   seeSettings(names, ...values);
+}
+
+/** Call the listener with "yes" or "no" when a question is answered. */
+export function whenAnswered(listener) {
+  answered = listener;
 }
 
 /** Call the listener when the changes of a job that is edited are saved. */
@@ -76,15 +95,17 @@ function lead(setting) {
 }
 
 function show() {
+  const shown = box();
+  if (shown === told) return;
+  told = shown;
   marked?.removeAttribute('aria-invalid');
   marked = null;
   place = -1;
-  const shown = box();
   if (!shown) return;
   const { setting, seconds } = shown.dataset;
   if (seconds) setTimeout(() => { if (box() === shown) clear(); }, 1000 * seconds);
   if (shown.dataset.saved !== undefined) saved();
-  const answer = shown.querySelector('[data-answer]');
+  const answer = shown.querySelector('[data-answer="no"]:not(.lt-withdraw)') && shown.querySelector('[data-answer]');
   if (answer) answer.focus();
   else if (setting) {
     openFoldOf(setting);
@@ -96,12 +117,11 @@ function show() {
 /** Set up the notice. */
 export default function startNotice(component) {
   notice = component;
-  component.watch('value', show);
-  // A click anywhere on the component would count as its event, but only one button means it.
+  component.watch('value', () => setTimeout(show));
   component.element.addEventListener('click', ({ target }) => {
     const answer = target.closest('[data-answer]')?.dataset.answer;
-    if (answer === 'yes') component.trigger('click');
     if (answer) clear();
+    if (answer) answered(answer);
   });
   onJobsReported(check);
 }

@@ -18,7 +18,7 @@ import { Pulse } from './pulse.js';
 import { prepareCopy, showStatus } from './status.js';
 import { Strip } from './strip.js';
 
-const TICK = 500; // milliseconds
+const TICK = 1000; // milliseconds
 // An id begins with the time of its creation.
 const comesAfter = (scene, other) => scene.isOpen || scene.job > other.job;
 
@@ -74,9 +74,10 @@ class Live {
     prepareCopy(find('.lt-failure'));
   }
 
-  /** Take a scene from the server. */
-  receive(scene) {
+  /** Take a scene from the server, or only the times that have moved since the last one. */
+  receive(news) {
     const before = this.#now;
+    const scene = 'job' in news ? news : { ...before, ...news };
     this.#now = scene;
     if (this.#shown && scene.job !== this.#shown.job) this.#meetOther(before);
     else {
@@ -180,7 +181,8 @@ class Live {
   }
 
   tick() {
-    this.#pulse.tick();
+    const isLost = this.#pulse.tick();
+    if (isLost) document.title = 'Connection lost · Longtake';
     this.#log.tick();
     if (this.#now) this.#line.show(this.#now, this.#stays ? 'Next' : '');
   }

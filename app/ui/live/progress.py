@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.jobs.job import Job
+from app.jobs.job import BEGUN, Job
 from app.jobs.pace import Effort, Pace, passes
+from app.jobs.queue import RESUMED
+from app.jobs.storage.recovery import TAKEN_OVER
 from app.ui.live.timing import TimelinePoint, Timing
 from diffusers_helper.events import (
     Cancelled,
@@ -106,6 +108,7 @@ class LiveJob:
         before = self._place
         if isinstance(event, JobStarted):
             self.width, self.height = event.width, event.height
+            self._begin_again(event.time)
             self._foresee()
         elif isinstance(event, StageStarted):
             self._begin(event)
@@ -120,6 +123,8 @@ class LiveJob:
             self._finish_section(event)
         elif isinstance(event, Warned):
             self.warnings.append(event.message)
+            if event.message in (RESUMED, TAKEN_OVER):
+                self._begin_again(event.time)
         elif isinstance(event, Finished | Cancelled | Failed):
             self._add_stage(event.time)
             self.end, self.preview = event, None
@@ -144,6 +149,14 @@ class LiveJob:
             pixels, cost = self.width * self.height, passes(request.cfg)
             work = Effort(self.plan, request.steps, pixels, cost, request.vae_chunk)
             self.timing.foresee(self.pace, work)
+
+    def _begin_again(self, time: float) -> None:
+        """Forget the work at which an earlier run was interrupted; the next engine has yet to begin any."""
+        self._add_stage(time)
+        self.stage, self.reading, self.preview, self.end = None, None, None, None
+        self.section, self.step, self.piece, self.pieces = self.sections_done, 0, 0, 0
+        self._section_rest = 1.0
+        self._mark = self._tail_began = time
 
     def _add_stage(self, time: float) -> None:
         self.stages[self.stage] = self.stages.get(self.stage, 0.0) + max(0.0, time - self._stage_began)
@@ -197,6 +210,11 @@ class LiveJob:
         return self.timing.steps
 
     @property
+    def in_section(self) -> bool:
+        """Return whether a section is being made, rather than what precedes the first one of each run."""
+        return self.section > 0 and self.stage in ("sample", *_TAIL)
+
+    @property
     def in_tail(self) -> bool:
         """Return whether a section is being decoded or written."""
         return self.stage in _TAIL and self.section > self.sections_done
@@ -220,7 +238,7 @@ class LiveJob:
                 state = "done"
             elif self.job.is_over and self.sections_done:
                 continue
-            elif number == self.section and not self.job.is_over:
+            elif number == self.section and self.job.state in BEGUN:
                 state = "running"
             end = self.plan.seconds if place == len(self.plan) - 1 else (place + 1) * each
             found.append(Cell(number, place * each, end, state, self.thumbnails.get(number)))

@@ -2,20 +2,24 @@
 import { setText } from '../elements.js';
 import { duration } from '../text.js';
 
-const LOST_AFTER = 4000; // milliseconds without an update; the server sends one a second
+const LOST_AFTER = 5500; // milliseconds without an update; the server sends one every 2.5 seconds at least
 const RETRY_EVERY = 3000;
 const GRACE = 10000; // for the very first update, which waits for the page to be set up
 const JUST_NOW = 1.5; // seconds
 const NEARLY_DONE = 95; // percent
+const LATE = 5; // seconds
 
 /** Return the text of the line about the time, `since` seconds after the update. */
 function timeText(scene, since, isLost) {
-  if (!scene.isRunning) return scene.elapsed ? `took ${duration(scene.elapsed)}` : '';
+  if (!scene.isRunning && !scene.elapsed) return '';
+  if (!scene.isRunning) return scene.figures ? `took ${duration(scene.elapsed)}` : `${duration(scene.elapsed)} so far`;
+  if (isLost) return `${duration(scene.elapsed)} when it was last heard of`;
   const soFar = `${duration(scene.elapsed + since)} so far`;
-  if (scene.left === null || isLost) return soFar;
+  if (scene.left === null) return soFar;
   const left = scene.left - since;
   if (left >= 1) return `${scene.isGuess ? 'a guess:' : 'about'} ${duration(left)} left · ${soFar}`;
-  return scene.percent >= NEARLY_DONE ? `nearly done · ${soFar}` : `longer than expected · ${soFar}`;
+  if (scene.percent >= NEARLY_DONE) return `nearly done · ${soFar}`;
+  return left < -LATE ? `longer than expected · ${soFar}` : soFar;
 }
 
 // The page cannot distinguish a broken connection from a server that has ended.
@@ -26,7 +30,7 @@ function lostWords({ isOpen }) {
 
 /** Return the kind and the text of the sign of life, `since` seconds after the update. */
 function signOfLife(scene, since, isLost) {
-  if (isLost) return ['lost', lostWords(scene)];
+  if (isLost) return ['lost', 'This was the last that was heard of the video.'];
   if (!scene.isRunning) return ['none', ''];
   const quiet = scene.quiet + since;
   if (quiet > scene.calm) return ['quiet', `No sign of life for ${duration(quiet)}: ${scene.usual}.`];
@@ -56,7 +60,7 @@ export class Pulse {
     this.tick();
   }
 
-  /** Advance the times. */
+  /** Advance the times, which stand still while the connection is lost. Return whether it is. */
   tick() {
     const waited = Math.max(0, performance.now() - this.#received);
     const isLost = waited > LOST_AFTER;
@@ -64,8 +68,9 @@ export class Pulse {
     this.#find('.lt-pulse').dataset.kind = kind;
     setText(this.#find('.lt-pulse-text'), words);
     setText(this.#find('.lt-eta'), timeText(this.#scene, waited / 1000, isLost));
-    setText(document.querySelector('.lt-lost'), isLost ? words : '');
+    setText(document.querySelector('.lt-lost'), isLost ? lostWords(this.#scene) : '');
     if (isLost) this.#retry();
+    return isLost;
   }
 
   #find(selector) {

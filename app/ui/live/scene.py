@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app.jobs.job import Job
+from app.jobs.job import BEGUN, Job
 from app.jobs.view import WORDS, buttons, view
 from app.ui.errors import page_words
 from app.ui.live import words
@@ -73,8 +73,7 @@ def show(
     if live is None:
         return {"job": "", "state": "idle", "beat": round(now, 1)}
     model = find_model(live.job.request.model)
-    elapsed = max(0.0, (live.job.ended or now) - live.job.started) if live.job.started else 0.0
-    running = live.job.state == "running"
+    elapsed, running = _elapsed(live, now), live.job.state == "running"
     headline = words.headline(live, scene.jobs_first, scene.commands, held=scene.held)
     shown: Shown = _standing(scene, live, headline) | {
         "job": live.job.id,
@@ -94,7 +93,7 @@ def show(
         "doing": words.doing(live),
         "isGuess": live.is_guess,
         "elapsed": round(elapsed, 1),
-        "left": _rounded(live.seconds_left(elapsed)) if running else None,
+        "left": _rounded(words.trusted(live, live.seconds_left(elapsed))) if running else None,
         "warnings": _warnings(live),
         "cells": [_cell(live, cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),
@@ -114,6 +113,12 @@ def show(
         }
     shown["isWorthKeeping"] = live.job.is_over and bool(shown["video"] or shown.get("failure"))
     return shown
+
+
+def _elapsed(live: LiveJob, now: float) -> float:
+    """Return the seconds for which a job was or has been made, without the pauses."""
+    until = live.job.ended or (now if live.job.state in BEGUN else None)
+    return max(0.0, until - live.job.started) if until and live.job.started else live.last_sign
 
 
 def _standing(scene: Scene, live: LiveJob, headline: str) -> Shown:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -19,6 +21,9 @@ from app.ui.waiting import Limiter, Slot, is_listening
 # A further page takes the place of the one opened first, which subscribes again after a while.
 MOST_PAGES = 100
 _MESSAGES_BEHIND = 5
+# A page advances these by itself. Each message costs it milliseconds, so these alone are only a sign of life.
+_MOVING = ("beat", "elapsed", "quiet", "left")
+_BEAT_SECONDS = 2.5
 
 
 def connect_updates(page: gr.Blocks, service: JobService, result: LiveResult, request: RequestForm) -> None:
@@ -50,17 +55,27 @@ async def subscribe(broadcast: Broadcast, place: Slot) -> AsyncGenerator[tuple[A
         The live view, and the buttons to start and to end.
     """
     before: tuple[Any, ...] = (None,) * 3
+    sent = -math.inf
     async with aclosing(broadcast.updates()) as updates:
         async for update in updates:
             if place.is_lost.is_set() or place.is_deserted():
                 return
             if update is None:
                 continue
-            now = update.shown, view.start_label(update.open_jobs), update.open_jobs > 0
-            made = now[0], gr.Button(now[1]), gr.Button(interactive=now[2])
-            pairs = zip(now, before, made, strict=True)
-            yield tuple(gr.skip() if new == old else update for new, old, update in pairs)
-            before = now
+            news = {name: value for name, value in update.shown.items() if name not in _MOVING}
+            now = news, view.start_label(update.open_jobs), update.open_jobs > 0
+            is_new = now != before
+            if not is_new and time.monotonic() - sent < _BEAT_SECONDS:
+                continue
+            moved = {name: value for name, value in update.shown.items() if name in _MOVING}
+            buttons = zip(
+                now[1:], before[1:], (gr.Button(now[1]), gr.Button(interactive=now[2])), strict=True
+            )
+            yield (
+                update.shown if is_new else moved,
+                *(gr.skip() if new == old else button for new, old, button in buttons),
+            )
+            before, sent = now, time.monotonic()
 
 
 _HERE = Path(__file__).parent

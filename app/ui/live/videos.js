@@ -9,7 +9,7 @@ const SEEK_LIMIT = 15000;
 const RETRY_AFTER = 1000;
 const ROUNDS = 6; // attempts to catch up with a video that plays
 const CLOSE_ENOUGH = 0.05; // seconds
-const EVENTS = ['play', 'pause', 'ended', 'timeupdate', 'seeked', 'durationchange'];
+const EVENTS = ['play', 'pause', 'ended', 'seeked', 'durationchange'];
 
 const isOver = (video) => video.ended || (video.duration && video.currentTime >= video.duration - 0.001);
 const play = (video) => video.play().catch(() => {});
@@ -71,12 +71,9 @@ export class Videos {
     for (const video of [top, under]) {
       const report = () => { if (video === this.#top && this.hasVideo) onChange(); };
       for (const name of EVENTS) video.addEventListener(name, report);
+      const watchFrame = () => video.requestVideoFrameCallback(() => { report(); watchFrame(); });
+      watchFrame(); // is called for each frame that is shown, so a video that stands still costs nothing
     }
-    const tick = () => {
-      if (this.hasVideo && !this.#top.paused) onChange();
-      requestAnimationFrame(tick);
-    };
-    tick();
   }
 
   get hasVideo() { return this.#shown !== null; }

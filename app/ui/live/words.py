@@ -15,6 +15,7 @@ from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.units import count_text, duration, gb_text
 
+_LEAST_GUESS = 60.0  # seconds
 _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
@@ -44,7 +45,7 @@ def headline(
     if live.reading:
         done, total = map(gb_text, live.reading)
         return f"Reading the model: {done} of {total} GB"
-    if not live.section:
+    if not live.in_section:
         return _title(live.stage)
     section = f"ection {live.section} of {live.sections}"
     if live.section == live.sections_done:
@@ -126,11 +127,16 @@ def usual(live: LiveJob) -> tuple[str, float]:
             return f"decoding a section usually takes {duration(tail)}", tail
         return "the first decode of a job may take minutes", 120.0
     step = live.timing.step
-    if live.section and step is not None:
+    if live.in_section and step is not None:
         return f"a step usually takes {duration(step)}", step
-    if live.section:
+    if live.in_section:
         return "the first step may take a minute", 60.0
     return "loading a model may take minutes", 120.0
+
+
+def trusted(live: LiveJob, seconds: float | None) -> float | None:
+    """Return the seconds left, or None for a guess so short that it would soon prove wrong."""
+    return None if seconds is None or (live.is_guess and seconds < _LEAST_GUESS) else seconds
 
 
 def stage_seconds(live: LiveJob) -> list[tuple[str, float]]:

@@ -23,6 +23,8 @@ from tests.support.pages import (
     Stand,
     free_port,
     needs_chromium,
+    no_notice,
+    notice,
     start,
     status,
     visit,
@@ -128,11 +130,17 @@ def test_a_killed_server_comes_back_and_the_page_with_it(browser: Any, program: 
     program.go(FIRST)
     job = status(page, state="running", frames=33).get_attribute("data-job")
     program.kill()
-    page.locator(".lt-pulse-text").get_by_text("the video continues once it runs again").wait_for()
+    page.locator(".lt-lost").get_by_text("the video continues once it runs again").wait_for()
+    assert page.title() == "Connection lost · Longtake"
+    stopped = page.locator(".lt-eta").inner_text()
+    assert stopped.endswith("when it was last heard of")
     assert page.locator(".lt-status").get_attribute("data-job") == job
+    page.get_by_role("button", name="End Generation").click()
+    page.locator("#notice").get_by_text("so nothing was ended").wait_for()
+    assert page.locator(".lt-eta").inner_text() == stopped
     program.begin()
     running = status(page, state="running", job=job, frames=33)
-    page.get_by_text("Longtake was ended while it was making this video. It continues").first.wait_for()
+    page.get_by_text("Longtake was ended while it was making this video. It was resumed").first.wait_for()
     reported = running.inner_text()
     assert "Traceback" not in reported
     assert page.locator("a.lt-download").is_visible()
@@ -141,6 +149,57 @@ def test_a_killed_server_comes_back_and_the_page_with_it(browser: Any, program: 
     status(page, state="finished", job=job, frames=73)
     assert JobService(program.outputs).job(job).state == "finished"
     page.close()
+
+
+def test_a_press_while_the_server_is_away_is_kept_and_sent_once(
+    browser: Any, program: Program, photo: Path
+) -> None:
+    program.begin()
+    page = browser.new_page()
+    page.set_default_timeout(TIMEOUT * 1000)
+    page.goto(program.url)
+    page.wait_for_selector("#fold-memory > button[aria-expanded]")
+    page.set_input_files("input[type=file]", str(photo))
+    page.wait_for_selector(".lt-request .image-container img")
+    page.wait_for_selector("html[data-kept='picture']")
+    program.kill()
+    page.locator(".lt-lost").get_by_text("Connection lost").wait_for()
+    page.get_by_label("Prompt", exact=True).fill("typed while the server was away")
+    page.get_by_role("button", name="Start Generation").click()
+    assert page.locator("#start").get_attribute("aria-busy") == "true"
+    page.locator("#notice").get_by_text("Your press is kept").wait_for()
+    page.locator("#start").click()  # does nothing more
+    program.begin()
+    status(page, state="running").filter(has_text="typed while the server was away").wait_for()
+    page.wait_for_selector("#start[aria-busy='false']")
+    (job,) = JobService(program.outputs).jobs()
+    assert job.request.prompt == "typed while the server was away"
+    page.close()
+
+
+def test_a_press_whose_answer_is_lost_or_late_makes_one_video(page: Any, stand: Stand, photo: Path) -> None:
+    attempts: list[Any] = []
+
+    def lose_the_first_answers(route: Any) -> None:
+        attempts.append(route)
+        if len(attempts) == 1:
+            route.fetch()
+            route.abort()
+        elif len(attempts) == 3:
+            route.continue_()
+
+    page.route("**/run/form_start", lose_the_first_answers)
+    start(page, photo, seconds=1)
+    notice(page, "Your press is kept")
+    wait_until(lambda: page.wait_for_timeout(50) or len(attempts) == 2)
+    attempts[1].continue_()
+    page.wait_for_selector("#start[aria-busy='false']")
+    no_notice(page)
+    assert len(stand.service.jobs()) == 1
+    assert len({route.request.post_data for route in attempts}) == 1
+    start(page, None, prompt="another press")
+    status(page, state="running")
+    wait_until(lambda: page.wait_for_timeout(50) or len(stand.service.jobs()) == 2)
 
 
 def test_tabs_and_reloads_leave_nothing_behind(page: Any, stand: Stand, photo: Path) -> None:
@@ -167,12 +226,10 @@ def test_fifty_fast_clicks_on_start_and_end(page: Any, stand: Stand, photo: Path
     page.on("pageerror", lambda error: faults.append(str(error)))
     asked: set[Any] = set()
     answers: list[int] = []
-    page.on("request", lambda request: asked.add(request) if "/run/predict" in request.url else None)
+    page.on("request", lambda request: asked.add(request) if "/run/form_" in request.url else None)
     for end in ("requestfinished", "requestfailed"):
         page.on(end, lambda request: asked.discard(request))
-    page.on(
-        "response", lambda answer: answers.append(answer.status) if "/run/predict" in answer.url else None
-    )
+    page.on("response", lambda answer: answers.append(answer.status) if "/run/form_" in answer.url else None)
     start(page, photo, seconds=1)
     page.evaluate("""async () => {
         const all = [...document.querySelectorAll('button')];

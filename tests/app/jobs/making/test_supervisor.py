@@ -151,7 +151,7 @@ def test_a_reader_sees_one_job_over_two_engines(clock: Clock, mode: Mode) -> Non
     assert warnings(made)[0] == "unknown word"
     assert warnings(made)[1:] == [
         "The engine, the process that makes the video, crashed while denoising section 2. "
-        "It was restarted and continues from section 2; no finished work is lost."
+        "It was restarted from section 2; no finished work was lost."
     ]
 
 

@@ -49,7 +49,8 @@ def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
     assert sum(isinstance(event, JobStarted) for event in events) == 1
     assert [event.time for event in events] == sorted(event.time for event in events)
     job = watcher.job(running)
-    assert (job.state, job.frames, job.started) == ("finished", 109, began)
+    assert (job.state, job.frames) == ("finished", 109)
+    assert (job.started or 0.0) > (began or 0.0)  # the time without a program does not count
     assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
 
 

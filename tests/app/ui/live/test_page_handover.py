@@ -131,3 +131,26 @@ def test_a_paused_job_gives_its_place_on_the_stage_to_the_next(page: Any, stand:
     page.get_by_role("button", name="Resume: one").click()
     page.get_by_role("tab", name="Create").click()
     status(page, state="running", job=first, frames=33)
+
+
+def test_after_a_pause_the_card_tells_only_the_present(page: Any, stand: Stand, photo: Path) -> None:
+    start(page, photo, seconds=2.4)
+    stand.engine.go(FIRST + 2)
+    job = status(page, state="running", section=2, step=1).get_attribute("data-job")
+    page.locator(".lt-latent").wait_for()
+    page.get_by_role("button", name="Pause Generation").click()
+    card = status(page, state="paused")
+    assert card.locator(".lt-headline").inner_text() == "Paused"
+    assert card.locator(".lt-eta").inner_text().endswith("so far")
+    assert not page.locator(".lt-latent").is_visible()
+    assert page.locator(".lt-cell[data-state='running']").count() == 0
+    before = stand.service.job(job)
+    card.get_by_role("button", name="Go on").click()
+    running = status(page, state="running", section=1)
+    assert running.locator(".lt-headline").inner_text() == "Starting the engine"
+    resumed = stand.service.job(job)
+    assert (resumed.started or 0.0) > (before.started or 0.0)  # the pause does not count
+    stand.engine.go(1000)
+    finished = status(page, state="finished")
+    assert "finished work is not repeated" in finished.inner_text()
+    assert "continues" not in finished.inner_text()

@@ -1,0 +1,61 @@
+"""Tests that the page rests: without a change it draws nothing and posts nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.support.jobs import TIMEOUT
+from tests.support.pages import Stand, needs_chromium, start, status, visit
+
+pytestmark = needs_chromium
+# Counts the frames that scripts draw, also those of Gradio, which keep the function that they find first.
+COUNT_FRAMES = """
+window.frames_drawn = 0;
+const draw = window.requestAnimationFrame.bind(window);
+window.requestAnimationFrame = (then) => draw((time) => { window.frames_drawn += 1; then(time); });
+"""
+
+
+def next_beat(page: Any) -> None:
+    """Wait until the server has given another sign of life."""
+    before = page.locator(".lt-view").get_attribute("data-beat")
+    page.wait_for_function(  # by default, it would look at each frame, and draw them by that
+        "before => document.querySelector('.lt-view').dataset.beat !== before", arg=before, polling=100
+    )
+
+
+def test_a_page_without_news_draws_nothing_and_posts_nothing(browser: Any, stand: Stand, photo: Path) -> None:
+    page = browser.new_page()
+    page.set_default_timeout(TIMEOUT * 1000)
+    page.add_init_script(COUNT_FRAMES)
+    posted: list[str] = []
+    page.on("request", lambda request: posted.append(request.url) if request.method == "POST" else None)
+
+    def frames_at_rest() -> int:
+        next_beat(page)  # what the last change led to is over by now
+        page.evaluate("window.frames_drawn = 0")
+        posted.clear()
+        next_beat(page)
+        assert posted == []
+        return page.evaluate("window.frames_drawn")
+
+    visit(page, stand)
+    next_beat(page)
+    assert frames_at_rest() <= 2
+    start(page, photo, seconds=1)
+    stand.engine.go(1000)
+    status(page, state="finished")
+    page.locator(".lt-stage[data-state='video']:not([data-playing='true'])").wait_for()
+    assert frames_at_rest() <= 2
+    page.close()
+
+
+def test_an_example_moves_only_while_it_is_pointed_at(page: Any) -> None:
+    card = page.locator("[data-example]").first
+    still, moving = card.locator("img").all()
+    assert still.is_visible()
+    assert not moving.is_visible()
+    card.hover()
+    assert moving.is_visible()
+    assert not still.is_visible()
