@@ -352,7 +352,7 @@ def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_where_it_goes_on_is_told(said: list[Event], words: str, clock: Clock) -> None:
     engine = Script([[STARTED, *said, -signal.SIGABRT], [END]], clock)
-    assert f"continues from {words};" in warnings(make(engine))[0]
+    assert f"restarted from {words};" in warnings(make(engine))[0]
 
 
 def test_a_kernel_search_after_a_clean_up_is_given_its_time(

@@ -145,7 +145,7 @@ def test_after_a_pause_the_card_tells_only_the_present(page: Any, stand: Stand, 
     assert not page.locator(".lt-latent").is_visible()
     assert page.locator(".lt-cell[data-state='running']").count() == 0
     before = stand.service.job(job)
-    card.get_by_role("button", name="Go on").click()
+    card.get_by_role("button", name="Resume").click()
     running = status(page, state="running", section=1)
     assert running.locator(".lt-headline").inner_text() == "Starting the engine"
     resumed = stand.service.job(job)
