@@ -103,6 +103,7 @@ class StandInModels(Models):
         if name == "feature_extractor" and name not in self._parts:
             side = CONFIGS["image_encoder"]["image_size"]
             self._parts[name] = SiglipImageProcessorPil(size={"height": side, "width": side})
+            self._fingerprints[name] = "plain"
         elif name in CLASSES and name not in self._parts:
             with torch.inference_mode(False):
                 network = stand_in(name, self._folder)

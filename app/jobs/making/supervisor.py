@@ -127,7 +127,7 @@ class Supervisor:
                 if asked_to_end(wait) or not self._engine.restarts:
                     raise
                 death = run.death_of(died)
-                _log.warning("the engine %s %s", death.cause, death.place.words)
+                _log.warning("the engine %s (%s) %s", death.cause, died, death.place.words)
                 deaths = [*deaths, death] if not run.advanced else [death]
                 run.charge(deaths)
                 if _is_hopeless(deaths):

@@ -182,8 +182,8 @@ def test_a_dead_engine_is_noticed_and_a_new_one_goes_on(open_studio: Studio, fau
 @pytest.mark.parametrize(
     ("fault", "words", "tries"),
     [
-        pytest.param("SIGKILL", "SIGKILL", 5, marks=pytest.mark.slow),
-        pytest.param("SIGABRT", "SIGABRT", 3, marks=pytest.mark.slow),
+        pytest.param("SIGKILL", "was ended from outside", 5, marks=pytest.mark.slow),
+        pytest.param("SIGABRT", "crashed", 3, marks=pytest.mark.slow),
         ("exit", "code 3", 3),
     ],
 )
@@ -198,6 +198,7 @@ def test_an_engine_that_dies_again_and_again_fails_the_job_and_the_next_one_runs
     assert words in end.message
     assert f"tried {tries} times" in end.message
     assert end.detail.count("while denoising section 2") == tries
+    assert "engine exit code " in end.detail
     assert end.remedy
     assert end.video == str(job.folder / "video.mp4")
     assert Path(end.video).read_bytes() == b"video of 37 frames"

@@ -24,7 +24,7 @@ from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 
 from app.jobs.service import JobService
-from app.redact import without_paths
+from app.redact import plain_paths
 from app.ui.calls.generate import endpoints
 from app.ui.catalogue import Catalogue
 from diffusers_helper.conditions.picture import load_picture
@@ -147,7 +147,7 @@ def test_a_path_is_no_model_and_no_picture(client: Client, photo: Path, tiny_mod
             find_model(model)
         with pytest.raises(AppError) as caught:
             client.predict(image=handle_file(photo), model=model, api_name="/generate")
-        assert str(caught.value) == without_paths(str(refused.value))
+        assert str(caught.value) == plain_paths(str(refused.value))
     with pytest.raises(AppError, match="not an upload"):
         client.predict(image=str(photo), api_name="/generate")
 

@@ -33,20 +33,7 @@ class Visitor:
     def __init__(self, stand: Stand) -> None:
         self.url = stand.url
         config = json.loads(ask(self.url, "/config").body)
-        functions, components = config["dependencies"], config["components"]
-        labels = {
-            one["id"]: str(one["props"].get("value", "")) for one in components if one["type"] == "button"
-        }
-
-        def pressed(label: str) -> int:
-            return next(
-                fn["id"]
-                for fn in functions
-                for block, event in fn["targets"]
-                if event == "click" and labels.get(block, "").startswith(label)
-            )
-
-        self.end = pressed("End")
+        functions = config["dependencies"]
         self.generate = next(fn["id"] for fn in functions if fn["api_name"] == "generate")
         self.follow = next(
             fn["id"] for fn in functions if fn["queue"] and any(event == "load" for _, event in fn["targets"])
@@ -66,9 +53,9 @@ class Visitor:
         settings |= {"image": picture, "prompt": "a red ball", "seconds": 1, "seed": seed, "mode": None}
         return self.join(self.generate, list(settings.values()), f"call{seed}")
 
-    def press(self, function: int) -> str:
-        message = {"data": [], "fn_index": function, "session_hash": "user"}
-        answer = ask(self.url, "/gradio_api/run/predict", method="POST", data=message)
+    def end(self) -> str:
+        message = {"data": [], "session_hash": "user"}
+        answer = ask(self.url, "/gradio_api/run/form_end", method="POST", data=message)
         assert answer.status == 200
         return json.loads(answer.body)["data"][0]
 
@@ -113,7 +100,7 @@ def test_calls_are_stored_at_once_and_stop_nobody(stand: Stand, tmp_path: Path) 
     cancel = {"data": [[newest.id], False]}
     assert ask(stand.url, "/gradio_api/run/jobs_cancel", method="POST", data=cancel).status == 200
     assert stand.service.job(newest.id).state == "cancelled"
-    assert "Ending" in visitor.press(visitor.end)
+    assert "Ending" in visitor.end()
     assert visitor.is_served()
 
 
@@ -123,7 +110,7 @@ def test_pages_and_calls_that_nobody_listens_to_stop_nobody(stand: Stand) -> Non
     assert {visitor.join(visitor.follow, [], f"deaf{number}") for number in range(205)} == {200}
     assert {visitor.call(None, number) for number in range(205)} == {200}
     assert visitor.is_served()
-    assert "Nothing is running." in visitor.press(visitor.end)
+    assert "Nothing is running." in visitor.end()
 
 
 def test_a_call_beyond_the_bound_is_stored_and_says_so(
@@ -243,5 +230,5 @@ def test_a_session_costs_no_description_of_the_page(stand: Stand) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gr.blocks.BlocksConfig, "config_for_block", staticmethod(counted))
         assert visitor.is_served()
-        visitor.press(visitor.end)
+        visitor.end()
     assert described == 0

@@ -148,9 +148,7 @@ def test_trouble_with_a_folder_names_no_path(stand: Stand, monkeypatch: pytest.M
     answer = post(stand, "run/preset_save", {"data": ["x", '{"steps": 5}']})
     assert answer.status == 400
     reported = json.loads(answer.body)["error"]
-    assert reported.startswith(
-        "The preset cannot be written to <XDG_CONFIG_HOME>/longtake/presets (Not a dir"
-    )
+    assert reported.startswith("The preset cannot be written to $XDG_CONFIG_HOME/longtake/presets (Not a dir")
     monkeypatch.setattr(stand.service.history, "transitions", cannot_be_read(stand.outputs / "x"))
     stand.outputs.rename(place / "moved")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from app.web import serving
 from app.web.served_files import UploadRoom
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.asking import ask, form
 from tests.support.jobs import wait_until
 from tests.support.pages import Stand, staged_page, write_photo
@@ -220,6 +221,9 @@ def messages(stand: Stand, image: dict[str, Any]) -> Iterator[tuple[str, dict[st
             ]
             data = [image if kind == "image" else value for kind, value in zip(kinds, values, strict=True)]
             yield "run/predict", {"data": data, "fn_index": handler["id"], "session_hash": "forged"}
+    settings = {name: setting.default for name, setting in SETTINGS.items()} | {"image": image, "seconds": 1}
+    yield "run/form_start", {"data": [os.urandom(16).hex(), settings, False]}
+    yield "run/picture_check", {"data": [image]}
     yield "call/v2/generate", {"image": image, "seconds": 1}
 
 
@@ -254,7 +258,7 @@ def test_a_file_of_the_machine_cannot_be_passed_off_as_an_upload(
 def test_an_upload_becomes_the_picture_of_a_job(stand: Stand) -> None:
     headers, body = form(b"photo.png", write_photo(stand.outputs.parent / "secret.png").read_bytes())
     (path,) = json.loads(ask(stand.url, UPLOAD, method="POST", headers=headers, body=body).body)
-    assert send(stand, {"path": path, "meta": {"_type": "gradio.FileData"}}) == 3
+    assert send(stand, {"path": path, "meta": {"_type": "gradio.FileData"}}) == 2
 
 
 def upload_room(folder: Path, sizes: dict[str, int], **bounds: int) -> UploadRoom:
