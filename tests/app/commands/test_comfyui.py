@@ -38,7 +38,7 @@ def test_the_pack_replaces_itself_and_the_file_of_former_times(
         assert [path.name for path in places.iterdir()] == [NAME]
         printed = capsys.readouterr().out
         assert f"Wrote {places / NAME}." in printed
-        assert f"needs {', '.join(FRAMEPACK)}: run it with -m pip install -r" in printed
+        assert f"need {', '.join(FRAMEPACK)}: run it with -m pip install -r" in printed
     assert (places / NAME / "_vendor" / "rocm_nodes" / "registry.py").is_file()
     (places / NAME / "__pycache__").mkdir()
     (places / OLD).write_text(OLD_TEXT)
