@@ -57,6 +57,7 @@ def test_a_video_of_another_program_is_refused_without_its_pictures(page: Any, s
 def test_a_dropped_batch_is_queued_or_refused_as_a_whole(page: Any, stand: Stand, photo: Path) -> None:
     page.set_input_files("input[type=file]", str(photo))
     page.wait_for_selector("#set-image img")
+    page.wait_for_selector('#set-image label[data-hint*=" of "]')  # the page has taken the picture
     drop(page, b"prompt,steps\na ball,3\nanother,many\n", "wishes.csv", "text/csv")
     refused = page.get_by_role("alert").filter(has_text="Line 3 of wishes.csv")
     assert "nothing was queued" in refused.inner_text()
