@@ -124,8 +124,6 @@ def test_another_way_gives_the_same_pixels_and_the_next_engine_knows_it(
     for one, other in zip(*kept, strict=True):
         assert torch.equal(load_file(one)["latents"], load_file(other)["latents"])
     check_pixels(frames, undisturbed[1])
-    if fault == "sleep":
-        return  # what is learned from it is kept as after "abort"
     studio.engine.close()
     again, _, _ = studio.make()
     assert isinstance(again[-1], Finished)
@@ -146,6 +144,11 @@ def test_a_convolution_of_the_vision_encoder_fails_once_and_changes_no_pixel(
     one, other = (load_file(made_in / "encodings.safetensors") for made_in in (folder, undisturbed[0]))
     assert torch.allclose(one["vision"], other["vision"], atol=1e-5)
     check_pixels(frames, undisturbed[1])
+    studio.engine.close()
+    again, _, _ = studio.make()
+    assert isinstance(again[-1], Finished)
+    assert calls.read_bytes() == b"x"
+    assert not [event for event in again if isinstance(event, Warned)]
 
 
 @pytest.mark.slow
