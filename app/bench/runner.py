@@ -25,6 +25,7 @@ from app.bench.report import Report, published, sealed
 from app.jobs.stdio import opened
 from app.machine import module_command
 from diffusers_helper.foreign_errors import last_trouble
+from diffusers_helper.machine.signals import SIGKILL
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.units import duration, gb_text
 
@@ -32,7 +33,6 @@ _MOST_DEATHS = 3
 _LEAST_SECONDS = 5.0  # less is not enough for another process
 _SHARE = 0.8  # of a part's time; later, no further case begins
 _TAIL_BYTES = 16_384
-_SIGKILL = 9
 _NO_TIME = "no time was left for the remaining cases"
 
 
@@ -223,7 +223,7 @@ def death(code: int, tail: str) -> str:
     trouble, _ = last_trouble(tail) or (None, "")
     if trouble == "device_memory":
         return f"out of memory ({ending})"
-    return f"{ending}, as when main memory is full" if code == -_SIGKILL else ending
+    return f"{ending}, as when main memory is full" if code == -SIGKILL else ending
 
 
 def lack_for(part: Part, plan: Plan) -> str:

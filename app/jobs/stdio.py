@@ -7,6 +7,7 @@ import contextlib
 import io
 import logging
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Generator, Iterable
@@ -116,6 +117,22 @@ def opened(pipe: IO[bytes] | None) -> IO[bytes]:
     """Return the pipe of a child process that was started with one."""
     assert pipe is not None
     return pipe
+
+
+def close_child(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """End a child process by closing its stdin, or kill it if it has not ended after this time."""
+    with contextlib.suppress(OSError):
+        opened(process.stdin).close()
+    wait_or_kill(process, seconds)
+
+
+def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Return a child's exit code once it has ended, which it does by a kill after this time."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def take_stdout() -> IO[bytes]:

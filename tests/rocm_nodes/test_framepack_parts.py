@@ -9,28 +9,13 @@ import pytest
 import torch
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import SETTINGS
 from rocm_nodes import NODE_CLASS_MAPPINGS
 from tests.support.comfy_double import Comfy
-from tests.support.node_runs import run
-from tests.support.tiny_model import write_tiny_model
+from tests.support.node_runs import picture, run
 
 PARTS = [f"ROCMFramePack{part}" for part in ("Loader", "Conditions", "Sampler", "Decode")]
-
-
-@pytest.fixture
-def tiny(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> ModelInfo:
-    folder = tmp_path_factory.mktemp("model")
-    write_tiny_model(folder)
-    info = find_model(str(folder), allow_folder=True)
-    for module in ("framepack.node", "framepack.parts"):
-        monkeypatch.setattr(f"rocm_nodes.{module}.find_model", lambda name: info)
-    return info
-
-
-def picture() -> torch.Tensor:
-    return torch.linspace(0, 1, 64 * 64 * 3).reshape(1, 64, 64, 3)
 
 
 def test_together_they_have_each_setting_once() -> None:

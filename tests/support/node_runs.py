@@ -19,6 +19,11 @@ SHORT = (
 )
 
 
+def picture() -> Tensor:
+    """Return a picture (1, 64, 64, 3) as ComfyUI's nodes hand it on."""
+    return torch.linspace(0, 1, 64 * 64 * 3).reshape(1, 64, 64, 3)
+
+
 def run(name: str, **inputs: Any) -> tuple[tuple[Any, ...], str]:
     """Return the result of a node and its report."""
     kind: Any = NODE_CLASS_MAPPINGS[name]

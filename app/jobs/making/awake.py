@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import subprocess
 from typing import Self
 
-from app.jobs.stdio import opened
+from app.jobs.stdio import close_child
 from app.machine import output_of
 
 _log = logging.getLogger(__name__)
@@ -46,15 +45,8 @@ class Awake:
 
     def __exit__(self, *error: object) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(OSError):
-            opened(process.stdin).close()
-        try:
-            process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            close_child(process, _END_SECONDS)
 
 
 def can_stay_awake() -> bool:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import IO, Any, Literal, Protocol
 
 from app.jobs.job import Job
-from app.jobs.stdio import ErrorTail, opened
+from app.jobs.stdio import ErrorTail, close_child, opened, wait_or_kill
 from app.machine import module_command, this_profile
 from diffusers_helper.events import Event, from_dict
 from diffusers_helper.failures import cause_of_death
@@ -168,15 +168,8 @@ class EngineProcess:
     def close(self) -> None:
         with self._lock:
             process, self._process = self._process, None
-            if process is None:
-                return
-            with contextlib.suppress(OSError):
-                opened(process.stdin).close()
-            try:
-                process.wait(_CLOSE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            if process is not None:
+                close_child(process, _CLOSE_SECONDS)
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
@@ -221,7 +214,8 @@ class EngineProcess:
                     yield None
                     continue
             if reported is None:
-                raise EngineDied(_exit_code(process), trial)
+                # An engine that has closed its pipe may still run, but is useless.
+                raise EngineDied(wait_or_kill(process, _CLOSE_SECONDS), trial)
             if not isinstance(reported, Event):
                 trial = reported or None
             elif reported.job == job_id:
@@ -245,11 +239,3 @@ def _message(data: dict[str, Any]) -> _Message:
     if "trial" not in data:
         return from_dict(data)
     return "" if data["trial"] is None else Trial(**data["trial"])
-
-
-def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
-    try:
-        return process.wait(_CLOSE_SECONDS)
-    except subprocess.TimeoutExpired:  # the engine still runs, but is useless since it has closed its pipe
-        process.kill()
-        return process.wait()
