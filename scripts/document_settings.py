@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from diffusers_helper.models.registry import model_names
-from diffusers_helper.request import SETTINGS, SettingInfo
+from diffusers_helper.request import SETTINGS
+from diffusers_helper.setting import SettingInfo
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 _HEAD = "| name | default | meaning |\n| --- | --- | --- |\n"

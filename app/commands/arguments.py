@@ -20,7 +20,8 @@ from diffusers_helper.models.lora_folder import located, lora_folder
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.profiles import engine_environment
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES
-from diffusers_helper.request import SETTINGS, Section
+from diffusers_helper.request import SETTINGS
+from diffusers_helper.setting import Section
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffusers_helper.request import SETTINGS, GenerationRequest, Scope
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.setting import Scope
 
 _FIRST = (
     "prompt", "negative", "seconds", "seed", "steps", "mode", "resolution", "guidance", "cfg", "cfg_rescale",

@@ -22,7 +22,8 @@ from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names
 from diffusers_helper.planning.variables import conv_rung
-from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest, SettingInfo
+from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
+from diffusers_helper.setting import SettingInfo
 from diffusers_helper.units import count_text
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, importing, interruptible, management

@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES
-from diffusers_helper.request import (
-    MAX_PROMPT_CHARACTERS,
-    SAMPLERS,
-    SETTINGS,
-    VAE_PRECISIONS,
-    WEIGHT_TYPES,
-    GenerationRequest,
-    SettingInfo,
-)
+from diffusers_helper.request import SAMPLERS, SETTINGS, VAE_PRECISIONS, WEIGHT_TYPES, GenerationRequest
+from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
 requests = st.builds(

@@ -25,8 +25,9 @@ from diffusers_helper.output.checkpoints import Origins
 from diffusers_helper.provenance.branch import why_fixed
 from diffusers_helper.provenance.lineage import Lineage, Span, joined
 from diffusers_helper.provenance.recipe import Recipe
-from diffusers_helper.request import SAMPLERS, SETTINGS, GenerationRequest, SettingInfo, settings_of
+from diffusers_helper.request import SAMPLERS, SETTINGS, GenerationRequest
 from diffusers_helper.sampling import sampler
+from diffusers_helper.setting import SettingInfo, settings_of
 from tests.support.jobs import ROOT
 
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "document_settings.py"))

@@ -18,7 +18,8 @@ from app.ui.form.examples import samples_of
 from app.ui.form.settings import PAGE_ONLY, PAGE_SEED, PAGE_SETTINGS, VARIANTS, defaults
 from app.ui.planner import MEMORY_SETTINGS, Planner
 from app.ui.scripts import call, on_load
-from diffusers_helper.request import MAX_PROMPT_CHARACTERS, PICTURES, SETTINGS, Section
+from diffusers_helper.request import PICTURES, SETTINGS
+from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, Section
 
 # No event of the page is an endpoint, shows Gradio's spinner, or waits for another one.
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}

@@ -12,7 +12,8 @@ from app.ui.form.extras import Extras
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.request import MAX_PROMPT_CHARACTERS, PICTURES, SETTINGS, SettingInfo
+from diffusers_helper.request import PICTURES, SETTINGS
+from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 from diffusers_helper.strangers.limited_json import parse_json
 
 # Above this bound a browser's numbers have gaps, so it could send a different seed from the one it shows.

@@ -15,7 +15,7 @@ import pytest
 
 from app.jobs.service import JobService
 from app.ui.live import watch
-from diffusers_helper.request import MAX_PROMPT_CHARACTERS
+from diffusers_helper.setting import MAX_PROMPT_CHARACTERS
 from tests.support.jobs import ROOT, TIMEOUT, wait_until
 from tests.support.pages import (
     FIRST,
