@@ -1,8 +1,15 @@
-"""The entry point of the command line, `python -m app`."""
+"""The entry point of the command line, `longtake` or `python -m app`."""
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from app.starting import run
+
+
+def start() -> NoReturn:
+    """Run the command of the process's arguments."""
+    run(_main)
 
 
 def _main() -> int:
@@ -12,4 +19,4 @@ def _main() -> int:
 
 
 if __name__ == "__main__":
-    run(_main)
+    start()

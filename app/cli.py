@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
@@ -36,6 +38,7 @@ from diffusers_helper import __version__
 from diffusers_helper.errors import INPUT_CODES, LongtakeError
 from diffusers_helper.planning.profiles import FAMILIES
 
+_PAGE = "page"
 _EXIT_CODES = """\
 exit codes: 0 done, 1 failed, 2 invalid command or input, 130 cancelled,
 129 or 143 interrupted by a signal (--resume continues the job).
@@ -45,11 +48,16 @@ Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command of the given arguments, by default the process's own, and return the exit code."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    if given[:1] == [_PAGE]:
+        from app.web.server import main as serve  # importing it takes a second
+
+        return serve(given[1:], f"{_program()} {_PAGE}")
     arguments = argparse.Namespace()
     try:
         prepare(os.environ)
         know_added_models()
-        arguments = _parser().parse_args(argv)
+        arguments = _parser().parse_args(given)
         start_log(logging.INFO if arguments.verbose else logging.WARNING)
         return arguments.run(arguments)
     except LongtakeError as error:
@@ -61,12 +69,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_CANCELLED
 
 
+def _program() -> str:
+    """Return what a person has typed: the name that a wheel installs, or this package's."""
+    return "longtake" if Path(sys.argv[0]).stem == "longtake" else "python -m app"
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m app", description="Longtake: FramePack video that finishes, on Radeon cards."
-    )
+    parser = Parser(prog=_program(), description="Longtake: FramePack video that finishes, on Radeon cards.")
     parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=Parser)
+    # This is only its line in the help: its own parser is in `app.web.server`.
+    commands.add_parser(_PAGE, help="serve the page", add_help=False)
     _add_generate(commands)
     add_jobs(commands)
     add_tune(commands)

@@ -12,6 +12,9 @@ from typing import NoReturn
 from diffusers_helper.machine.signals import SIGINT, handle, unblock_ending
 
 EXIT_CANCELLED = 130
+# These variables keep the libraries from calling home. They are set before the libraries are imported, unless
+# a person has set them.
+_QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 UMASK_VARIABLE = "LONGTAKE_UMASK"
 _OWNER_ALONE = 0o077
 
@@ -24,6 +27,7 @@ def run(main: Callable[[], int]) -> NoReturn:
 
     The interpreter's ordinary end is left out, as it can abort or hang while a thread is in a native library.
     """
+    os.environ.update({name: value for name, value in _QUIET.items() if name not in os.environ})
     seen = 0
 
     def interrupt(number: int, frame: FrameType | None) -> None:

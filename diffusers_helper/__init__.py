@@ -1,3 +1,3 @@
 """A library for video generation with FramePack. Importing it has no effect."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -45,12 +45,17 @@ _COMPANY = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Serve the page until Ctrl-C or SIGTERM, and return the exit code."""
+def main(argv: Sequence[str] | None = None, program: str = "demo_gradio.py") -> int:
+    """Serve the page until Ctrl-C or SIGTERM, and return the exit code.
+
+    Args:
+        argv: The arguments, by default the process's own.
+        program: The name of the program in messages.
+    """
     try:
         prepare(os.environ)
         know_added_models()
-        arguments = _parser().parse_args(argv)
+        arguments = page_parser(program).parse_args(argv)
         start_log(logging.INFO if arguments.verbose else logging.WARNING)
         auth = _auth(arguments)
         _take_memory_settings(arguments)
@@ -66,9 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_CANCELLED
 
 
-def _parser() -> Parser:
+def page_parser(program: str) -> Parser:
+    """Return the parser of the arguments of a program that serves the page."""
     parser = Parser(
-        prog="demo_gradio.py",
+        prog=program,
         description="Longtake's page: FramePack video that finishes, on Radeon cards.",
         allow_abbrev=False,
     )

@@ -162,7 +162,7 @@ def stop() -> None:
 
 
 def test_it_stands_in_every_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for parser in (server._parser(), *_commands()):
+    for parser in (server.page_parser("page"), *_commands()):
         assert "--miopen-find-mode" in parser.format_help()
 
 

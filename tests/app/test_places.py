@@ -54,6 +54,7 @@ def test_a_place_that_is_none_is_named(name: str, capsys: pytest.CaptureFixture[
     for option in ("--outputs", "--out"):
         assert f"--outputs is {shown}" in refused(capsys, cli.main, "doctor", option, name)
         assert f"--outputs is {shown}" in refused(capsys, server.main, "--port", "0", option, name)
+        assert f"--outputs is {shown}" in refused(capsys, cli.main, "page", "--port", "0", option, name)
     assert f"--outputs is {shown}" in refused(capsys, cli.main, *generate, "--image", photo, "--out", name)
 
 

@@ -389,7 +389,7 @@ def test_a_terminal_gets_a_bar_with_the_time_left(program: Program) -> None:
     assert b"denoising" in shown
 
 
-@pytest.mark.parametrize("command", [["generate"], ["plan"], ["doctor"], ["jobs", "list"]])
+@pytest.mark.parametrize("command", [["generate"], ["plan"], ["doctor"], ["jobs", "list"], ["page"]])
 def test_an_unknown_argument_leads_to_the_help_of_its_command(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
