@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +26,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
+from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
 from diffusers_helper.loading.loaders import Models  # noqa: E402
@@ -60,20 +61,20 @@ def run(models: Models, request: GenerationRequest, folder: Path) -> dict[str, f
     return {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "peak_bytes": peak}
 
 
-def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Path) -> dict[str, Any]:
-    """Return all runs, the median of the ratios of neighbouring runs, and the ratio of the fastest runs."""
-    plain: list[dict[str, float]] = []
-    counted: list[dict[str, float]] = []
+def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Path, rows: Rows) -> None:
+    """Add a row for each run. The first one of each kind is the warm-up."""
     for number in range(repeat + 1):
         for is_counted in (number % 2 == 0, number % 2 == 1):
             folder = scratch / f"{number}-{is_counted}"
-            if is_counted:
-                counted.append(run(models, request, folder))
-                assert counted[-1]["peak_bytes"] > 0
-            else:
-                with not_counting():
-                    plain.append(run(models, request, folder))
-                assert plain[-1]["peak_bytes"] == 0
+            with nullcontext() if is_counted else not_counting():
+                row = run(models, request, folder)
+            assert (row["peak_bytes"] > 0) == is_counted
+            rows.add({"is_counted": is_counted, **row})
+
+
+def compare(rows: Rows) -> dict[str, Any]:
+    """Return all runs, the median of the ratios of neighbouring runs, and the ratio of the fastest runs."""
+    counted, plain = ([row for row in rows if row["is_counted"] == kind] for kind in (True, False))
     pairs = list(zip(counted[1:], plain[1:], strict=True))
     ratios = {kind: [a[kind] / b[kind] for a, b in pairs] for kind in ("cpu", "wall")}
     return {
@@ -89,9 +90,12 @@ def main() -> int:
     """Print the figures; return 1 if the cost is above the goal."""
     arguments = read_arguments(__doc__, seconds=2.0, steps=8, repeat=7)
     models = load_whole(arguments.model, device="cpu")
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, Rows(__file__) as rows:
         request = request_of(arguments, models, Path(scratch), mode=models.info.modes[0])
-        result = measure(models, request, arguments.repeat, Path(scratch))
+        measure(models, request, arguments.repeat, Path(scratch), rows)
+    if rows.is_interrupted:
+        return rows.exit_code()
+    result = compare(rows)
     if arguments.json:
         sys.stdout.write(json.dumps({"torch": torch.__version__, **result}, indent=2) + "\n")
     else:

@@ -17,9 +17,8 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -40,6 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from app.machine import this_local, this_machine  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.families.packing import WINDOW, plan_sections  # noqa: E402
 from diffusers_helper.families.vae_windows import OWN_CHUNK  # noqa: E402
 from diffusers_helper.framepack.encoders import TextCondition, encode_states  # noqa: E402
@@ -273,7 +273,7 @@ def calibrate(model: str, prompt: str) -> dict[str, float]:
     return factors
 
 
-def main() -> None:
+def main() -> int:
     """Print a line for each case of the grid, or the factors of a real job."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -290,16 +290,16 @@ def main() -> None:
         if arguments.save:
             machine = this_machine(os.environ)
             Calibration(factors).write(this_local(os.environ).calibration, machine.card)
-        return
-    for result in grid():
-        if arguments.json:
-            sys.stdout.write(json.dumps(SimpleNamespace(**vars(result)).__dict__) + "\n")
-        else:
-            sys.stdout.write(
-                f"{result.stage:<11}{result.case:<48}{result.estimated:>12}{result.measured:>12}{result.ratio:>7.3f}\n"
-            )
-        sys.stdout.flush()
+        return 0
+    with Rows(__file__) as rows:
+        for result in grid():
+            rows.add(asdict(result))
+            sizes = f"{result.estimated:>12}{result.measured:>12}{result.ratio:>7.3f}"
+            line = f"{result.stage:<11}{result.case:<48}{sizes}"
+            sys.stdout.write(f"{json.dumps(rows[-1]) if arguments.json else line}\n")
+            sys.stdout.flush()
+    return rows.exit_code()
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -26,12 +26,11 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
-from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.conditions.picture import load_picture  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
 from diffusers_helper.families.buckets import nearest_bucket  # noqa: E402
-from diffusers_helper.files import write_atomic  # noqa: E402
 from diffusers_helper.job.memory import MemoryPlans  # noqa: E402
 from diffusers_helper.loading.loaders import Models, load_models  # noqa: E402
 from diffusers_helper.machine.local import Local  # noqa: E402
@@ -242,13 +241,6 @@ def table(rows: list[Row]) -> str:
     return "".join(f"{line}\n" for line in rows_of_text)
 
 
-def write(arguments: argparse.Namespace, rows: list[Row], faults: list[str]) -> None:
-    """Write what was measured so far."""
-    facts = {"model": arguments.model, "torch": torch.__version__, "faults": faults}
-    facts |= {"rows": [asdict(row) for row in rows]}
-    write_atomic(arguments.json, json.dumps(facts, indent=1).encode() + b"\n")
-
-
 def main() -> int:
     """Print the table and the faults; return 1 if there are faults."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -273,15 +265,15 @@ def main() -> int:
             image=str(picture), prompt=arguments.prompt, model=model, mode=models.info.modes[0],
             resolution=arguments.resolution, seconds=arguments.seconds, steps=arguments.steps,
         )  # fmt: skip
-        rows, faults = list[Row](), list[str]()
-        with until_interrupted() as interrupt:
+        found, faults = list[Row](), list[str]()
+        facts = {"model": arguments.model, "torch": torch.__version__, "faults": faults}
+        with Rows(__file__, arguments.json, lambda: facts) as rows:
             for row, wrong in measure(Caps(models, request, Path(folder, "jobs")), arguments.count):
-                rows.append(row)
+                found.append(row)
                 faults += wrong
-                if arguments.json:
-                    write(arguments, rows, faults)
-    sys.stdout.write(table(rows) + "".join(f"WRONG: {fault}\n" for fault in faults))
-    return EXIT_INTERRUPTED if interrupt.happened else 1 if faults else 0
+                rows.add(asdict(row))
+    sys.stdout.write((table(found) if found else "") + "".join(f"WRONG: {fault}\n" for fault in faults))
+    return rows.exit_code(1 if faults else 0)
 
 
 if __name__ == "__main__":

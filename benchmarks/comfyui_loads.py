@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ NAME = "wan.safetensors"
 WIDTH, HIDDEN = 1536, 8960
 
 
-def main() -> None:
+def main() -> int:
     """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("comfyui", type=Path, help="the folder of ComfyUI")
@@ -46,12 +47,16 @@ def main() -> None:
         if given.peak:
             loaders(given.folder)[given.peak]()
             sys.stdout.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}\n")
-            return
-        with tempfile.TemporaryDirectory() as folder:
+            return 0
+        from benchmarks.rows import Rows
+
+        with tempfile.TemporaryDirectory() as folder, Rows(__file__) as rows:
             size = write_model(Path(folder), given.gb)
-            facts = {"file_bytes": size, **pairs_of(Path(folder), given.pairs)}
+            facts = {"file_bytes": size, **pairs_of(Path(folder), given.pairs, rows.add)}
             facts |= {f"{kind}_peak": peak_of(kind, given.comfyui, folder) for kind in ("stock", "node")}
-    sys.stdout.write(json.dumps(facts) + "\n" if given.json else words(facts))
+    if not rows.is_interrupted:
+        sys.stdout.write(json.dumps(facts) + "\n" if given.json else words(facts))
+    return rows.exit_code()
 
 
 def start_comfyui(root: Path) -> None:
@@ -105,8 +110,8 @@ def loaders(folder: Path) -> dict[str, Any]:
     }
 
 
-def pairs_of(folder: Path, count: int) -> dict[str, list[float]]:
-    """Load with both loaders in turn, and return their times, and what the node adds."""
+def pairs_of(folder: Path, count: int, keep: Callable[[dict[str, float]], None]) -> dict[str, list[float]]:
+    """Load with both loaders in turn, and return their times, and what the node adds; keep each pair."""
     import comfy.sd  # type: ignore[import-not-found]
 
     both, plain = loaders(folder), comfy.sd.load_diffusion_model
@@ -131,6 +136,7 @@ def pairs_of(folder: Path, count: int) -> dict[str, list[float]]:
             del model  # its memory is given back outside of the time
         found["added"].append(taken[0] - inner[-1][0])
         found["processor"].append(taken[1] - inner[-1][1])
+        keep({kind: times[-1] for kind, times in found.items()})
     return found
 
 
@@ -169,4 +175,4 @@ def words(facts: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

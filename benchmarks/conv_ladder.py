@@ -32,7 +32,7 @@ from torch.nn import functional
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
-from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
 from cache.conv_routes import ConvCase  # noqa: E402
 from cache.conv_rungs import RUNGS, Convolution  # noqa: E402
 from diffusers_helper.loading.loaders import load_models  # noqa: E402
@@ -52,8 +52,8 @@ def seconds_of(run: Callable[[], Any], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def side_by_side(vae: Any, latents: Tensor, repeat: int) -> dict[str, Any]:
-    """Return the seconds of decodes with and without the ladder."""
+def side_by_side(vae: Any, latents: Tensor, repeat: int, rows: Rows) -> dict[str, Any]:
+    """Return the seconds of decodes with and without the ladder, of which each is a row."""
     handler = initialize_miopen_fallback()
     seconds: dict[str, list[float]] = {"plain": [], "ladder": []}
     results: dict[str, Tensor] = {}
@@ -69,6 +69,7 @@ def side_by_side(vae: Any, latents: Tensor, repeat: int) -> dict[str, Any]:
             handler.remove()
             if number >= 0:
                 seconds[name].append(taken)
+                rows.add({"way": name, "seconds": taken})
     assert torch.equal(results["plain"], results["ladder"])
     pairs = [ladder / plain for ladder, plain in zip(seconds["ladder"], seconds["plain"], strict=True)]
     assert handler.ladder is not None
@@ -132,17 +133,16 @@ def random_call(
     return (x.to(device), Convolution(weight.to(device), bias.to(device), *rest)), exact
 
 
-def print_rungs(rows: list[dict[str, Any]], as_json: bool) -> int:
-    """Print a line for each row, or all rows as JSON; return the exit status."""
+def print_rungs(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print a line for each row, or all rows as JSON."""
     if as_json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
-        return 0
+        return
     for row in rows:
         sys.stdout.write(
             f"{row['dtype']} {row['rung']:<7} {row['milliseconds']:9.1f} ms for {row['shapes']} shapes, "
             f"{row['roundings']:.2f} roundings\n"
         )
-    return 0
 
 
 def main() -> int:
@@ -162,15 +162,17 @@ def main() -> int:
     vae, device = models.part("vae").to(models.device), models.device
     shape = (1, 16, arguments.latents, arguments.size // 8, arguments.size // 8)
     latents = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, vae.dtype)
+    with torch.inference_mode(), Rows(__file__) as rows:
+        if arguments.rungs:
+            for row in time_rungs(vae, latents, arguments.rungs, arguments.repeat):
+                rows.add(row)
+        else:
+            figures = side_by_side(vae, latents, arguments.repeat, rows)
+            figures["seconds_added_to_a_call"] = added_to_a_call(device)
     if arguments.rungs:
-        rows: list[dict[str, Any]] = []
-        with torch.inference_mode(), until_interrupted() as interrupt:
-            rows.extend(time_rungs(vae, latents, arguments.rungs, arguments.repeat))
-        code = print_rungs(rows, arguments.json)
-        return EXIT_INTERRUPTED if interrupt.happened else code
-    with torch.inference_mode():
-        figures = side_by_side(vae, latents, arguments.repeat)
-        figures["seconds_added_to_a_call"] = added_to_a_call(device)
+        print_rungs(rows, arguments.json)
+    if arguments.rungs or rows.is_interrupted:
+        return rows.exit_code()
     plain = min(figures["seconds"]["plain"])
     figures["share"] = figures["calls"] * figures["seconds_added_to_a_call"] / plain
     if arguments.json:

@@ -35,7 +35,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
-from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
@@ -253,15 +253,14 @@ def main() -> int:
         sys.stdout.write(json.dumps(asdict(run_jobs(*json.loads(arguments.child)))) + "\n")
         return 0
     results: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder, until_interrupted() as interrupt:
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder, Rows(__file__) as rows:
         for name, found in measure(Path(folder), arguments.scale, arguments.jobs, arguments.cap_gb):
             results[name] = found
+            rows.add({"name": name, **found})
             say(name, found)
     if arguments.json:
         sys.stdout.write(json.dumps(results, indent=2) + "\n")
-    if interrupt.happened:
-        return EXIT_INTERRUPTED
-    return 0 if max(found["host"] for found in results.values()) <= GOAL_BYTES else 1
+    return rows.exit_code(int(any(row["host"] > GOAL_BYTES for row in rows)))
 
 
 if __name__ == "__main__":

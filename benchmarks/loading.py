@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 
 import torch  # noqa: E402
 
+from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.bench import weights as stand_ins  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
 from diffusers_helper.loading.networks import CLASSES, empty_network, load_network  # noqa: E402
@@ -140,8 +141,8 @@ def in_child(kind: str, folder: Path) -> Figures:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def compare(folder: Path, repeat: int) -> dict[str, dict[str, Figures]]:
-    """Return the medians of all kinds, cold and warm, with the ratios of their speeds."""
+def compare(folder: Path, repeat: int, rows: Rows) -> dict[str, dict[str, Figures]]:
+    """Return the medians of all kinds, cold and warm, with the ratios of their speeds; each run is a row."""
     found: dict[str, dict[str, Figures]] = {}
     for state in ("cold", "warm"):
         rounds: list[dict[str, Figures]] = []
@@ -154,6 +155,7 @@ def compare(folder: Path, repeat: int) -> dict[str, dict[str, Figures]]:
                 else:
                     read(folder)
                 figures[kind] = in_child(kind, folder)
+                rows.add({"state": state, "kind": kind, **figures[kind]})
             for kind in ("ours", "diffusers"):
                 one = figures[kind]
                 for other in ("read", "copy"):
@@ -195,9 +197,11 @@ def main() -> int:
     if arguments.child:
         sys.stdout.write(json.dumps(measure(arguments.child, arguments.folder)) + "\n")
         return 0
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name, Rows(__file__) as rows:
         size = write_checkpoint(Path(name), arguments.gb * 1e9)
-        found = compare(Path(name), arguments.repeat)
+        found = compare(Path(name), arguments.repeat, rows)
+    if rows.is_interrupted:
+        return rows.exit_code()
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if arguments.json else table(size, found))
     cold, warm = found["cold"]["ours"], found["warm"]["ours"]
     is_lean = max(cold["private_bytes"], warm["private_bytes"]) <= GOAL_PRIVATE_BYTES

@@ -21,6 +21,7 @@ from torch import nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
+from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.streaming import TEXT_TOKENS, make_network, time_of  # noqa: E402
 from diffusers_helper.bench.steps import step_arguments  # noqa: E402
 from diffusers_helper.loading.lora_adapters import Loras  # noqa: E402
@@ -37,7 +38,7 @@ def write_lora(file: Path, network: nn.Module, rank: int) -> None:
     save_file(tensors, file)
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> dict[int, tuple[float, float, int]]:
+def measure(arguments: argparse.Namespace, folder: Path, rows: Rows) -> dict[int, tuple[float, float, int]]:
     """Return the fastest step in wall time and in CPU time, and the bytes of the branches, by rank."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = make_network(arguments, folder / "network")
@@ -58,11 +59,12 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[int, tuple[floa
                 with torch.inference_mode():
                     times, _ = time_of(lambda: network(**step)[0], arguments.steps, device)
             wall, cpu, _ = found.get(rank, (float("inf"), float("inf"), 0))
+            rows.add({"rank": rank, "bytes": more, **times})
             found[rank] = min(wall, *times["seconds"]), min(cpu, *times["cpu_seconds"]), more
     return found
 
 
-def main() -> None:
+def main() -> int:
     """Print a line for each rank."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     for name, default in (("heads", 8), ("double", 4), ("single", 8), ("latent", 32), ("steps", 3)):
@@ -70,15 +72,18 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[0, 16, 64])
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = measure(arguments, Path(folder))
+    with tempfile.TemporaryDirectory() as folder, Rows(__file__) as rows:
+        found = measure(arguments, Path(folder), rows)
+    if rows.is_interrupted:
+        return rows.exit_code()
     wall, cpu, _ = found[min(found)]
     for rank, (seconds, cpu_seconds, num_bytes) in found.items():
         sys.stdout.write(
             f"rank {rank}: {seconds:.3f} s a step ({seconds / wall:.3f} times), {cpu_seconds:.3f} s of CPU "
             f"({cpu_seconds / cpu:.3f} times), {num_bytes / 2**20:.1f} MiB\n"
         )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

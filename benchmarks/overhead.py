@@ -26,7 +26,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
-from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
 from diffusers_helper.families.packing import plan_sections  # noqa: E402
 from diffusers_helper.loading.loaders import Models  # noqa: E402
@@ -70,8 +70,10 @@ def our_run(models: Models, request: GenerationRequest, folder: Path) -> int:
     return generate(request, models, folder=folder).frames
 
 
-def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Path) -> dict[str, Any]:
-    """Run both in turn, and return their seconds without the first run of each."""
+def measure(
+    models: Models, request: GenerationRequest, repeat: int, scratch: Path, rows: Rows
+) -> dict[str, Any]:
+    """Run both in turn, each time with a row, and return their seconds without the first run of each."""
     runs: dict[str, Callable[[Models, GenerationRequest, Path], int]] = {
         "longtake": our_run, "diffusers": diffusers_run,
     }  # fmt: skip
@@ -82,6 +84,7 @@ def measure(models: Models, request: GenerationRequest, repeat: int, scratch: Pa
             start = time.perf_counter()
             frames = runs[name](models, request, scratch / f"{name}-{request.mode}-{number}")
             seconds[name].append(time.perf_counter() - start)
+            rows.add({"mode": request.mode, "way": name, "number": number, "seconds": seconds[name][-1]})
             assert frames == plan_sections(request.seconds).total_frames
     counted = {name: values[1:] for name, values in seconds.items()}
     medians = {name: statistics.median(values) for name, values in counted.items()}
@@ -112,18 +115,16 @@ def main() -> int:
     arguments = read_arguments(__doc__, seconds=5.0, steps=10, repeat=5)
     models = load_whole(arguments.model)
     results = []
-    with tempfile.TemporaryDirectory() as scratch, until_interrupted() as interrupt:
+    with tempfile.TemporaryDirectory() as scratch, Rows(__file__) as rows:
         for mode in models.info.modes:
             request = request_of(arguments, models, Path(scratch), mode=mode, sampler="euler")
-            results.append(measure(models, request, arguments.repeat, Path(scratch)))
+            results.append(measure(models, request, arguments.repeat, Path(scratch), rows))
     if arguments.json:
         report = {"model": arguments.model, "torch": torch.__version__, "threads": torch.get_num_threads()}
         sys.stdout.write(json.dumps({**report, "results": results}, indent=2) + "\n")
     else:
         sys.stdout.write("".join(line(result) for result in results))
-    if interrupt.happened:
-        return EXIT_INTERRUPTED
-    return 0 if all(result["ratio"] <= 1 for result in results) else 1
+    return rows.exit_code(0 if all(result["ratio"] <= 1 for result in results) else 1)
 
 
 if __name__ == "__main__":

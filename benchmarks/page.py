@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from app.jobs.service import JobService  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.events import SectionFinished  # noqa: E402
 from diffusers_helper.families.packing import MODES, Mode  # noqa: E402
 from diffusers_helper.request import SETTINGS  # noqa: E402
@@ -179,9 +180,8 @@ def measure(browser: Any, page: Any, server: Server, jobs: int) -> Row:
     )
 
 
-def run(counts: list[int]) -> list[Row]:
-    """Return a row for each number of jobs."""
-    rows: list[Row] = []
+def run(counts: list[int]) -> Iterator[Row]:
+    """Yield a row for each number of jobs."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         server = Server(Path(folder))
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -200,11 +200,10 @@ def run(counts: list[int]) -> list[Row]:
                 while made < count:
                     made += 1
                     make_job(page, server, made)
-                rows.append(measure(browser, page, server, made))
+                yield measure(browser, page, server, made)
         finally:
             browser.close()
             server.end()
-    return rows
 
 
 def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
@@ -236,9 +235,8 @@ def watch_job(page: Any, service: JobService, mode: Mode) -> list[Delay]:
     return delays
 
 
-def first_frames(seconds: float, repeat: int, *arguments: str) -> list[Delay]:
-    """Run whole jobs in both modes, with more arguments of the program, and return their sections' delays."""
-    delays: list[Delay] = []
+def first_frames(seconds: float, repeat: int, *arguments: str) -> Iterator[Delay]:
+    """Run whole jobs in both modes, with more arguments of the program, and yield their sections' delays."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         program = PageProgram(Path(folder), *arguments)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -257,11 +255,10 @@ def first_frames(seconds: float, repeat: int, *arguments: str) -> list[Delay]:
             service = JobService(program.outputs)
             for _ in range(repeat):
                 for mode in MODES:
-                    delays += watch_job(page, service, mode)
+                    yield from watch_job(page, service, mode)
         finally:
             browser.close()
             program.end()
-    return delays
 
 
 def summary(delays: list[Delay]) -> dict[str, dict[str, float]]:
@@ -301,7 +298,7 @@ def table(rows: list[Row]) -> Iterator[str]:
         )
 
 
-def main() -> None:
+def main() -> int:
     """Print the figures of the page, or the delays of first frames."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -320,18 +317,27 @@ def main() -> None:
         "gradio": version("gradio"),
         "python": platform.python_version(),
     }
+    delays, figures = list[Delay](), list[Row]()
+    with Rows(__file__, facts=lambda: about) as rows:
+        if arguments.first_frame:
+            for delay in first_frames(arguments.seconds, arguments.repeat):
+                delays.append(delay)
+                rows.add(asdict(delay))
+        else:
+            for figure in run(arguments.jobs):
+                figures.append(figure)
+                rows.add(asdict(figure))
+    if rows.is_interrupted:
+        return rows.exit_code()
+    lines, result = list(table(figures)), dict[str, Any]({"rows": rows})
     if arguments.first_frame:
-        delays = first_frames(arguments.seconds, arguments.repeat)
         found = summary(delays)
-        lines = [line(mode, facts) for mode, facts in found.items()]
-        result: dict[str, Any] = {"first_frame": found, "rows": [asdict(delay) for delay in delays]}
-    else:
-        rows = run(arguments.jobs)
-        lines, result = list(table(rows)), {"rows": [asdict(row) for row in rows]}
+        lines, result = [line(mode, facts) for mode, facts in found.items()], {"first_frame": found, **result}
     if not arguments.json:
         sys.stdout.write("".join(f"{text}\n" for text in lines))
     sys.stdout.write(json.dumps({**about, **result, "load_after": os.getloadavg()[0]}) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from benchmarks.page import EVENTS, TIMEOUT, Server  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
 from tests.support.pages import CHROMIUM, FLAGS, start, status, write_photo  # noqa: E402
 
 
@@ -49,7 +50,7 @@ def processor_seconds(processes: list[int]) -> float:
     return sum(int(ticks) for both in times for ticks in both) / os.sysconf("SC_CLK_TCK")
 
 
-def idle(seconds: float) -> dict[str, dict[str, float]]:
+def idle(seconds: float, rows: Rows) -> dict[str, dict[str, float]]:
     """Return the load of the browser and of the server, in percent of a core, for each state of the page."""
     found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -65,6 +66,7 @@ def idle(seconds: float) -> dict[str, dict[str, float]]:
                 name: round(100 * (processor_seconds(group) - before[name]) / seconds, 2)
                 for name, group in groups.items()
             }
+            rows.add({"state": state, **found[state]})
 
         try:
             page = browser.new_page(viewport={"width": 1440, "height": 900})
@@ -85,7 +87,7 @@ def idle(seconds: float) -> dict[str, dict[str, float]]:
     return found
 
 
-def main() -> None:
+def main() -> int:
     """Print the figures as JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -93,9 +95,12 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=30.0, help="length of each measurement (default: 30)"
     )
-    found = {"load_before": os.getloadavg()[0], "percent": idle(parser.parse_args().seconds)}
-    sys.stdout.write(json.dumps(found) + "\n")
+    arguments, load = parser.parse_args(), os.getloadavg()[0]
+    with Rows(__file__) as rows:
+        found = {"load_before": load, "percent": idle(arguments.seconds, rows)}
+        sys.stdout.write(json.dumps(found) + "\n")
+    return rows.exit_code()
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
+from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.bench.steps import step_arguments  # noqa: E402
 from diffusers_helper.memory.residency import Residency  # noqa: E402
 from diffusers_helper.models.sizes import Weights  # noqa: E402
@@ -204,8 +205,8 @@ def measure_others(
     return found
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Measure the resident step, streamed steps and the other methods."""
+def measure(arguments: argparse.Namespace, folder: Path, kept: Rows) -> dict[str, Any]:
+    """Measure the resident step, streamed steps and the other methods, of which each is a row."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = make_network(arguments, folder)
     blocks = [*network.transformer_blocks, *network.single_transformer_blocks]
@@ -227,11 +228,13 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         return found
 
     whole, expected = resident()
+    kept.add({"way": "resident", **whole})
     rows: list[dict[str, Any]] = []
     for share in arguments.shares:
         row = measure_streamed(network, blocks, weights, share, arguments.steps, run, device)
         row["same_bits"] = torch.equal(row.pop("result"), expected)
         rows.append(row)
+        kept.add({"way": "streamed", **row})
         # These runs alternate with the others, so that other load on the machine affects all of them.
         for kind, more in resident()[0].items():
             whole[kind] += more
@@ -239,6 +242,8 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         name: {**times, "same_bits": torch.equal(result, expected)}
         for name, (times, result) in measure_others(network, run, arguments.steps, device, folder).items()
     }
+    for name, found in others.items():
+        kept.add({"way": name, **found})
     for found in (*rows, *others.values()):
         found["ratio"], found["cpu_ratio"] = (min(found[kind]) / min(whole[kind]) for kind in whole)
     return {
@@ -284,8 +289,10 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        result = measure(arguments, Path(folder))
+    with tempfile.TemporaryDirectory() as folder, Rows(__file__) as rows:
+        result = measure(arguments, Path(folder), rows)
+    if rows.is_interrupted:
+        return rows.exit_code()
     sys.stdout.write(json.dumps(result, indent=2) + "\n" if arguments.json else as_text(result))
     is_right = all(
         row["same_bits"] and row["copied_bytes"] == row["planned_bytes"] for row in result["streamed"]

@@ -19,7 +19,6 @@ have no target.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -35,7 +34,7 @@ from diffusers.utils import logging as diffusers_logging
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
-from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.bench.vae_cases import (  # noqa: E402
     CASES,
     QUICK,
@@ -132,15 +131,12 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def write(folder: Path, device: Device, rows: list[Row], *, complete: bool) -> None:
-    """Write the table and the chart of what was measured so far."""
-    facts = {"torch": torch.__version__, "machine": platform.processor() or platform.machine()}
-    facts["device"] = str(device.torch_device)
-    # The PSNR is written as text, because JSON has no infinity.
-    table = [{**asdict(row), "psnr_db": None if row.error else db_text(row)} for row in rows]
-    result = {**facts, "complete": complete, "error_rate": share_of_failures(rows), "targets": targets(rows)}
-    write_atomic(folder / "vae_decode.json", json.dumps({**result, "rows": table}, indent=1).encode() + b"\n")
-    write_atomic(folder / "vae_decode.svg", chart(rows).encode())
+def facts_of(device: Device, rows: list[Row]) -> dict[str, Any]:
+    """Return what the table has besides the rows."""
+    return {
+        "torch": torch.__version__, "machine": platform.processor() or platform.machine(),
+        "device": str(device.torch_device), "error_rate": share_of_failures(rows), "targets": targets(rows),
+    }  # fmt: skip
 
 
 def main() -> int:
@@ -154,23 +150,25 @@ def main() -> int:
     if arguments.cases:
         names = [name.strip() for name in arguments.cases.split(",")]
         cases = tuple(case for case in cases if case.name in names)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    with until_interrupted() as interrupt:
+    write_chart = partial(write_atomic, arguments.out / "vae_decode.svg")
+    with Rows(__file__, arguments.out / "vae_decode.json", lambda: facts_of(device, rows)) as kept:
         makers = {"hunyuan": partial(own_vae, arguments.model), "wan": partial(wan_vae, device)}
         vaes = {kind: makers[kind] for kind in arguments.kinds.split(",")}
         for bench in benches(vaes, device, profile_for(machine_of(device, os.environ), os.environ)):
             for row in (row for case in cases for row in bench.run(case)):
                 rows.append(row)
-                write(arguments.out, device, rows, complete=False)
+                # The PSNR is written as text, because JSON has no infinity.
+                kept.add({**asdict(row), "psnr_db": None if row.error else db_text(row)})
+                write_chart(chart(rows).encode())
                 figures = f"{row.seconds or 0:8.2f} s {gb_text(row.peak_bytes or 0):>8} GB {db_text(row):>10}"
                 reported = row.error or figures
                 sys.stdout.write(f"{row.kind:<8}{row.case:<24}{row.way:<18}{reported}  {row.plan}\n")
                 sys.stdout.flush()
-    write(arguments.out, device, rows, complete=not interrupt.happened)
+    write_chart(chart(rows).encode())
     sys.stdout.write(f"{sum(bool(row.error) for row in rows)} of {len(rows)} failed.\n")
     for wish in targets(rows):
         sys.stdout.write(f"{target_line(wish)}\n")
-    return EXIT_INTERRUPTED if interrupt.happened else 0
+    return kept.exit_code()
 
 
 if __name__ == "__main__":

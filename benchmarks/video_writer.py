@@ -30,6 +30,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
+from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.families.packing import MODES, SectionPlan, plan_sections  # noqa: E402
 from diffusers_helper.output.video import GrowingVideo  # noqa: E402
 
@@ -130,8 +131,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         }
 
 
-def run_all(args: argparse.Namespace) -> dict[str, Any]:
-    """Run all methods in turn, and compare them."""
+def run_all(args: argparse.Namespace, rows: Rows) -> dict[str, Any]:
+    """Run all methods in turn, each with a row, and compare them."""
     runs: dict[str, dict[str, Any]] = {mode: {} for mode in MODES}
     with tempfile.TemporaryDirectory() as folder:
         frames = Path(folder) / "frames.rgb"
@@ -140,20 +141,13 @@ def run_all(args: argparse.Namespace) -> dict[str, Any]:
                 file.write(frame.tobytes())
         for mode in MODES:
             for method in METHODS:
-                command = [
-                    sys.executable,
-                    __file__,
-                    "--method",
-                    method,
-                    "--mode",
-                    mode,
-                    "--frames",
-                    str(frames),
-                ]
+                given = ("--method", method, "--mode", mode, "--frames", str(frames))
+                command = [sys.executable, __file__, *given]
                 for name in ("sections", "width", "height", "crf"):
                     command += [f"--{name}", str(getattr(args, name))]
                 done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
                 runs[mode][method] = json.loads(done.stdout)
+                rows.add({"order": mode, "method": method, **runs[mode][method]})
     for by_method in runs.values():
         growing, again = by_method["growing"], by_method["re-encode"]
         by_method["times_less"] = again["seconds"] / growing["seconds"]
@@ -227,7 +221,7 @@ def report(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main() -> int:
     """Print the figures of all methods, or run one method, in a child process."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -244,10 +238,12 @@ def main() -> None:
     args = parser.parse_args()
     if args.method:
         sys.stdout.write(json.dumps(measure(args)))
-        return
-    result = run_all(args)
-    sys.stdout.write((json.dumps(result, indent=2) if args.json else report(result)) + "\n")
+        return 0
+    with Rows(__file__) as rows:
+        result = run_all(args, rows)
+        sys.stdout.write((json.dumps(result, indent=2) if args.json else report(result)) + "\n")
+    return rows.exit_code()
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

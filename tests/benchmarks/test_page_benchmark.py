@@ -14,7 +14,7 @@ pytestmark = [*needs_chromium, pytest.mark.slow]
 
 
 def test_it_times_the_first_frame_of_each_section_in_both_modes(tiny_model: Path) -> None:
-    delays = first_frames(2.4, 1, "--model", str(tiny_model))
+    delays = list(first_frames(2.4, 1, "--model", str(tiny_model)))
     for mode in MODES:
         found = {delay.section: delay for delay in delays if delay.mode == mode}
         # On a busy machine the second version may arrive before the first one is shown.

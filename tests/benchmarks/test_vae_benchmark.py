@@ -73,7 +73,7 @@ def test_ctrl_c_leaves_a_file_with_what_was_measured(tmp_path: Path) -> None:
         running.send_signal(signal.SIGINT)
         rest, errors = running.communicate()
     assert running.returncode == 130
-    assert "Interrupted. What was measured is kept." in errors
+    assert f"Interrupted. What was measured is kept in {tmp_path / 'vae_decode.json'}." in errors
     result = json.loads((tmp_path / "vae_decode.json").read_text(encoding="utf-8"))
     reported = [line for line in [*lines, *rest.splitlines()] if line.startswith("hunyuan")]
     assert len(reported) == len(result["rows"]) < 28
