@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import imageio.v3 as imageio
 import torch
 from PIL import Image
 from torch.nn import functional as F
@@ -99,9 +100,9 @@ def film(folder: Path, model: Path) -> None:
     for example in ON_PAGE:
         picture = example.picture(renderer, PIXELS)
         video = engine.make(picture, example.prompt, example.mode, example.sections, example.seed)
-        first, *others = [to_image(frame) for frame in video[:, ::PAGE_EVERY].transpose(0, 1)]
-        first.save(
-            folder / f"{example.file_name}.webp", save_all=True, append_images=others, loop=0, method=6,
+        frames = [to_image(frame) for frame in video[:, ::PAGE_EVERY].transpose(0, 1)]
+        imageio.imwrite(
+            folder / f"{example.file_name}.webp", frames, plugin="pillow", loop=0, method=6,
             duration=PAGE_MILLISECONDS, quality=PAGE_QUALITY,
         )  # fmt: skip
 

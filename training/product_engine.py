@@ -7,8 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
-import av
-import numpy as np
+import imageio.v3 as imageio
 import torch
 from diffusers import AutoencoderKLHunyuanVideo
 from PIL import Image
@@ -26,9 +25,8 @@ CRF = 1
 
 def read_frames(video: Path) -> torch.Tensor:
     """Return the frames (3, T, H, W) of a video file, in -1..1."""
-    with av.open(str(video)) as container:
-        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    return torch.from_numpy(np.stack(frames)).permute(3, 0, 1, 2).float() / 127.5 - 1
+    frames = torch.from_numpy(imageio.imread(video, plugin="pyav"))
+    return frames.permute(3, 0, 1, 2).float() / 127.5 - 1
 
 
 class ProductEngine:

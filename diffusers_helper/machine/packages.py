@@ -17,6 +17,7 @@ FRAMEPACK = {
     "gguf": ">=0.10,<0.20",
     "tokenizers": ">=0.22",
     "av": ">=18",
+    "imageio": ">=2.37",
 }
 
 

@@ -232,8 +232,6 @@ def _preview(path: str | None) -> tuple[str, Image.Image, int] | None:
 
 def _frames(video: Path) -> Tensor:
     """Return the frames of an MP4 as ComfyUI's IMAGE: (frames, height, width, 3), 0 to 1."""
-    import av
+    import imageio.v3 as imageio
 
-    with av.open(str(video)) as container:
-        frames = [torch.from_numpy(frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
-    return torch.stack(frames).float() / 255
+    return torch.from_numpy(imageio.imread(video, plugin="pyav")).float() / 255

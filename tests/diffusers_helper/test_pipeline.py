@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import imageio.v3 as imageio
 import numpy as np
 import pytest
 import torch
@@ -72,8 +73,7 @@ def short_job(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Short
 
 
 def frames_in(video: Path) -> int:
-    with av.open(video) as container:
-        return sum(1 for _ in container.decode(video=0))
+    return len(imageio.imread(video, plugin="pyav"))
 
 
 def test_events_tell_the_whole_job_in_order(tiny_model: Path, scene: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import imageio.v3 as imageio
 import numpy as np
 
 from diffusers_helper.families.packing import Mode, SectionPlan, plan_sections
@@ -84,8 +85,7 @@ def visible(frames: np.ndarray, shown: int, mode: Mode) -> np.ndarray:
 
 def read(path: Path) -> np.ndarray:
     """Return all frames of a video, uint8 (T, H, W, 3)."""
-    with av.open(path) as container:
-        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+    return imageio.imread(path, plugin="pyav")
 
 
 def read_luma(path: Path) -> np.ndarray:
