@@ -100,8 +100,6 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
         description="Make a video that starts with a picture and does what a sentence says.\n"
         "The last line on standard output is the path of the video.",
         epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_request(parser)
     parser.set_defaults(run=make_video, model=None)  # recipes and branches have a model of their own
@@ -124,8 +122,6 @@ def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
         description="Show which weights stay on the device, which are streamed, and the predicted peak of\n"
         "each stage. Nothing is loaded, so neither a GPU nor the model's files are needed.",
         epilog="exit codes: 0 the video fits, 1 failed, 2 the video does not fit or the command is invalid.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.set_defaults(run=print_plan, verbose=False)
     add_settings(parser, left_out=("seed",))
@@ -148,7 +144,6 @@ def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
         help="examine this machine, and report what would make a job fail",
         description="Examine card, torch, memory, disk and environment, and test the attention kernel.",
         epilog="exit codes: 0 a job would work, 1 a job would fail, 2 the command is invalid.",
-        allow_abbrev=False,
     )
     parser.set_defaults(run=run_doctor, verbose=False)
     add_setting(parser, "model")

@@ -15,7 +15,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from app.bench.known import card_key
+from app.bench.facts import card_key
 from app.bench.page import table_of
 from app.bench.report import Report, read_report
 from diffusers_helper.errors import InputError

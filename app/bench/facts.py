@@ -1,4 +1,4 @@
-"""The facts about this machine that a report of the benchmark tells, and the readings of the card's sensors.
+"""The facts about this machine that a report of the benchmark tells, and the cards that have reports.
 
 Nothing here names the user, the machine or its folders.
 """
@@ -10,14 +10,15 @@ import platform
 import re
 import statistics
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from app.machine import output_of, this_machine
+from app.machine import cache_folder, output_of, this_machine
 from diffusers_helper import __version__
 from diffusers_helper.machine.kernels import installed_torch
 from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, card_readings, host_memory
+from diffusers_helper.planning.cards.reported import CARDS
 from diffusers_helper.planning.profiles import Kind, Machine
 
 Readings = dict[str, float]
@@ -138,3 +139,23 @@ class Watch:
             for name in _SENSORS
             for values in [self._found.get(name)]
         }
+
+
+def card_key(card: dict[str, Any]) -> str:
+    """Return the name under which a report's card is known: the gfx name, or that of another card."""
+    return card["arch"] or card["name"]
+
+
+def report_so_far() -> Path:
+    """Return the file of the last run of the benchmark on this machine, which need not exist."""
+    return cache_folder() / "bench" / "report.json"
+
+
+def hint(machine: Machine, known: Sequence[str] = CARDS) -> str:
+    """Return a sentence that offers the benchmark on a card without a report; "" on others and on a CPU."""
+    if machine.kind == "cpu" or (machine.arch or machine.name) in known:
+        return ""
+    return (
+        "nobody has sent figures of this card yet; `python -m app bench --report card.json` measures it in "
+        "three minutes"
+    )

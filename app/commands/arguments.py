@@ -7,11 +7,15 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args
 
 from app.jobs.stdio import complain, say
+from app.jobs.storage.locks import Lock
 from app.machine import this_machine, this_profile
 from diffusers_helper.errors import InputError, LongtakeError, in_words, own_name, short_repr
 from diffusers_helper.events import Failed
@@ -29,10 +33,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
+Run = TypeVar("Run")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one line, even if its help or version cannot be written."""
+    """A parser of whole names that keeps the lines of its texts, and reports an error in one line."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(*given, **{**defaults, **named})
 
     def error(self, message: str) -> NoReturn:
         """Write the error in one line, and end the program."""
@@ -249,3 +258,70 @@ def check_proxies(environ: Mapping[str, str]) -> None:
                     "the package for SOCKS is not installed.",
                     f"Unset {variable}, or install socksio beside Longtake.",
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class Verb(Generic[Run]):
+    """One thing that a command can do.
+
+    Attributes:
+        add: Adds the verb's arguments to a parser.
+        run: Executes the verb and returns the exit code.
+    """
+
+    name: str
+    help: str
+    add: Callable[[Parser], object]
+    run: Run
+
+
+def add_verbs(
+    commands: argparse._SubParsersAction[Parser],
+    name: str,
+    *,
+    summary: str,
+    description: str,
+    exit_codes: str,
+    verbs: Iterable[Verb[Run]],
+) -> Iterator[tuple[Verb[Run], Parser]]:
+    """Add a command, and yield each of its verbs with its parser, which lacks only the common arguments."""
+    parser = commands.add_parser(name, help=summary, description=description)
+    parsers = parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
+    for verb in verbs:
+        one = parsers.add_parser(
+            verb.name,
+            help=verb.help,
+            description=f"{verb.help[:1].upper()}{verb.help[1:]}.",
+            epilog=exit_codes,
+        )
+        verb.add(one)
+        yield verb, one
+
+
+@contextmanager
+def only_one(command: str, folder: Path, remedy: str) -> Generator[None]:
+    """Keep a second run of a command out, because two would distort each other's figures.
+
+    Args:
+        command: The name of the command.
+        folder: The folder for what is measured, which is made.
+        remedy: What to do if it cannot be written.
+
+    Raises:
+        InputError: If another run is in the folder, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = Lock(folder / f".{command}.lock")
+    except BlockingIOError as error:
+        raise InputError(
+            f"Another `{command}` is running; only one can run at a time.", "Wait until it has ended."
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written ({error.strerror}); expected a folder for what is measured.", remedy
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -12,16 +12,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from app.bench.facts import machine_facts, sensors
-from app.bench.known import report_so_far
+from app.bench.facts import machine_facts, report_so_far, sensors
 from app.bench.page import to_markdown
 from app.bench.parts import LEVELS, PART_SECONDS, PARTS, QUICK_SECONDS, Level, Part, parts_of
 from app.bench.report import FORMAT, VERSION, Report, failures, planned, published, read_report, to_bytes
 from app.bench.runner import Plan, Runner, summary_line
-from app.commands.arguments import Parser
+from app.commands.arguments import Parser, only_one
 from app.commands.doctor import ask_torch
 from app.jobs.stdio import complain, say
-from app.jobs.storage.locks import Lock
 from app.machine import this_local, this_machine, this_profile
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError
@@ -47,8 +45,6 @@ def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
         "bench",
         help="measure this machine, and write a report to send",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.set_defaults(run=bench, verbose=False, level="quick")
     helps = {
@@ -99,9 +95,8 @@ def bench(arguments: argparse.Namespace) -> int:
     if arguments.report:
         targets.append(given_path(arguments.report, "report"))
     model = _model(arguments.model)
-    lock = _only_one(folder)
     code = 0
-    try:
+    with only_one("bench", folder, "Choose another one with --out."):
         report, plan = _prepare(parts, level, folder, model, again=arguments.again)
         try:
             Runner(plan, report, lambda found: _write(found, targets), _Progress(parts, level, report)).run()
@@ -111,8 +106,6 @@ def bench(arguments: argparse.Namespace) -> int:
         done = read_report(targets[0])
         _keep_speeds(done)
         _end(done, targets, as_json=arguments.json)
-    finally:
-        lock.release()
     return code
 
 
@@ -161,26 +154,6 @@ def _model(given: str | None) -> str:
         return given
     published_names = built_in_names()[1:]
     return next((name for name in published_names if absence_of(find_model(name)) is None), "")
-
-
-def _only_one(folder: Path) -> Lock:
-    """Return a lock, because two runs would distort each other's figures.
-
-    Raises:
-        InputError: If another run holds it, or the folder cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return Lock(folder / ".bench.lock")
-    except BlockingIOError as error:
-        raise InputError(
-            "Another `bench` uses this folder; only one can run at a time.", "Wait until it has ended."
-        ) from error
-    except OSError as error:
-        raise InputError(
-            f"{folder} cannot be written ({error.strerror}); expected a folder for files.",
-            "Choose another one with --out.",
-        ) from error
 
 
 def _write(report: Report, targets: list[Path]) -> None:

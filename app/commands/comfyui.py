@@ -44,9 +44,8 @@ def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
     install = commands.add_parser(
         "install-comfyui-nodes",
         help="write the ROCm nodes into ComfyUI's folder for nodes",
-        description="Write one folder into ComfyUI's folder custom_nodes, and name the packages that its "
+        description="Write one folder into ComfyUI's folder custom_nodes, and name the packages that its\n"
         "Python lacks. Nothing else is changed.",
-        allow_abbrev=False,
     )
     install.set_defaults(run=install_nodes, verbose=False)
     install.add_argument("path", metavar="PATH", help=_PATH)
@@ -54,7 +53,7 @@ def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
         "--python", metavar="FILE", help="the Python that runs ComfyUI (default: the one in its folder)"
     )
     uninstall = commands.add_parser(
-        "uninstall-comfyui-nodes", help="remove what install-comfyui-nodes has written", allow_abbrev=False
+        "uninstall-comfyui-nodes", help="remove what install-comfyui-nodes has written"
     )
     uninstall.set_defaults(run=uninstall_nodes, verbose=False)
     uninstall.add_argument("path", metavar="PATH", help=_PATH)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from app.bench.known import hint
+from app.bench.facts import hint
 from app.commands.arguments import EXIT_FAILED, command_words, given_find_mode
 from app.jobs.making.awake import can_stay_awake
 from app.jobs.stdio import complain, say

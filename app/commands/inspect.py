@@ -31,8 +31,6 @@ def add_inspect(commands: argparse._SubParsersAction[Parser]) -> None:
         help="show what is in a file or folder with weights",
         description=ABOUT,
         epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.set_defaults(run=print_inspection, verbose=False)
     add_inspect_arguments(parser)

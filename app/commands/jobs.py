@@ -14,14 +14,15 @@ from typing import Any, TypeAlias, get_args
 from app.commands.arguments import (
     EXIT_FAILED,
     Parser,
+    Verb,
     add_outputs,
     add_request,
     add_settings,
+    add_verbs,
     command_words,
     given_settings,
 )  # fmt: skip
 from app.commands.origin import check_changes_of, request_of
-from app.commands.verbs import Verb, add_verbs
 from app.jobs.job import Job, JobState
 from app.jobs.record import full_record, record
 from app.jobs.service import JobService

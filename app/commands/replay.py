@@ -25,8 +25,6 @@ def add_replay(commands: argparse._SubParsersAction[Parser]) -> None:
         "stages in the folder `captures` of its own folder. This runs one of them again.",
         epilog="exit codes: 0 the same bits, 1 the results differ or the stage failed, 2 the command cannot\n"
         "be used.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.set_defaults(run=replay_stage, verbose=False)
     parser.add_argument("file", metavar="FILE", help="the JSON file of a capture")

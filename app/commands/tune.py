@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +17,18 @@ from app.commands.arguments import (
     Parser,
     add_find_mode,
     add_setting,
+    only_one,
     take_engine_environment,
     take_find_mode,
 )
-from app.commands.risky_ways import measure_risky
-from app.jobs.stdio import say
+from app.jobs.stdio import prepare_streams, say
 from app.machine import this_profile
 from app.miopen import routes_folder
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.families.packing import plan_sections
-from diffusers_helper.machine.file_locks import take_lock
+from diffusers_helper.machine.signals import ignore_ctrl_c
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import SETTINGS
@@ -49,6 +48,8 @@ _SECONDS = 8.0
 # The number of shapes that are measured before the time for all is estimated. With five shapes, the estimate
 # for the demo model was within a tenth; with one, it was a third too low.
 _SAMPLE = 5
+# The number of deaths after which the remaining ways stay avoided.
+_MOST_DEATHS = 3
 
 
 def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -57,8 +58,6 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
         "tune",
         help="find the fastest convolutions for this card",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.set_defaults(run=tune, verbose=False)
     add_setting(parser, "model")
@@ -86,7 +85,7 @@ def tune(arguments: argparse.Namespace) -> int:
     side = SETTINGS["resolution"].check(arguments.resolution) or info.side
     width, height = _aspect(arguments.aspect)
     height, width = nearest_bucket(height, width, side, info.multiple)
-    with _only_one(routes_folder()):
+    with only_one("tune", routes_folder(), "Set XDG_CACHE_HOME to another place."):
         take_find_mode(arguments)
         take_engine_environment()  # so that the timed convolutions are those that an engine runs
         try:
@@ -164,7 +163,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
             bar.update(seconds[case])
             if bar.disable:
                 _say(f"shape {number} of {len(waiting)}: {_in_words(routes.get(case).reason, case)}")
-    measure_risky(cases, device, routes_folder(), _say, again=again)
+    _measure_risky(cases, device, routes_folder(), again=again)
     routes = RouteStore(routes_folder())  # reads the results of the other process
     return [_result(routes, case) for case in cases]
 
@@ -226,26 +225,64 @@ def _aspect(text: str) -> tuple[int, int]:
     return width, height
 
 
-@contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Hold a lock, because two runs would distort each other's times and mistake each other's trials."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".tune.lock").open("ab")
-    except OSError as error:
-        raise InputError(
-            f"{folder} cannot be written ({error.strerror}); expected a folder for what is measured.",
-            "Set XDG_CACHE_HOME to another place.",
-        ) from error
-    with file:
-        try:
-            take_lock(file, waits=False)
-        except BlockingIOError as error:
-            raise InputError(
-                "Another `tune` is running; only one can run at a time.", "Wait until it has ended."
-            ) from error
-        yield
-
-
 def _say(text: str) -> None:
     tqdm.write(one_line(text), file=sys.stderr)
+
+
+def _measure_risky(cases: list[ConvCase], device: torch.device, folder: Path, *, again: bool) -> None:
+    """Measure the cases with the rungs that were left out because they may end the process, in another one.
+
+    Args:
+        cases: The cases to measure.
+        device: The device on which to measure.
+        folder: The folder of the routes.
+        again: Whether to try also the rungs that have ended a process in the same case.
+    """
+    from cache.conv_probe import condemn_interrupted
+    from cache.conv_routes import RouteStore
+
+    waiting = [case for case in cases if _left_out(case, RouteStore(folder), again)]
+    if not waiting:
+        return
+    _say(f"{len(waiting)} shapes have ways that may end a process; a separate process tries them")
+    for _ in range(_MOST_DEATHS):
+        process = multiprocessing.get_context("spawn").Process(
+            target=_measure, args=(list(map(str, waiting)), str(device), folder, again), daemon=True
+        )
+        process.start()
+        try:
+            process.join()
+        finally:
+            process.kill()  # Ctrl-C ends it, too
+        if process.exitcode == 0:
+            return
+        death = condemn_interrupted(RouteStore(folder), cases[0].arch)
+        if death is None:
+            _say("The separate process ended for another reason; these ways stay avoided.")
+            return
+        _say(f"{death[1]} ended the process at {death[0]}. It stays avoided there.")
+        waiting = waiting[waiting.index(death[0]) + 1 :]
+    _say(f"{_MOST_DEATHS} processes have ended, so the remaining ways stay avoided.")
+
+
+def _left_out(case: ConvCase, routes: RouteStore, again: bool) -> bool:
+    from cache.conv_probe import risky_rungs
+
+    risky = risky_rungs(case, routes)
+    return bool(risky if again else risky - set(routes.get(case).blocklist))
+
+
+def _measure(cases: list[str], device: str, folder: Path, again: bool) -> None:
+    """Measure the cases; this function runs in the separate process."""
+    import torch
+
+    from cache.conv_probe import measure
+    from cache.conv_routes import ConvCase, RouteStore
+    from diffusers_helper.miopen_fallback import classify
+
+    prepare_streams()
+    ignore_ctrl_c()  # the parent ends this process
+    routes = RouteStore(folder)
+    for case in map(ConvCase.from_text, cases):
+        leave_out = () if again else tuple(routes.get(case).blocklist)
+        measure(case, torch.device(device), routes, classify, leave_out=leave_out)

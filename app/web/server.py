@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from app.bench.known import hint, report_so_far
+from app.bench.facts import hint, report_so_far
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -76,7 +76,6 @@ def page_parser(program: str) -> Parser:
     parser = Parser(
         prog=program,
         description="Longtake's page: FramePack video that finishes, on Radeon cards.",
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
     parser.add_argument(

@@ -10,13 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.commands.arguments import EXIT_FAILED, Parser, check_proxies
+from app.commands.arguments import EXIT_FAILED, Parser, Verb, add_verbs, check_proxies
 from app.commands.inspect import add_inspect_arguments, print_inspection
 from app.commands.models.add import add_model_arguments, forget_model, take_model
 from app.commands.models.convert import add_convert_arguments, convert, facts_of
 from app.commands.models.downloading import download
 from app.commands.models.plans import add_plan_arguments, print_card_plans
-from app.commands.verbs import Verb, add_verbs
 from app.jobs.stdio import say
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError, LongtakeError

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.bench.child import function_of
-from app.bench.known import hint
+from app.bench.facts import hint
 from app.bench.page import to_markdown, video_rate
 from app.bench.parts import PARTS, QUICK_BYTES, parts_of
 from app.bench.report import checksum, read_report, sealed, to_bytes

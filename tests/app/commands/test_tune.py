@@ -15,6 +15,7 @@ from torch import Tensor
 
 from app.cli import main
 from app.commands import tune as tune_module
+from app.commands.arguments import only_one
 from app.miopen import conv_settings, routes_folder
 from cache import conv_probe
 from cache.conv import case_of
@@ -348,7 +349,7 @@ def test_what_cannot_be_used_is_named(
 def test_one_at_a_time_and_a_folder_to_write_in(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with tune_module._only_one(routes_folder()):
+    with only_one("tune", routes_folder(), "Wait."):
         assert run(tiny_model) == 2
     assert "Another tune is running" in capsys.readouterr().err
     (tmp_path / "file").touch()
