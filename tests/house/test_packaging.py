@@ -47,16 +47,22 @@ def repository_files() -> list[Path]:
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     paths = [REPOSITORY / name for name in listed.stdout.split("\0") if name]
-    return [path for path in paths if path.is_file() and b"\0" not in path.read_bytes()[:8192]]
+    texts = [path for path in paths if path.is_file() and b"\0" not in path.read_bytes()[:8192]]
+    assert len(texts) > 100
+    return texts
 
 
 def test_constraints_are_names_and_versions_only() -> None:
-    for line in (REPOSITORY / "constraints.txt").read_text().splitlines():
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    assert lines
+    for line in lines:
         assert re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9A-Za-z.]*", line), line
 
 
 def test_constraints_hold_every_requirement_to_a_version_it_allows() -> None:
     held = constraints()
+    assert requirements()
+    assert extra("test")
     for line in requirements() + extra("test"):
         requirement = Requirement(line)
         version = held[requirement.name.lower().replace("_", "-")]

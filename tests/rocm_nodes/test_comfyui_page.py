@@ -61,7 +61,9 @@ _FOLDED = """() => {
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_page_asks_for_what_the_api_file_asks_for(page: Page, example: str) -> None:
     prompt = page.evaluate(_LOAD, graph_of(example))
-    for number, entry in api_of(example).items():
+    entries = api_of(example)
+    assert entries
+    for number, entry in entries.items():
         assert prompt[number]["class_type"] == entry["class_type"]
         assert prompt[number]["inputs"] | entry["inputs"] == prompt[number]["inputs"]
 

@@ -71,7 +71,9 @@ def test_the_pack_and_modules_of_the_same_names_leave_each_other_alone(tmp_path:
     assert all(name.startswith(f"{first}._vendor.") for name in facts["loggers"])
     assert all(name.startswith(f"{second}._vendor.diffusers_helper.") for name in facts["lazy"])
     found = load_file(tmp_path / "results.safetensors")
-    for name, inputs in inputs_of(comfy_double).items():
+    given = inputs_of(comfy_double)
+    assert given
+    for name, inputs in given.items():
         (expected, *_), _ = run(name, **inputs)
         assert expected.std() > 0.01
         assert torch.equal(found[name], expected), name

@@ -104,6 +104,7 @@ def test_the_custom_sampler_is_comfyuis_own_with_a_report(
     guider = SimpleNamespace(model_patcher=model)
     expected = custom(guider=guider, **given)
     found, text = run("ROCMSamplerCustomAdvanced", guider=guider, **given, flash_attention="disable_flash")
+    assert len(found) == 2
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours["samples"], theirs["samples"])
     assert "3 evaluations of the model" in text

@@ -38,13 +38,14 @@ def test_a_graph_asks_for_what_the_api_file_asks_for(example: str) -> None:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_saved_values_keep_their_places(example: str) -> None:
     """Check that what is added to our nodes comes last, since a graph has an input's value at its place."""
-    for node in graph_of(example)["nodes"]:
-        if node["type"] in NODE_CLASS_MAPPINGS:
-            types = NODE_CLASS_MAPPINGS[node["type"]].INPUT_TYPES()
-            inputs = {name: kind for place in types.values() for name, (kind, *_) in place.items()}
-            names = [name for name, kind in inputs.items() if isinstance(kind, list) or kind in _VALUES]
-            saved = [one["name"] for one in node["inputs"] if "widget" in one]
-            assert names[: len(saved)] == saved
+    ours = [node for node in graph_of(example)["nodes"] if node["type"] in NODE_CLASS_MAPPINGS]
+    assert ours
+    for node in ours:
+        types = NODE_CLASS_MAPPINGS[node["type"]].INPUT_TYPES()
+        inputs = {name: kind for place in types.values() for name, (kind, *_) in place.items()}
+        names = [name for name, kind in inputs.items() if isinstance(kind, list) or kind in _VALUES]
+        saved = [one["name"] for one in node["inputs"] if "widget" in one]
+        assert names[: len(saved)] == saved
 
 
 def default(node: str, name: str) -> Any:
@@ -58,6 +59,7 @@ def test_a_graph_is_whole(example: str) -> None:
     """Check that each link is named by both of its ends, and that no node lies on another one."""
     graph = graph_of(example)
     nodes = {node["id"]: node for node in graph["nodes"]}
+    assert graph["links"]
     for number, source, slot, target, place, kind in graph["links"]:
         assert number in nodes[source]["outputs"][slot]["links"]
         assert nodes[target]["inputs"][place]["link"] == number

@@ -85,10 +85,11 @@ def test_the_quick_gradients_are_the_plain_ones(model) -> None:
         quick = QuickTransformer(model, dtype)
         quick(**given)[0].float().square().mean().backward()
         quick.pass_gradients()
-        for name, param in model.named_parameters():
-            if name in plain and param.ndim >= 2:
-                error = float((param.grad - plain[name]).norm() / plain[name].norm().clamp_min(1e-6))
-                assert error < most, (name, dtype)
+        matrices = [(name, one) for name, one in model.named_parameters() if name in plain and one.ndim >= 2]
+        assert matrices
+        for name, param in matrices:
+            error = float((param.grad - plain[name]).norm() / plain[name].norm().clamp_min(1e-6))
+            assert error < most, (name, dtype)
 
 
 def test_a_bf16_copy_follows_its_master(model) -> None:
@@ -131,6 +132,7 @@ def test_a_step_on_some_frames_gives_them_their_places(model) -> None:
         flow_loss(record, SECOND, latents, conditions, generator, frames, shift=1e-6)
     whole = model_inputs(SECOND, latents[:, :, :1], given["latents_clean"].repeat(1, 1, 10, 1, 1)[:, :, :19])
     places = set()
+    assert len(seen) == 20
     for call in seen:
         chosen = call["indices_latents"].tolist()
         assert len(chosen) == len(set(chosen)) == 3

@@ -94,7 +94,9 @@ def test_the_negative_prompt_counts_where_it_is_used() -> None:
 
 def test_what_lies_in_the_hubs_cache_is_read(hub: Path) -> None:
     models = load_models(FULL, device="cpu")
-    for name, network in known_networks(FULL, CPU).items():
+    known = known_networks(FULL, CPU)
+    assert known
+    for name, network in known.items():
         module = models.part(name)
         sizes = sizes_of(module, models.blocks(name), models.compute_dtype(name))
         assert network.weights == Weights(name, *sizes)

@@ -95,8 +95,10 @@ def test_each_format_of_the_file_has_its_plans() -> None:
 
 def test_a_setting_leaves_the_files_as_they_are() -> None:
     twice = replace(REQUEST, weight_dtype="fp8_e4m3fn", cfg=2.0)
+    settings = plans_by_card(twice, INFO)
+    assert any(one.default for one in settings)
     for setting, file in zip(
-        plans_by_card(twice, INFO),
+        settings,
         next(one for one in plans_by_format(REQUEST, INFO) if "fp8_e4m3fn" in one.formats).cards,
         strict=True,
     ):
