@@ -20,9 +20,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cache.conv_calls import Sizes, understood
 from cache.conv_routes import ConvCase, RouteStore, shorten
-from cache.conv_rungs import RUNGS, SMALLER_RUNGS, Convolution, FlatConvolution, Rung
+from cache.conv_rungs import (
+    RUNGS,
+    SMALLER_RUNGS,
+    Convolution,
+    FlatConvolution,
+    Rung,
+    Sizes,
+    understood,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ An input x has the shape (B, C, T, H, W).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -22,6 +22,8 @@ from cache.conv_routes import ConvCase, Triple
 # The most bytes that `taps` and `tiles` unfold at a time. The kernels may unfold these once more.
 STEP_BYTES = 128 * 1024**2
 _HALVES = (torch.float16, torch.bfloat16)
+
+Sizes = int | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +64,65 @@ class FlatConvolution(Convolution):
             x.squeeze(2), self.weight.squeeze(2), self.bias,
             self.stride[1:], self.padding[1:], self.dilation[1:], self.groups,
         ).unsqueeze(2)  # fmt: skip
+
+
+def understood(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: Sizes | str,
+    dilation: Sizes,
+    groups: int,
+) -> tuple[Tensor, Convolution] | None:
+    """Return the input (B, C, T, H, W) and the convolution for a call with torch's arguments.
+
+    Returns:
+        The input and the convolution; those of a 2D call have a single frame. None for a call without a batch
+            dimension, or with invalid arguments, for which torch raises an error.
+    """
+    count = weight.dim() - 2
+    steps, spread = _each(stride, count), _each(dilation, count)
+    zeros, ends = _zeros(padding, weight.shape[2:], spread)
+    is_usual = padding == "valid" or (padding == "same" and set(steps) == {1})
+    if (
+        count not in (2, 3)
+        or input.dim() != count + 2
+        or (isinstance(padding, str) and not is_usual)
+        or {len(steps), len(spread), len(zeros)} != {count}
+    ):
+        return None
+    x = functional.pad(input, ends) if any(ends) else input
+    if count == 3:
+        return x, Convolution(
+            weight, bias, cast(Triple, steps), cast(Triple, zeros), cast(Triple, spread), groups
+        )
+    in_frames = [cast(Triple, (first, *rest)) for first, rest in ((1, steps), (0, zeros), (1, spread))]
+    return x.unsqueeze(2), FlatConvolution(
+        weight.unsqueeze(2), bias, in_frames[0], in_frames[1], in_frames[2], groups
+    )
+
+
+def _each(sizes: Sizes, count: int) -> tuple[int, ...]:
+    """Return one size per dimension, given either one size for all of them or a sequence of sizes."""
+    several = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    return several * count if len(several) == 1 else several
+
+
+def _zeros(
+    padding: Sizes | str, kernel: Sequence[int], dilation: tuple[int, ...]
+) -> tuple[tuple[int, ...], list[int]]:
+    """Return the padding of both sides per dimension, and the extra padding as `functional.pad` takes it.
+
+    "same" may need one more zero at the end than at the beginning. "valid" needs none.
+    """
+    if not isinstance(padding, str):
+        return _each(padding, len(kernel)), []
+    if padding == "valid" or len(dilation) != len(kernel):
+        return (0,) * len(kernel), []
+    totals = [step * (side - 1) for step, side in zip(dilation, kernel, strict=True)]
+    ends = [n for total in reversed(totals) for n in (0, total % 2)]
+    return tuple(total // 2 for total in totals), ends
 
 
 def miopen(x: Tensor, conv: Convolution) -> Tensor:

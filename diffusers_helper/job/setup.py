@@ -38,8 +38,7 @@ from diffusers_helper.planning.variables import DEBUG_VARIABLE, ENCODINGS_VARIAB
 from diffusers_helper.provenance.crash_record import CrashRecord
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.provenance.recipe import Recipe, VaeUse
-from diffusers_helper.provenance.vae_record import note_use, read_uses, write_uses
+from diffusers_helper.provenance.recipe import Recipe, VaeUse, note_use, read_uses, write_uses
 from diffusers_helper.request import AUTO, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.denoiser import OnStep, StepInfo
 from diffusers_helper.vae.engine import VaeEngine

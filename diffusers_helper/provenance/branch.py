@@ -21,8 +21,8 @@ from diffusers_helper.files import make_folder, read_file, write_atomic
 from diffusers_helper.models.registry import family_of, plan_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
+from diffusers_helper.provenance.recipe import read_uses, write_uses
 from diffusers_helper.provenance.recorded import names_of
-from diffusers_helper.provenance.vae_record import read_uses, write_uses
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.strangers.limited_json import plain_json
 

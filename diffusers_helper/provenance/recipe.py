@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.provenance.lineage import Lineage, Span, joined
 from diffusers_helper.provenance.metadata import MAX_TEXT, Embedded, read_embedded, with_recipe
 from diffusers_helper.provenance.recorded import recorded
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.strangers.confined import confined
-from diffusers_helper.strangers.limited_json import parse_json
+from diffusers_helper.strangers.limited_json import parse_json, plain_json
 
 VERSION = 1
 # A recipe has this setting only where it is not empty. It names files without their folders, with checksums.
@@ -46,6 +47,35 @@ class VaeUse:
     tile: int
     precision: str
     chunk: int
+
+
+def read_uses(file: Path) -> tuple[VaeUse, ...]:
+    """Return the uses in a job's record, in order of sections; none if there is no readable record."""
+    try:
+        return tuple(VaeUse(**item) for item in plain_json(read_file(file)))
+    except (OSError, ValueError, TypeError):
+        return ()
+
+
+def note_use(file: Path, use: VaeUse) -> None:
+    """Record a use of the VAE, in place of all that was recorded for its section and later ones.
+
+    Args:
+        file: The record.
+        use: The settings with which the VAE has worked.
+    """
+    noted = read_uses(file)
+    before = tuple(old for old in noted if old.section < use.section)
+    is_new = not before or replace(before[-1], section=use.section) != use
+    uses = (*before, use) if is_new else before
+    if uses != noted:
+        write_uses(file, uses)
+
+
+def write_uses(file: Path, uses: tuple[VaeUse, ...]) -> None:
+    """Write a job's record of uses."""
+    data: list[dict[str, Any]] = [asdict(use) for use in uses]
+    write_atomic(file, json.dumps(data).encode() + b"\n")
 
 
 @dataclass(frozen=True, slots=True)

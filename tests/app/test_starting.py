@@ -174,7 +174,7 @@ def test_a_second_signal_ends_the_process_even_if_nothing_reacts() -> None:
     text = """
 import threading
 from app.commands import signals
-signals._HURRY_SECONDS = 0.05
+signals._KILL_SECONDS = 0.05
 stuck = threading.Event()
 with signals.Signals(stuck.wait, lambda: print("reacting", flush=True), stuck.wait):
     print("ready", flush=True)

@@ -24,8 +24,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES
 from diffusers_helper.provenance.lineage import Span
 from diffusers_helper.provenance.metadata import MAX_PICTURE, MAX_TEXT, append_pictures, with_recipe
-from diffusers_helper.provenance.recipe import Recipe, VaeUse, read_recipe
-from diffusers_helper.provenance.vae_record import note_use, read_uses
+from diffusers_helper.provenance.recipe import Recipe, VaeUse, note_use, read_recipe, read_uses
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.clips import parts_of, read, scene, writer
 
