@@ -39,12 +39,21 @@ class GenerationRequest:
         "Picture", "The picture that the video starts from.", "What to make",
         unit="file", scope="input", is_picture=True)]
     prompt: Annotated[str, SettingInfo(
-        "Prompt", "Describe what should happen in the video.", "What to make", unit="text", scope="section",
+        "Prompt",
+        "Describe what should happen in the video. A part such as [2.4s: ...] or [2.4s-4.8s: ...] says what "
+        "happens at that time, and the text around it what happens otherwise.",
+        "What to make", unit="text", scope="section",
     )] = ""
     negative: Annotated[str, SettingInfo(
         "Negative Prompt", "Describe what should not happen. It has an effect only if `cfg` is above 1.",
         "Look", unit="text", scope="section",
     )] = ""
+    prompt_blend: Annotated[int, SettingInfo(
+        "Change of Words (Sections)",
+        "The number of sections over which one text of the prompt turns into the next; 0 is a cut. It has an "
+        "effect only if `prompt` has times, as in [2.4s: ...].",
+        "Look", high=8, unit="sections", scope="section",
+    )] = 0
     seconds: Annotated[float, SettingInfo(
         "Total Video Length (Seconds)",
         "The length of the video, which is rounded to whole sections of 1.2 s.", "What to make",

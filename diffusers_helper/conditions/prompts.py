@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from diffusers_helper.conditions.timeline import Timeline
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.hub_cache import local_folder
 from diffusers_helper.models.registry import ModelInfo, PartSource
@@ -28,16 +29,27 @@ MAX_TEXT_TOKENS = 256
 _TAIL_TOKENS = 8
 
 
+def texts_in(request: GenerationRequest) -> tuple[tuple[str, str], ...]:
+    """Return each text that is encoded for a request's own sections, after the name of its setting.
+
+    Raises:
+        InputError: If a cue of the prompt ends before it begins.
+    """
+    prompts = tuple(("prompt", text) for text in Timeline.of(request.prompt).texts)
+    return (*prompts, *(("negative", text) for text in request.texts[1:]))
+
+
 def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
-    """Refuse a prompt, or a negative prompt that is used, if it is too long for the model.
+    """Refuse a text of the prompt, or a negative prompt that is used, if it is too long for the model.
 
     Nothing is checked if the model's tokenizer is not on this machine.
 
     Raises:
-        InputError: If a prompt has more than 256 tokens, or the tokenizer's file cannot be used.
+        InputError: If a text has more than 256 tokens, a cue of the prompt ends before it begins, or the
+            tokenizer's file cannot be used.
     """
     without = _count("", info)
-    for name, text in zip(("prompt", "negative"), request.texts, strict=False):
+    for name, text in texts_in(request):
         if without is None or (all_of_it := _count(text, info)) is None:
             return
         count = all_of_it - without

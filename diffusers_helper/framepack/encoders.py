@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +92,25 @@ def _known(ids: Tensor, encoder: LlamaModel | CLIPTextModel) -> Tensor:
 def attention_mask(states: Tensor) -> Tensor:
     """Return the mask (1, L) that the transformer requires, which includes all tokens."""
     return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+
+
+def mixed(texts: Sequence[tuple[TextCondition, float]]) -> TextCondition:
+    """Return the weighted sum of texts, in which the last one gives the number of tokens.
+
+    Longer texts are cut to it, and shorter ones are padded with zeros, as FramePack pads them.
+
+    Args:
+        texts: The texts with their shares.
+    """
+    last = texts[-1][0]
+    if len(texts) == 1:
+        return last
+    states, pooled = torch.zeros_like(last.states), torch.zeros_like(last.pooled)
+    for text, share in texts:
+        length = min(text.states.shape[1], states.shape[1])
+        states[:, :length] += share * text.states[:, :length]
+        pooled += share * text.pooled
+    return TextCondition(states, pooled)
 
 
 def encode_vision(

@@ -12,10 +12,17 @@ from typing import Any
 
 from torch import Tensor
 
+from diffusers_helper.conditions.timeline import texts_of, words_of
 from diffusers_helper.families.packing import Mode, Section
 from diffusers_helper.files import sha256_of
 from diffusers_helper.framepack.blending import FrameBlender
-from diffusers_helper.framepack.encoders import TextCondition, encode_pooled, encode_states, encode_vision
+from diffusers_helper.framepack.encoders import (
+    TextCondition,
+    encode_pooled,
+    encode_states,
+    encode_vision,
+    mixed,
+)
 from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.job.setup import OpenJob
@@ -31,7 +38,7 @@ joiner = FrameBlender
 
 def encode(job: OpenJob) -> dict[str, Tensor]:
     """Encode the prompts and the picture, and return the encodings by name, on the host."""
-    prompts = json.dumps(job.lineage.texts(job.request))
+    prompts = json.dumps(_texts(job))
     picture = sha256_of([str(job.pictures.shape).encode(), job.pictures.start.tobytes()])
     texts = job.encoded(("text_encoder", "tokenizer"), _text_states, texts=prompts)
     texts |= job.encoded(("text_encoder_2", "tokenizer_2"), _text_vectors, texts=prompts)
@@ -43,9 +50,13 @@ def encode(job: OpenJob) -> dict[str, Tensor]:
     return {**texts, "start": start, **vision}
 
 
+def _texts(job: OpenJob) -> tuple[str, ...]:
+    return texts_of(job.request, job.lineage, job.family)
+
+
 def _text_states(job: OpenJob) -> dict[str, Tensor]:
     """Return the large text encoder's states of each prompt's tokens."""
-    tokenizer, prompts = job.models.part("tokenizer"), job.lineage.texts(job.request)
+    tokenizer, prompts = job.models.part("tokenizer"), _texts(job)
 
     def states(llama: Any) -> dict[str, Tensor]:
         return {f"states_{n}": to_host(encode_states(llama, tokenizer, p)) for n, p in enumerate(prompts)}
@@ -55,7 +66,7 @@ def _text_states(job: OpenJob) -> dict[str, Tensor]:
 
 def _text_vectors(job: OpenJob) -> dict[str, Tensor]:
     """Return the small text encoder's vector of each prompt."""
-    tokenizer, prompts = job.models.part("tokenizer_2"), job.lineage.texts(job.request)
+    tokenizer, prompts = job.models.part("tokenizer_2"), _texts(job)
 
     def pooled(clip: Any) -> dict[str, Tensor]:
         return {f"pooled_{n}": to_host(encode_pooled(clip, tokenizer, p)) for n, p in enumerate(prompts)}
@@ -91,11 +102,13 @@ encoders: Mapping[str, Callable[[OpenJob], Any]] = {
 
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> Condition:
     """Return the condition for a section, given the result of `encode`."""
-    request, texts = job.lineage.request_for(section.number, job.request), job.lineage.texts(job.request)
-    places = [texts.index(text) for text in request.texts]
-    positive, *negative = (TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"]) for n in places)
+    request, places = job.lineage.request_for(section.number, job.request), {}
+    for n, text in enumerate(_texts(job)):
+        places[text] = TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"])
+    words = words_of(section.number, job.request, job.lineage, job.family)
+    negative = places[request.negative] if len(request.texts) > 1 else None
     return Condition(
-        positive, negative[0] if negative else None, encodings["vision"],
+        mixed([(places[text], share) for text, share in words]), negative, encodings["vision"],
         request.guidance, request.cfg, request.cfg_rescale,
     )  # fmt: skip
 

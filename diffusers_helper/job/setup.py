@@ -17,6 +17,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures
 from diffusers_helper.conditions.prompts import check_prompt
+from diffusers_helper.conditions.timeline import Timeline
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Stage
 from diffusers_helper.families.family import Family
@@ -262,7 +263,7 @@ def open_job(
     report.started(width, height)
     for doubt in filter(None, (video.doubt, *plans.notes)):
         report.warned(doubt)
-    if unknown := models.info.unknown_words(request.prompt):
+    if unknown := models.info.unknown_words(" ".join(Timeline.of(request.prompt).texts)):
         report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
 
     def on_stage(stage: str, number: int | None) -> None:

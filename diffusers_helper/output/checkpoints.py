@@ -18,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, contiguous_format, uint8
 
 from diffusers_helper import __version__
+from diffusers_helper.conditions.timeline import texts_of, words_of
 from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.families.family import Family
 from diffusers_helper.files import make_folder, sha256_of, write_atomic
@@ -67,7 +68,10 @@ class Origins:
         request = self._lineage.request_for(number, self._request)
         names = (*_PIXELS, "negative") if len(request.texts) > 1 else _PIXELS
         origin = {name: str(getattr(request, name)) for name in names} | self._shared
+        words = words_of(number, self._request, self._lineage, self._family)
+        origin["prompt"] = words[0][0] if len(words) == 1 else json.dumps(words)
         later = recorded_later(request, "section", "video")
+        later.pop("prompt_blend", None)  # the words contain its effect
         origin |= {name: str(value) for name, value in later.items()}
         if request.mode == "inverted":  # in forward order the number of later sections has no effect
             origin["sections"] = str(len(self._family.plan(request.seconds, request.mode)))
@@ -77,7 +81,7 @@ class Origins:
 
     def of_encodings(self) -> dict[str, str]:
         """Return the origin of the encodings of the prompts and the picture."""
-        texts = json.dumps(self._lineage.texts(self._request))
+        texts = json.dumps(texts_of(self._request, self._lineage, self._family))
         seed = str(self._lineage.root(self._request).seed)  # determines the picture's latent
         return {"texts": texts, "seed": seed, "model": self._request.model} | self._shared
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens
+from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, texts_in
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.measured import speeds
 from diffusers_helper.models.hub_cache import network_folder
@@ -212,7 +212,7 @@ def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
     Raises:
         InputError: If the model's tokenizer cannot be used.
     """
-    return max(encoded_tokens(text, info) for text in request.texts)
+    return max(encoded_tokens(text, info) for _, text in texts_in(request))
 
 
 def plan_video(

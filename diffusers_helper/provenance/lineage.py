@@ -107,11 +107,6 @@ class Lineage:
         """Return the request for the first section, whose seed also determines the picture's latent."""
         return self.request_for(1, request)
 
-    def texts(self, request: GenerationRequest) -> tuple[str, ...]:
-        """Return the prompts of all sections, each once."""
-        texts = (text for one in self.requests(request) for text in one.texts)
-        return tuple(dict.fromkeys(texts))
-
     def before(self, number: int) -> tuple[Span, ...]:
         """Return the spans that end before a section."""
         return tuple(span for span in self.spans if span.last < number)

@@ -50,7 +50,7 @@ def test_defaults_are_framepacks() -> None:
         "mode": "inverted", "resolution": None, "guidance": 10.0, "cfg": 1.0, "cfg_rescale": 0.0, "crf": 16,
         "sampler": "unipc", "model": "demo", "preserved_gb": None, "vram_cap_gb": None,
         "weight_dtype": "default", "vae_tile": None, "vae_precision": "auto", "vae_chunk": 3,
-        "vae_threshold": 1.0, "vae_cleanup": 0, "crop": 0.5, "lora": "",
+        "vae_threshold": 1.0, "vae_cleanup": 0, "crop": 0.5, "lora": "", "prompt_blend": 0,
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from typing import Any
 
 from app.jobs.pace import Effort, PaceBook, passes
@@ -17,6 +18,7 @@ from app.ui.form.program import example_program
 from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, to_request
 from app.ui.loras import with_lora_files
 from app.ui.pictures import Crop, Size, crop_of, upload_path
+from diffusers_helper.conditions.timeline import Timeline
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.lora_choice import named
@@ -126,7 +128,9 @@ class Describer:
         plan = _plan(settings)
         if plan is None:
             return ""
-        return f"{length_text(settings['seconds'], plan)}<br>{self._time(settings, info, pixels, plan)}"
+        times = times_text(str(settings.get("prompt") or ""), plan, info.family.section_seconds)
+        length = length_text(settings["seconds"], plan)
+        return f"{length}<br>{self._time(settings, info, pixels, plan)}{times}"
 
     def _time(self, settings: dict[str, Any], info: ModelInfo, pixels: int, plan: SectionPlan) -> str:
         try:
@@ -167,6 +171,21 @@ def length_text(seconds: float, plan: SectionPlan) -> str:
         f"{seconds:g} s becomes <b>{plan.seconds:.2f} s</b> "
         f"({plan.total_frames} frames, {count_text(len(plan), 'section')})."
     )
+
+
+def times_text(prompt: str, plan: SectionPlan, section_seconds: float) -> str:
+    """Return markup for the times of each text of a prompt with times; "" for any other prompt."""
+    try:
+        timeline = Timeline.of(prompt)
+    except InputError:  # the start refuses it
+        return ""
+    lines, begin = list[str](), 0
+    for text, places in groupby(timeline.words(len(plan), section_seconds) if timeline.cues else ()):
+        end = begin + len(list(places))
+        times = f"{begin * section_seconds:g} to {end * section_seconds:g} s"
+        lines.append(f"<br>{times}: {escape(text) or 'no words'}")
+        begin = end
+    return "".join(lines)
 
 
 def _plan(settings: dict[str, Any]) -> SectionPlan | None:

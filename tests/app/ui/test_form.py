@@ -144,6 +144,9 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     assert reported.facts["size"] == "144 × 112 of 320 × 240"
     assert reported.facts["look"] == "seed 31337 · 8 steps · guidance 10"
     assert "640 × 480" not in describer.describe(values | {"resolution": 640}).facts["size"]
+    timed = describer.describe(values | {"prompt": "<a> [2s-4s: b]"}).length
+    assert timed.endswith("<br>0 to 2.4 s: &lt;a&gt;<br>2.4 to 3.6 s: b<br>3.6 to 4.8 s: &lt;a&gt;")
+    assert describer.describe(values | {"prompt": "a [4s-2s: b]"}).length == reported.length
     assert describer.describe(values | {"image": {"path": "/etc/passwd"}}).facts["crop"] is None
     assert "not a picture" in describer.describe(values | {"image": {"path": str(_text(tmp_path))}}).picture
     broken = values | {"seconds": "<b>", "steps": None, "cfg": "x", "model": ["x"], "seed": "<i>"}

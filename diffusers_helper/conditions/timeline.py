@@ -1,0 +1,150 @@
+"""What a prompt says at which time, as in `a red ball [0s: moves right] [2.4s-4.8s: moves up]`.
+
+A text in brackets that begins with a time is a *cue*. It holds for whole sections, since each section has one
+condition. Text outside of brackets holds for the sections without a cue.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.families.family import Family
+from diffusers_helper.provenance.lineage import Lineage
+from diffusers_helper.request import GenerationRequest
+
+_TIME = r"(\d+(?:\.\d*)?)\s*s"
+_CUE = re.compile(rf"\[\s*{_TIME}\s*(?:-\s*{_TIME}\s*)?:([^\[\]]*)\]")
+
+Words = tuple[tuple[str, float], ...]
+"""The texts that condition a section, each with its share; the shares sum to 1, and the last text leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cue:
+    """A text and the seconds of the video for which it holds; `end` is None if it is open."""
+
+    words: str
+    begin: float
+    end: float | None
+
+    def sections(self, seconds: float, *, otherwise: float) -> range:
+        """Return the places of the sections that it covers, of so many seconds each.
+
+        Both times are moved to the nearest border between sections, and at least one section is covered.
+
+        Args:
+            seconds: The seconds that each section adds to the video.
+            otherwise: The end if it is open.
+        """
+        first, end = math.floor(self.begin / seconds + 0.5), otherwise if self.end is None else self.end
+        return range(first, max(first + 1, math.ceil(end / seconds - 0.5)))
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A prompt in its parts.
+
+    Attributes:
+        rest: The text outside of all cues.
+        cues: The cues by the time at which they begin.
+    """
+
+    rest: str
+    cues: tuple[Cue, ...]
+
+    @classmethod
+    def of(cls, prompt: str) -> Timeline:
+        """Return the parts of a prompt. A prompt without cues stays as it is.
+
+        Raises:
+            InputError: If a cue ends before it begins.
+        """
+        found = list(_CUE.finditer(prompt))
+        if not found:
+            return cls(prompt, ())
+        cues: list[Cue] = []
+        for match in found:
+            begin, end = float(match[1]), float(match[2]) if match[2] else None
+            if end is not None and end <= begin:
+                raise InputError(
+                    setting="prompt", value=match[0], expected="an end after its begin",
+                    remedy=f"Write [{match[1]}s: ...] to let it last until the next one.",
+                )  # fmt: skip
+            cues.append(Cue(" ".join(match[3].split()), begin, end))
+        rest = " ".join(_CUE.sub(" ", prompt).split())
+        return cls(rest, tuple(sorted(cues, key=lambda cue: cue.begin)))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return all texts, each once: those of the cues after the rest, if there is any."""
+        rest = (self.rest,) if self.rest or not self.cues else ()
+        return tuple(dict.fromkeys((*rest, *(cue.words for cue in self.cues))))
+
+    def words(self, sections: int, seconds: float) -> tuple[str, ...]:
+        """Return the text of each section, in the order of the video.
+
+        A cue without an end lasts until the next one begins. Where cues overlap, the later one holds. Without
+        a text outside of brackets, a gap continues the text before it, and the first gap takes the first
+        cue's text.
+
+        Args:
+            sections: The number of sections.
+            seconds: The seconds that each adds to the video.
+        """
+        found: list[str | None] = [self.rest if self.rest or not self.cues else None] * sections
+        begins = [*(cue.begin for cue in self.cues[1:]), sections * seconds]
+        for cue, following in zip(self.cues, begins, strict=False):
+            for place in cue.sections(seconds, otherwise=following):
+                if place < sections:
+                    found[place] = cue.words
+        before = self.texts[0]
+        return tuple(before := before if text is None else text for text in found)
+
+
+def blended(texts: Sequence[str], place: int, over: int) -> Words:
+    """Return the texts of one section where each change takes several sections.
+
+    In the i-th section after a change (from 0), the new text has a share of (i + 1) / (over + 1).
+
+    Args:
+        texts: The text of each section, in the order of the video.
+        place: The section's place.
+        over: The sections that a change takes; 0 for a cut.
+    """
+    begin = place
+    while begin > 0 and texts[begin - 1] == texts[place]:
+        begin -= 1
+    since = place - begin
+    if begin == 0 or since >= over:
+        return ((texts[place], 1.0),)
+    share = (since + 1) / (over + 1)
+    return (texts[begin - 1], 1 - share), (texts[place], share)
+
+
+def words_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> Words:
+    """Return the texts that condition one section of a job, with their shares.
+
+    Args:
+        number: The section's number, in the order of making.
+        request: The settings of the job.
+        lineage: The origin of its first sections.
+        family: The family of its model.
+    """
+    own = lineage.request_for(number, request)
+    plan = family.plan(own.seconds, own.mode)  # kept sections stay at their times in the video they are from
+    texts = Timeline.of(own.prompt).words(len(plan), family.section_seconds)
+    return blended(texts, plan[number - 1].video_position, own.prompt_blend)
+
+
+def texts_of(request: GenerationRequest, lineage: Lineage, family: Family) -> tuple[str, ...]:
+    """Return all prompts that a job needs, each once, with the negative ones that have an effect."""
+    found: dict[str, None] = {}
+    for section in family.plan(request.seconds, request.mode):
+        own = lineage.request_for(section.number, request)
+        found |= dict.fromkeys(text for text, _ in words_of(section.number, request, lineage, family))
+        found |= dict.fromkeys(own.texts[1:])
+    return tuple(found)

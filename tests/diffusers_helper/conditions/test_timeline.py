@@ -1,0 +1,135 @@
+"""Tests of prompts with times: their parts, the sections of each text, and changes between texts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffusers_helper.conditions.prompts import check_prompt
+from diffusers_helper.conditions.timeline import Timeline, blended, texts_of, words_of
+from diffusers_helper.errors import InputError
+from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.packing import MODES, Mode
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.provenance.lineage import Lineage, Span
+from diffusers_helper.request import GenerationRequest
+
+SECTION = 1.2
+
+
+def request(prompt: str, **settings: object) -> GenerationRequest:
+    return GenerationRequest.from_dict({"image": "a.png", "prompt": prompt, **settings})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ("", "...."),
+        ("a", "aaaa"),
+        ("a [2.4s: b]", "aabb"),
+        ("a [1.2s-2.4s: b]", "abaa"),
+        ("a [0s: b][2.4s: c]", "bbcc"),
+        ("[2.4s: c] [0s: b]", "bbcc"),
+        ("[1.2s: b]", "bbbb"),  # nothing is said of the first section, so it begins with what comes
+        ("[0s-1.2s: b] [2.4s: c]", "bbcc"),  # nor of the second one, which goes on
+        ("a [0s: b] [1.2s-2.4s: c]", "bcaa"),  # the cue without an end lasted until the next one began
+        ("a [1.7s: b]", "abbb"),  # 1.7 s is nearer to 1.2 s than to 2.4 s
+        ("a [1.9s: b]", "aabb"),
+        ("a [1.2s-1.3s: b]", "abaa"),  # never less than one section
+        ("a [9s: b]", "aaaa"),  # after the end
+        ("a [0s-4.8s: b] [2.4s: c]", "bbcc"),  # the later one holds
+        ("a [ 2.4 s -  4.8s : b ]", "aabb"),
+        ("a [3.6s:b] [2.4s:c]", "aacb"),
+        ("a [0s:] [2.4s: b]", "..bb"),  # a cue may be silent
+    ],
+)
+def test_the_text_of_each_section(prompt: str, words: str) -> None:
+    found = Timeline.of(prompt).words(4, SECTION)
+    assert "".join(text or "." for text in found) == words
+
+
+@pytest.mark.parametrize(
+    "prompt", ["[a] ball (red) [2.4: x]", "  spaces  stay ", "[s: x] [-1s: y]", "[1s x]"]
+)
+def test_other_brackets_are_only_text(prompt: str) -> None:
+    assert Timeline.of(prompt) == Timeline(prompt, ())
+    assert Timeline.of(prompt).texts == (prompt,)
+
+
+def test_a_cue_that_ends_before_it_begins_is_refused() -> None:
+    info = find_model("demo")
+    with pytest.raises(InputError, match=r"\[3s-2s: b\].*expected an end after its begin") as caught:
+        check_prompt(request("a [3s-2s: b]"), info)
+    assert caught.value.setting == "prompt"
+    assert "[3s: ...]" in caught.value.remedy
+
+
+def test_each_text_has_the_room_of_a_whole_prompt(tiny_model: object) -> None:
+    info = find_model(str(tiny_model), allow_folder=True)
+    check_prompt(request(f"{'red ' * 200} [2s: {'red ' * 200}]"), info)
+    with pytest.raises(InputError, match="prompt has 257 tokens"):
+        check_prompt(request(f"red [2s: {'red ' * 257}]"), info)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_times_are_those_of_the_video_in_both_orders(mode: Mode) -> None:
+    one = request("a [2.4s: b]", seconds=4.8, mode=mode)
+    order = [words_of(number, one, Lineage(), FRAMEPACK) for number in (1, 2, 3, 4)]
+    texts = ["a", "a", "b", "b"] if mode == "forward" else ["b", "b", "a", "a"]
+    assert order == [((text, 1.0),) for text in texts]
+
+
+def test_a_change_over_two_sections() -> None:
+    texts = ("a", "a", "b", "b", "b", "c")
+    shares = [blended(texts, place, 2) for place in range(6)]
+    assert shares[:2] == [(("a", 1.0),)] * 2
+    assert shares[2] == (("a", pytest.approx(2 / 3)), ("b", pytest.approx(1 / 3)))
+    assert shares[3] == (("a", pytest.approx(1 / 3)), ("b", pytest.approx(2 / 3)))
+    assert shares[4] == (("b", 1.0),)
+    assert shares[5] == (("b", pytest.approx(2 / 3)), ("c", pytest.approx(1 / 3)))
+    assert [blended(texts, place, 0) for place in range(6)] == [((text, 1.0),) for text in texts]
+
+
+def test_all_texts_are_encoded_once() -> None:
+    one = request("a [1.2s: b] [2.4s: a]", seconds=3.6, negative="n", cfg=2, mode="forward")
+    assert texts_of(one, Lineage(), FRAMEPACK) == ("a", "n", "b")
+    assert texts_of(replace(one, cfg=1), Lineage(), FRAMEPACK) == ("a", "b")
+    assert texts_of(request("a", seconds=1), Lineage(), FRAMEPACK) == ("a",)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_kept_sections_of_a_branch_keep_their_words(mode: Mode) -> None:
+    before = request("a [1.2s: b]", seconds=3.6, mode=mode)
+    after = request("c [2.4s: d]", seconds=4.8, mode=mode)
+    branch = Lineage((Span.of(1, before),))
+    kept = words_of(1, after, branch, FRAMEPACK)
+    assert kept == words_of(1, before, Lineage(), FRAMEPACK)
+    rest = [words_of(number, after, branch, FRAMEPACK)[0][0] for number in (2, 3, 4)]
+    assert rest == (["c", "d", "d"] if mode == "forward" else ["d", "c", "c"])
+
+
+words = st.text("abc ", min_size=1).filter(str.strip)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), words), min_size=1, max_size=6), st.integers(1, 20))
+def test_every_section_has_one_of_the_texts_and_cues_hold_from_their_border(
+    cues: list[tuple[int, str]], sections: int
+) -> None:
+    prompt = "rest " + " ".join(f"[{place * SECTION:.1f}s: {text}]" for place, text in cues)
+    found = Timeline.of(prompt).words(sections, SECTION)
+    said: dict[int, str] = {place: " ".join(text.split()) for place, text in cues}
+    expected = "rest"
+    for place, text in enumerate(found):
+        expected = said.get(place, expected)
+        assert text == expected
+
+
+@given(st.lists(st.sampled_from("ab"), min_size=1, max_size=12), st.integers(0, 8))
+def test_shares_sum_to_one_and_the_sections_own_text_comes_last(texts: list[str], over: int) -> None:
+    for place, text in enumerate(texts):
+        found = blended(texts, place, over)
+        assert sum(share for _, share in found) == pytest.approx(1)
+        assert found[-1][0] == text
