@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from app.jobs.job import Job
-from app.jobs.making.engine_client import EngineDied, Trial
+from app.jobs.making.engine_client import Message, Trial, follow
 from app.machine import this_local
 from app.miopen import conv_settings
 from diffusers_helper.cancel import CancelToken
@@ -20,8 +20,6 @@ from diffusers_helper.failures import failed_event
 if TYPE_CHECKING:
     from diffusers_helper.runner import Runner
 
-_POLL_SECONDS = 0.5
-
 
 class InProcessEngine:
     """An `Engine` in this process. Its thread can be cancelled but not killed: `kill` only ends `run`."""
@@ -30,7 +28,7 @@ class InProcessEngine:
 
     def __init__(self) -> None:
         self._token = CancelToken()  # of the job that is running
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._runner: Runner | None = None
 
     def start(self) -> None:
@@ -43,21 +41,7 @@ class InProcessEngine:
         token = self._token = CancelToken()
         arguments = (job, token, events)
         threading.Thread(target=self._make, args=arguments, name="engine", daemon=True).start()
-        yield from self._follow(events)
-
-    @staticmethod
-    def _follow(events: queue.SimpleQueue[Event | None]) -> Iterator[Event | None]:
-        while True:
-            try:
-                event = events.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                yield None
-                continue
-            if event is None:
-                raise EngineDied
-            yield event
-            if event.is_final:
-                return
+        yield from follow(job.id, events)
 
     def cancel(self, job_id: str) -> None:
         self._token.cancel()
@@ -68,7 +52,7 @@ class InProcessEngine:
     def close(self) -> None:
         """Do nothing, because the loaded model is freed with this object."""
 
-    def _make(self, job: Job, token: CancelToken, events: queue.SimpleQueue[Event | None]) -> None:
+    def _make(self, job: Job, token: CancelToken, events: queue.SimpleQueue[Message]) -> None:
         try:
             # Importing torch takes seconds, and only this engine needs it here.
             from diffusers_helper.job.card import CardLost

@@ -17,10 +17,9 @@ from app.commands.origin import VideoOrigin, check_changes_of, chosen_origin, sa
 from app.commands.signals import Signals
 from app.commands.terminal import JsonLines, ProgressBar
 from app.in_process import InProcessEngine
-from app.jobs.job import BEGUN, Job, NoSuchJob
+from app.jobs.job import BEGUN, Job, NoSuchJob, allows
 from app.jobs.service import JobService, ServiceStopped
 from app.jobs.stdio import complain, say, take_stdout
-from app.jobs.view import allows
 from app.machine import cache_folder, this_profile
 from app.report_text import report_text
 from app.starting import EXIT_CANCELLED
@@ -73,7 +72,7 @@ def _follow(service: JobService, origin: VideoOrigin, arguments: argparse.Namesp
     def end() -> None:
         try:
             for job in jobs:
-                service.cancel(job.id)
+                service.queue.cancel(job.id)
         finally:
             if not service.is_follower:  # otherwise the end comes from the other program
                 service.stop()

@@ -23,11 +23,10 @@ from app.commands.arguments import (
     given_settings,
 )  # fmt: skip
 from app.commands.origin import check_changes_of, request_of
-from app.jobs.job import Job, JobState
-from app.jobs.record import full_record, record
+from app.jobs.job import Job, JobState, allows
 from app.jobs.service import JobService
 from app.jobs.stdio import say
-from app.jobs.view import allows
+from app.jobs.view import full_record, record
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path, replacing
 from diffusers_helper.provenance.branch import kept_words, may_differ
@@ -117,7 +116,7 @@ def _clock(seconds: float) -> str:
 
 
 def _add(service: JobService, arguments: argparse.Namespace) -> int:
-    job = service.submit(request_of(arguments), allow_folder=True)
+    job = service.queue.add(request_of(arguments), allow_folder=True)
     return _queued(service, arguments, job)
 
 
@@ -129,7 +128,7 @@ def _queued(service: JobService, arguments: argparse.Namespace, job: Job, more: 
 
 
 def _cancel(service: JobService, arguments: argparse.Namespace) -> int:
-    ask = service.queue.stop_after_section if arguments.after_section else service.cancel
+    ask = service.queue.stop_after_section if arguments.after_section else service.queue.cancel
     return _each(service, arguments, ask)
 
 
@@ -160,7 +159,7 @@ def _resume(service: JobService, arguments: argparse.Namespace) -> int:
         is_resumable = allows(service.job(job_id), "resume")
         if is_resumable:
             check_changes_of(service, job_id)
-        job = service.resume(job_id)
+        job = service.queue.resume(job_id)
         _queued(service, arguments, job)
         if not is_resumable:
             return EXIT_FAILED

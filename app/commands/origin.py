@@ -117,7 +117,7 @@ def chosen_origin(arguments: argparse.Namespace) -> VideoOrigin:
             "Leave them out.",
         )
     if arguments.resume:
-        return VideoOrigin(lambda service: [service.resume(arguments.resume)])
+        return VideoOrigin(lambda service: [service.queue.resume(arguments.resume)])
     if arguments.branch:
         return _branched(arguments)
     if arguments.batch:
@@ -194,10 +194,10 @@ def _queue_all(
     jobs = list[Job]()
     try:
         for request in requests:
-            jobs.append(service.submit(request, allow_folder=True, **others))
+            jobs.append(service.queue.add(request, allow_folder=True, **others))
     except LongtakeError:
         for job in jobs:
-            service.cancel(job.id)
+            service.queue.cancel(job.id)
         raise
     return jobs
 

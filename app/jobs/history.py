@@ -1,18 +1,27 @@
-"""The history of an outputs folder: a search over all its jobs, newest first."""
+"""The history of an outputs folder: a search over all its jobs, and the removal of old ones.
+
+Old jobs are removed automatically only if a user sets a limit.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+import math
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from app.jobs.job import Job, JobState, NoSuchJob
-from app.jobs.storage.state_log import StateLog, Transition
+from app.jobs.job import OVER, Job, JobState, NoSuchJob
+from app.jobs.storage.folders import empty, size_of
+from app.jobs.storage.logs import StateLog, Transition
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import read_file
+from diffusers_helper.units import GB
 
+KEEP_DAYS, KEEP_GB = "LONGTAKE_KEEP_DAYS", "LONGTAKE_KEEP_GB"
+_DAY = 24 * 3600.0
 _MOST_PRESSES = 200  # a press that is sent again is among the newest jobs
 
 
@@ -48,16 +57,16 @@ class History:
     """The jobs of one outputs folder, whatever their state. Any thread may call any method.
 
     Args:
-        open_store: Returns the store, and opens it on the first call.
+        store: The store of the folder.
         on_change: Called after each change.
     """
 
-    def __init__(self, open_store: Callable[[], JobStore], on_change: Callable[[], None]) -> None:
-        self._open_store, self._on_change = open_store, on_change
+    def __init__(self, store: JobStore, on_change: Callable[[], None]) -> None:
+        self._store, self._on_change = store, on_change
 
     def made_by(self, press: str) -> list[Job]:
         """Return the jobs that a press has made, also by a server that has ended since, oldest first."""
-        store, found = self._open_store(), list[Job]()
+        store, found = self._store, list[Job]()
         for job in store.jobs("ORDER BY created DESC LIMIT ?", _MOST_PRESSES):
             with contextlib.suppress(OSError, ValueError):
                 if read_file(store.folder(job.id).press, 2 * len(press)) == press.encode():
@@ -109,7 +118,7 @@ class History:
             also("seconds <= ?", max_seconds)
         if favourites:
             also("favourite")
-        store = self._open_store()
+        store = self._store
         ((total,),) = store.select(f"WHERE {' AND '.join(conditions)}", *values, what="count(*)")
         if before:
             also("(created, id) < (?, ?)", *_cursor(before))
@@ -121,12 +130,12 @@ class History:
     def count(self, states: Collection[JobState] = ()) -> int:
         """Return the number of jobs in the given states, or of all jobs if none is given."""
         kept = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
-        ((count,),) = self._open_store().select(kept, *states, what="count(*)")
+        ((count,),) = self._store.select(kept, *states, what="count(*)")
         return count
 
     def models(self) -> list[str]:
         """Return the models of all jobs, by their names in requests."""
-        return [model for (model,) in self._open_store().select("ORDER BY model", what="DISTINCT model")]
+        return [model for (model,) in self._store.select("ORDER BY model", what="DISTINCT model")]
 
     def family(self, job_id: str, most: int = 100) -> Relatives:
         """Return the parent of a job, and its newest branches.
@@ -134,7 +143,7 @@ class History:
         Raises:
             NoSuchJob: If there is no job with that id.
         """
-        store = self._open_store()
+        store = self._store
         rows = store.select("WHERE id = ?", job_id)
         if not rows:
             raise NoSuchJob(job_id)
@@ -148,7 +157,7 @@ class History:
         Raises:
             NoSuchJob: If there is no job with that id.
         """
-        store = self._open_store()
+        store = self._store
         store.job(job_id)
         try:
             return StateLog(store.folder(job_id)).transitions()
@@ -161,7 +170,7 @@ class History:
         Raises:
             InputError: If there is no job with that id, or if its folder cannot be written.
         """
-        store = self._open_store()
+        store = self._store
         try:
             with store.transaction():
                 store.job(job_id)
@@ -181,3 +190,75 @@ def _cursor(before: str) -> tuple[float, str]:
             f"The page after {before[:60]!r} is not known; expected the `next` of an earlier page.",
             "Start with the first page.",
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The limits beyond which jobs are removed. Favourites, and jobs that are not over, are always kept.
+
+    Attributes:
+        seconds: The time after a job's end at which the job is removed.
+        size_bytes: The size of all jobs together above which the oldest are removed.
+    """
+
+    seconds: float = math.inf
+    size_bytes: float = math.inf
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Retention:
+        """Return the limits from the environment; there are none by default.
+
+        Raises:
+            InputError: If a value is not a number above 0.
+        """
+        return cls(_number(environ, KEEP_DAYS) * _DAY, _number(environ, KEEP_GB) * GB)
+
+
+def _number(environ: Mapping[str, str], name: str) -> float:
+    text = environ.get(name, "").strip()
+    try:
+        number = float(text) if text else math.inf
+    except ValueError:
+        number = math.nan
+    if not number > 0:
+        raise InputError(f"{name} is {text[:60]!r}; expected a number above 0.", f"Correct or unset {name}.")
+    return number
+
+
+def tidy(store: JobStore, retention: Retention) -> list[str]:
+    """Move the jobs beyond the limits to the trash, and delete those that have been there for a week.
+
+    Returns:
+        The ids of the removed jobs.
+
+    Raises:
+        OSError, sqlite3.Error: If the folder cannot be changed.
+    """
+    states = ", ".join(f"'{state}'" for state in OVER)
+    removed: list[str] = []
+    if not (math.isinf(retention.seconds) and math.isinf(retention.size_bytes)):
+        jobs = store.jobs(f"WHERE NOT favourite AND state IN ({states}) ORDER BY created, id")
+        for job in _beyond(store, jobs, retention):
+            with store.transaction(), contextlib.suppress(InputError):
+                now = store.job(job.id)  # a user may have changed it in the meantime
+                if now.is_over and not now.favourite:
+                    store.remove(job.id)
+                    removed.append(job.id)
+    empty(store.trash)
+    return removed
+
+
+def _beyond(store: JobStore, jobs: list[Job], retention: Retention) -> list[Job]:
+    oldest = time.time() - retention.seconds
+    beyond = [job for job in jobs if (job.ended or job.created) < oldest]
+    if math.isinf(retention.size_bytes):
+        return beyond
+    rest = [job for job in jobs if job not in beyond]
+    sizes = {job.id: size_of(job.folder) for job in store.jobs("ORDER BY id")}
+    kept = sum(sizes.values()) - sum(sizes.get(job.id, 0) for job in beyond)
+    for job in rest:
+        if kept <= retention.size_bytes:
+            break
+        kept -= sizes.get(job.id, 0)
+        beyond.append(job)
+    return beyond

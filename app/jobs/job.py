@@ -1,4 +1,4 @@
-"""The record of one job, and the states that it goes through."""
+"""The record of one job, the states that it goes through, and what a user may do in each of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from diffusers_helper.request import GenerationRequest
 JobState = Literal[
     "queued", "running", "waiting", "paused", "interrupted", "finished", "failed", "cancelled"
 ]  # fmt: skip
+Action = Literal[
+    "watch", "edit", "pause", "resume", "retry", "stop_after_section", "cancel", "reorder", "remove",
+    "duplicate", "branch",
+]  # fmt: skip
+Command = Literal["cancel", "pause", "stop_after_section"]  # the actions that the maker of a job carries out
+COMMANDS: tuple[Command, ...] = ("cancel", "pause", "stop_after_section")
 
 # The states that may follow each state. A waiting job has met a temporary problem, such as a full disk; an
 # interrupted one has lost the program that was making it. Both continue by themselves; a paused job, and one
@@ -28,6 +34,23 @@ TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
 }
 OVER: tuple[JobState, ...] = ("finished", "failed", "cancelled")
 BEGUN: tuple[JobState, ...] = ("running", "waiting")
+
+_MADE: tuple[Action, ...] = ("watch", "pause", "stop_after_section", "cancel", "duplicate", "branch")
+_HALTED: tuple[Action, ...] = ("cancel", "reorder", "remove", "duplicate", "branch")
+_ENDED: tuple[Action, ...] = ("resume", "retry", "remove", "duplicate", "branch")
+ALLOWED: dict[JobState, tuple[Action, ...]] = {
+    "queued": ("edit", "pause", *_HALTED),
+    "running": _MADE,
+    "waiting": _MADE,
+    "paused": ("edit", "resume", *_HALTED),
+    "interrupted": ("pause", "resume", *_HALTED),
+    "finished": ("remove", "duplicate", "branch"),
+    "failed": _ENDED,
+    "cancelled": _ENDED,
+}
+MOVABLE: tuple[JobState, ...] = tuple(state for state, found in ALLOWED.items() if "reorder" in found)
+# These need the job's settings, which a damaged folder may have lost.
+_READING: tuple[Action, ...] = ("edit", "resume", "retry", "duplicate", "branch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +94,13 @@ class Job:
     def waits(self) -> bool:
         """Return whether the job is queued and cannot begin yet, since its model is not on this machine."""
         return self.state == "queued" and bool(self.message)
+
+
+def allows(job: Job, action: Action) -> bool:
+    """Return whether a job's state allows an action."""
+    if action == "edit" and job.started is not None:  # its sections would not fit to other settings
+        return False
+    return action in ALLOWED[job.state] and not (job.damage == "request" and action in _READING)
 
 
 class NoSuchJob(InputError):

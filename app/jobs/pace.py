@@ -1,4 +1,4 @@
-"""The pace of this machine, learned from its finished jobs, and the time that a request takes at this pace.
+"""The pace of this machine, learned from its finished jobs, and the time that others take at this pace.
 
 The events of a job split its wall time into the start-up (until the first section is denoised), the lead of
 each section (the extra time of its first step, for example while weights move), the steps, and the tails
@@ -12,14 +12,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from statistics import fmean, median
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
+from app.jobs.view import share_done
+from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.vae_windows import OWN_CHUNK, decode_work
-from diffusers_helper.models.registry import plan_of
+from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.request import GenerationRequest
 
 LAST_JOBS = 6
@@ -149,3 +152,31 @@ class PaceBook:
             events = (item[1] for item in self._service.follow(job.id) if item is not None)
             self._known[job.id] = pace_of(events, job.request)
         return self._known[job.id]
+
+
+def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
+    """Return the time left for each job; None if this machine has not made a video with its model yet.
+
+    Only the area of the video counts, not its shape, so no picture has to be opened.
+    """
+    known: dict[str, Pace | None] = {}
+    found: list[float | None] = []
+    for job in jobs:
+        model = job.request.model
+        if model not in known:
+            known[model] = paces.pace(model)
+        pace, work = known[model], _work(job.request)
+        rest = 1.0 - share_done(job)
+        found.append(None if pace is None or work is None else rest * pace.seconds(work))
+    return found
+
+
+@lru_cache(maxsize=8192)
+def _work(request: GenerationRequest) -> Effort | None:
+    """Return the work of a request; None if its model is gone."""
+    try:
+        info = find_model(request.model, allow_folder=True)
+    except InputError:
+        return None
+    plan, side = info.family.plan(request.seconds, request.mode), request.resolution or info.side
+    return Effort(plan, request.steps, side * side, passes(request.cfg), request.vae_chunk)

@@ -10,20 +10,14 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from app.jobs.job import BEGUN, OVER, TRANSITIONS, Job, JobState
-from app.jobs.places import places
-from app.jobs.storage import trash
-from app.jobs.storage.commands import Command, leave_command, paused_jobs, withdraw_command
-from app.jobs.storage.damage import IndexWasRebuilt
-from app.jobs.storage.event_log import append_event, time_of_last
-from app.jobs.storage.locks import is_locked
-from app.jobs.storage.recovery import PAUSED, is_left_behind, recover_job, salvage
-from app.jobs.storage.state_log import StateLog, change_by
+from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, JobState, allows
+from app.jobs.storage.folders import forget_commands, leave_command
+from app.jobs.storage.logs import StateLog, append_event, time_of_last
+from app.jobs.storage.recovery import is_left_behind, settle
 from app.jobs.storage.store import JobStore
-from app.jobs.storage.trouble import TROUBLE, unwritable
-from app.jobs.view import ALLOWED, MOVABLE, allows
+from app.jobs.storage.trouble import TROUBLE, IndexWasRebuilt, unwritable
 from diffusers_helper.conditions.pictures import (
     NO_PICTURES,
     Contents,
@@ -34,15 +28,19 @@ from diffusers_helper.conditions.pictures import (
 )
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Cancelled
-from diffusers_helper.files import make_way, sync_folder, write_atomic
+from diffusers_helper.events import Warned
+from diffusers_helper.files import make_way, read_file, sync_folder, write_atomic
+from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.provenance.branch import Branch, branch, check_changes, extension
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.strangers.limited_json import plain_json
 
 RESUMED = "The job was resumed; finished work is not repeated."
+# Places are seconds since the epoch, which a float resolves to 2.4e-7.
+_LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
 _OPEN = f"state IN {tuple(state for state in TRANSITIONS if state not in OVER)}"
 
 P = ParamSpec("P")
@@ -73,17 +71,12 @@ class Queue:
     has changed. Methods that take the id of a job raise its subclass NoSuchJob if there is no such job.
 
     Args:
-        open_store: Returns the store, and opens it on the first call.
+        store: The store of the folder.
         on_change: Called after each change.
     """
 
-    def __init__(self, open_store: Callable[[], JobStore], on_change: Callable[[], None]) -> None:
-        self._open_store, self.on_change = open_store, on_change
-
-    @property
-    def store(self) -> JobStore:
-        """Return the store, opened if necessary."""
-        return self._open_store()
+    def __init__(self, store: JobStore, on_change: Callable[[], None]) -> None:
+        self.store, self.on_change = store, on_change
 
     def jobs(self, limit: int = 1000, after: float = -math.inf) -> list[Job]:
         """Return the jobs that are not over, in the order of the queue.
@@ -231,7 +224,7 @@ class Queue:
                 if neighbour not in ids:
                     raise InputError(f"Job {neighbour} is not in the queue; expected one that is.")
                 number = ids.index(neighbour) + (before is None)
-            found = places(job.place, [row["place"] for row in others], number)
+            found = _places(job.place, [row["place"] for row in others], number)
             moved: list[tuple[str, JobState]] = [(job_id, job.state)]
             moved += [(row["id"], row["state"]) for row in others[number:]]
             for (one, state), place in zip(moved, found, strict=False):
@@ -278,29 +271,17 @@ class Queue:
         return self._command(job_id, "stop_after_section")
 
     def _command(self, job_id: str, command: Command) -> bool:
+        """Leave a command for a job; whoever makes it carries the command out, and otherwise this call."""
         with self.store.transaction() as database:
             folder = self.store.folder(job_id)
             if not self.store.select("WHERE id = ?", job_id, what="id") or not folder.path.exists():
                 return False
             facts = StateLog(folder).read()
-            if facts["fault"] and not is_locked(folder.states):
+            is_damaged = facts["fault"] and not is_locked(folder.states)
+            if is_damaged or command not in ALLOWED[facts["state"]]:
                 return False
-            state: JobState = facts["state"]
-            if command not in ALLOWED[state]:
-                return False
-            if state in BEGUN:
-                leave_command(folder, command)
-                recover_job(database, folder, adopt=False)  # does nothing while a process makes it
-                return True
-            if command == "pause":
-                self.store.enter(job_id, "paused", **PAUSED)
-                return True
-            video, frames = salvage(folder)  # an earlier program may have worked on it
-            end = Cancelled(job=job_id, time=time_of_last(folder.events), video=video, frames=frames)
-            state, facts = change_by(end, folder.path) or ("cancelled", {})
-            self.store.enter(job_id, state, reason="A user cancelled it.", **facts)
-        with contextlib.suppress(OSError):  # followers of the job find its end in the index
-            append_event(folder.events, end)
+            leave_command(folder, command)
+            settle(database, folder)
         return True
 
     @_change
@@ -314,11 +295,11 @@ class Queue:
             self.store.write_held()
             job, folder = self._whole(job_id), self.store.folder(job_id)
             if is_left_behind(folder):
-                recover_job(database, folder, adopt=False)
+                settle(database, folder)
                 job = self.store.enter(job_id, StateLog(folder).read()["state"])
             self.store.own(job_id)
             if not allows(job, "resume"):
-                withdraw_command(folder, "pause")
+                forget_commands(folder, "pause")
                 return job
             place = self.store.last_place() if job.state in OVER else job.place
             job = self.store.enter(
@@ -326,31 +307,24 @@ class Queue:
                 remedy="", deaths=0, death="",
             )  # fmt: skip
             with contextlib.suppress(OSError):  # the log may be unreadable, and only the state matters
-                self.store.note(job_id, time_of_last(folder.events), RESUMED)
+                append_event(folder.events, Warned(job=job_id, time=time_of_last(folder), message=RESUMED))
         return job
 
     @_change
     def remove(self, job_id: str) -> None:
         """Remove a job that is not being made, with its files. `restore` brings it back for a week."""
-        with self.store.transaction() as database:
-            self.store.job(job_id)
-            trash.discard(database, self.store.folder(job_id), self._trash)
+        self.store.remove(job_id)
 
     @_change
     def restore(self, job_id: str) -> Job:
         """Bring a removed job back, with its former state and place."""
-        with self.store.transaction() as database:
-            trash.bring_back(database, self.store.outputs, job_id, self._trash)
+        self.store.restore(job_id)
         return self.store.job(job_id)
-
-    @property
-    def _trash(self) -> Path:
-        return self.store.held.with_name(trash.TRASH)
 
     @property
     def has_maker(self) -> bool:
         """Return whether any program holds the lock for making this folder's jobs."""
-        return self.store.has_leader()
+        return self.store.has_maker
 
     @_change
     def rebuild(self) -> None:
@@ -371,13 +345,13 @@ class Queue:
                 make_way(self.store.held)
                 write_atomic(self.store.held, json.dumps(running).encode())
                 sync_folder(self.store.held.parent)
-        for job_id in paused_jobs(self.store.held):
+        for job_id in _paused_jobs(self.store.held):
             self.pause(job_id)
 
     @_change
     def go_on(self) -> None:
         """End the effect of `hold`, and resume the jobs that it paused."""
-        for job_id in paused_jobs(self.store.held):
+        for job_id in _paused_jobs(self.store.held):
             with contextlib.suppress(InputError):  # a user has removed it
                 if self.store.job(job_id).state in ("paused", *BEGUN):
                     self.resume(job_id)
@@ -398,3 +372,28 @@ def _checked(
     found = read_pictures(request, pictures)
     model = request.model if request.model in model_names() else str(info.folder)
     return replace(request, model=model), found
+
+
+def _paused_jobs(held: Path) -> list[str]:
+    """Return the jobs that a file has paused with the whole queue; none if it is gone or damaged."""
+    try:
+        found: Any = plain_json(read_file(held))
+    except (OSError, ValueError):
+        return []
+    jobs = cast(list[object], found) if isinstance(found, list) else []
+    return [one for one in jobs if isinstance(one, str)]
+
+
+def _places(place: float, others: list[float], number: int) -> list[float]:
+    """Return the place of a job that moves in front of `others[number]`, and new places of those behind it.
+
+    If the gap between the neighbours is too small, jobs behind move until there are gaps for many more moves.
+    """
+    low = others[number - 1] if number else (others[0] if others else place) - 2.0
+    for end in range(number, len(others) + 1):
+        count = 1 + end - number
+        high = others[end] if end < len(others) else low + count + 1.0
+        step = (high - low) / (count + 1)
+        if step >= (_LEAST_ROOM if count == 1 else _NEW_ROOM):
+            return [low + step * (index + 1) for index in range(count)]
+    raise AssertionError("there is space after the last job")

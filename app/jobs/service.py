@@ -6,24 +6,20 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from app.jobs.downloads.manager import Downloads
-from app.jobs.history import History
-from app.jobs.job import BEGUN, Job, NoSuchJob
+from app.jobs.history import History, Retention
+from app.jobs.job import BEGUN, Command, Job, NoSuchJob
 from app.jobs.making.engine_client import Engine, EngineProcess
 from app.jobs.making.watchdog import WatchdogTimeouts, card_in_use
 from app.jobs.making.worker import Worker
 from app.jobs.queue import Queue
-from app.jobs.storage.commands import Command
-from app.jobs.storage.index import final_event
-from app.jobs.storage.open_index import INDEX_FOLDER
-from app.jobs.storage.retention import Retention
+from app.jobs.storage.index import INDEX_FOLDER
+from app.jobs.storage.logs import events_in
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.events import Cancelled, Event
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.events import Cancelled, Event, Failed, Finished
 
 _SILENCE_SECONDS = 1.0
 
@@ -54,21 +50,20 @@ class JobService:
         """Prepare the service, without touching the folder.
 
         Raises:
-            InputError: If an environment variable has an invalid limit for old jobs.
+            InputError: If the folder's name is invalid, or the limit for old jobs in an environment variable.
         """
-        self._outputs, self._retention = outputs, Retention.from_environment(os.environ)
+        self._retention = Retention.from_environment(os.environ)
         self._engine: Engine = EngineProcess() if engine is None else engine
         self._timeouts = timeouts
         self._changed = threading.Condition()
         self._changes = 0
-        self._opening = threading.Lock()
-        self._opened: JobStore | None = None
         self._worker: Worker | None = None
         self._stopped = False
         self._open_jobs: tuple[object, tuple[Job | None, tuple[Job, ...]]] | None = None
-        self.queue = Queue(lambda: self._store, self._wake)
-        self.history = History(lambda: self._store, self._notify)
         self.downloads = Downloads(outputs / INDEX_FOLDER / "downloads", self._wake)
+        self._store = JobStore(outputs, self.downloads.reason_to_wait)
+        self.queue = Queue(self._store, self._wake)
+        self.history = History(self._store, self._notify)
 
     def start(self, *, warm: bool = False, adopt: bool = True) -> None:
         """Start the worker, which makes jobs as soon as no other process makes those of this folder.
@@ -87,15 +82,14 @@ class JobService:
         timeouts = self._timeouts or WatchdogTimeouts(
             self._store.outputs / INDEX_FOLDER / "patience.json", card_in_use(os.environ)
         )
+        self._store.adopts = adopt
         # Another thread may stop the service at any moment, and forget the worker.
-        self._worker = worker = Worker(
-            self._store, self._engine, timeouts, self._notify, retention=self._retention, adopts=adopt
-        )
+        self._worker = worker = Worker(self._store, self._engine, timeouts, self._notify, self._retention)
         try:
             worker.start(warm=warm)
         except TROUBLE as error:
             self._worker = None
-            raise unwritable(self._outputs, error) from error
+            raise unwritable(self._store.outputs, error) from error
         if adopt:
             self.downloads.start()
 
@@ -118,27 +112,13 @@ class JobService:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.stop(timeout)
-        with self._opening:
-            if self._opened is not None:
-                self._opened.release()
+        self._store.release()
         self._stopped = True
         self._notify()
 
     def kill(self) -> None:
         """Kill the engine at once, which also ends a job that was asked to end."""
         self._engine.kill()
-
-    def submit(self, request: GenerationRequest, **how: Any) -> Job:
-        """Queue a job; the arguments are those of `Queue.add`."""
-        return self.queue.add(request, **how)
-
-    def resume(self, job_id: str) -> Job:
-        """Put a job back into the queue; see `Queue.resume`."""
-        return self.queue.resume(job_id)
-
-    def cancel(self, job_id: str) -> bool:
-        """End a job; see `Queue.cancel`."""
-        return self.queue.cancel(job_id)
 
     def _wake(self) -> None:
         if self._worker is not None:
@@ -201,7 +181,7 @@ class JobService:
             InputError: If there is no such job.
         """
         self._store.job(job_id)
-        return [event for _, event in self._store.events(job_id).read()]
+        return events_in(self._store.folder(job_id))
 
     def follow(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event] | None]:
         """Yield a job's events with their sequence numbers, from number `after` + 1 until the job ends.
@@ -234,7 +214,7 @@ class JobService:
             if nothing_new:
                 if over and last_round and job_id not in self._store.making:
                     # The log has no final event, for example after a full disk.
-                    yield reader.sequence + 1, final_event(job)
+                    yield reader.sequence + 1, _final_event(job)
                     return
                 if stopped and not over:
                     raise ServiceStopped(
@@ -252,14 +232,20 @@ class JobService:
         except NoSuchJob:
             return True
 
-    @property
-    def _store(self) -> JobStore:
-        with self._opening:
-            if self._opened is None:
-                self._opened = JobStore(self._outputs, self.downloads.reason_to_wait)
-            return self._opened
-
     def _notify(self) -> None:
         with self._changed:
             self._changes += 1
             self._changed.notify_all()
+
+
+def _final_event(job: Job) -> Event:
+    """Return a final event for a job that is over, made from its facts in the index."""
+    seconds = (job.ended or job.created) - (job.started or job.created)
+    video = None if job.video is None else str(job.video)
+    if job.state == "finished" and video is not None:
+        return Finished(job=job.id, time=seconds, video=video, frames=job.frames, seconds=seconds)
+    if job.state == "cancelled":
+        return Cancelled(job=job.id, time=seconds, video=video, frames=job.frames)
+    return Failed(
+        job=job.id, time=seconds, message=job.message, remedy=job.remedy, video=video, frames=job.frames
+    )

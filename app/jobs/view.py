@@ -1,41 +1,24 @@
-"""One view of a job for everyone who shows it: its state in words, its progress, and what it allows now.
+"""One view of a job for everyone who shows it: its facts, its state in words, and what it allows now.
 
 The queue refuses by the same table, so a button that is offered and a call that is refused cannot differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, cast
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
-from app.jobs.job import Job, JobState
-from app.jobs.storage.commands import Command
+from app.jobs.job import ALLOWED, Action, Command, Job, JobState, allows
+from app.jobs.service import JobService
+from diffusers_helper.conditions.pictures import named_pictures
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.registry import plan_of
 from diffusers_helper.request import GenerationRequest
 
-Action = Literal[
-    "watch", "edit", "pause", "resume", "retry", "stop_after_section", "cancel", "reorder", "remove",
-    "duplicate", "branch",
-]  # fmt: skip
-
-_MADE: tuple[Action, ...] = ("watch", "pause", "stop_after_section", "cancel", "duplicate", "branch")
-_HALTED: tuple[Action, ...] = ("cancel", "reorder", "remove", "duplicate", "branch")
-_ENDED: tuple[Action, ...] = ("resume", "retry", "remove", "duplicate", "branch")
-ALLOWED: dict[JobState, tuple[Action, ...]] = {
-    "queued": ("edit", "pause", *_HALTED),
-    "running": _MADE,
-    "waiting": _MADE,
-    "paused": ("edit", "resume", *_HALTED),
-    "interrupted": ("pause", "resume", *_HALTED),
-    "finished": ("remove", "duplicate", "branch"),
-    "failed": _ENDED,
-    "cancelled": _ENDED,
-}
-MOVABLE: tuple[JobState, ...] = tuple(state for state, found in ALLOWED.items() if "reorder" in found)
-# These need the job's settings, which a damaged folder may have lost.
-_READING: tuple[Action, ...] = ("edit", "resume", "retry", "duplicate", "branch")
+Address = Callable[[Path], str]
 
 
 class StateWords(NamedTuple):
@@ -93,13 +76,6 @@ def states_named(given: Collection[str] | None) -> list[JobState]:
             expected = ", ".join(ALLOWED)
             raise InputError(f"{short_repr(state)} is not a state; expected {expected}.", "Correct `states`.")
     return cast(list[JobState], list(given or ()))
-
-
-def allows(job: Job, action: Action) -> bool:
-    """Return whether a job's state allows an action."""
-    if action == "edit" and job.started is not None:  # its sections would not fit to other settings
-        return False
-    return action in ALLOWED[job.state] and not (job.damage == "request" and action in _READING)
 
 
 def actions(job: Job, commands: Collection[Command] = ()) -> list[Action]:
@@ -176,3 +152,36 @@ def buttons(
             ready = action != "stop_after_section" or section < sections
             shown[action] = {"label": _BUTTONS[action], "enabled": ready}
     return shown
+
+
+def record(job: Job, address: Address = str) -> dict[str, Any]:
+    """Return a job as plain data.
+
+    Args:
+        job: The job.
+        address: Returns the text that stands for a path.
+    """
+    pictures = {name: address(Path(path)) for name, path in named_pictures(job.request).items()}
+    return {
+        "id": job.id, "state": job.state, "place": job.place, "created": job.created, "started": job.started,
+        "ended": job.ended, "video": None if job.video is None else address(job.video), "frames": job.frames,
+        "message": job.message, "remedy": job.remedy, "favourite": job.favourite,
+        "damage": job.damage, "folder": address(job.folder),
+        "request": json.loads(job.request.to_json()) | pictures,
+    }  # fmt: skip
+
+
+def full_record(service: JobService, job_id: str, address: Address = str) -> dict[str, Any]:
+    """Return everything about a job: its record, its view, its place in the queue, and its states.
+
+    Raises:
+        NoSuchJob: If there is no job with that id.
+    """
+    job, states = service.job(job_id), service.history.transitions(job_id)
+    more = {
+        "jobs_before": service.queue_position(job_id),
+        "wishes": sorted(service.commands(job_id)),
+        "states": [{"state": one.state, "time": one.time, "reason": one.reason} for one in states],
+    }
+    held, commands = service.queue.is_held, service.commands_in_force(job)
+    return record(job, address) | view(job, commands, held=held) | more

@@ -105,7 +105,7 @@ class Catalogue:
             InputError: If a setting cannot be used, or the video does not fit into the machine's memory.
         """
         request, pictures, allow_folder = self.check(settings, may_download=may_download)
-        job = service.submit(
+        job = service.queue.add(
             request, allow_folder=allow_folder, pictures=pictures, lineage=lineage, press=press
         )
         self._order(service, job)

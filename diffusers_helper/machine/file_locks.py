@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from diffusers_helper.files import open_at_once
+from diffusers_helper.machine.storage import is_storage_trouble
+
 
 def take_lock(file: int | IO[Any], *, waits: bool) -> None:
     """Take the exclusive lock on an open file, which lasts until the file is closed.
@@ -31,5 +34,57 @@ def locked_folder(folder: Path, *, waits: bool) -> Generator[None]:
     try:
         take_lock(descriptor, waits=waits)
         yield
+    finally:
+        os.close(descriptor)
+
+
+class Lock:
+    """A lock on a file, which no other process can hold at the same time.
+
+    Where `is_locked` looks at a file, too, take its lock only under another one, because `is_locked` holds it
+    for a moment.
+
+    Raises:
+        BlockingIOError: If another process, or another object of this one, holds it.
+        OSError: If the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = open_at_once(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            take_lock(self._descriptor, waits=False)
+        except OSError:
+            self.release()
+            raise
+
+    def holds(self) -> bool:
+        """Return whether this lock is still effective; it is not if its file was removed or replaced."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except OSError:
+            return False
+
+    def release(self) -> None:
+        """Release the lock. A second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a living process holds the lock on a file, by taking it for a moment."""
+    try:
+        descriptor = open_at_once(path, os.O_RDWR)
+    except OSError as error:  # there is none, or something else is in its place
+        if is_storage_trouble(error):
+            raise
+        return False
+    try:
+        take_lock(descriptor, waits=False)
+    except BlockingIOError:
+        return True
+    else:
+        return False
     finally:
         os.close(descriptor)

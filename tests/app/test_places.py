@@ -172,10 +172,10 @@ def test_doctor_says_that_a_job_would_fail_where_no_folder_can_be_made(out: str)
 def test_one_log_that_cannot_be_read_does_not_refuse_the_server(tmp_path: Path) -> None:
     photo = str(write_photo(tmp_path / "photo.png"))
     service = JobService(tmp_path / "outputs", StagedEngine())
-    jobs = [service.submit(GenerationRequest(image=photo, seconds=1)) for _ in range(2)]
+    jobs = [service.queue.add(GenerationRequest(image=photo, seconds=1)) for _ in range(2)]
     code = (
         "import os, sys; from pathlib import Path; from app.jobs.storage.store import JobStore\n"
-        "store = JobStore(Path(sys.argv[1])); store.lead(adopt=True); store.claim(adopt=True); os._exit(9)"
+        "store = JobStore(Path(sys.argv[1])); store.adopts = True; store.lead(); store.claim(); os._exit(9)"
     )
     service.stop()
     died = subprocess.run((sys.executable, "-c", code, tmp_path / "outputs"), cwd=ROOT, check=False)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.jobs.service import JobService
-from app.jobs.storage.event_log import append_event
+from app.jobs.storage.logs import append_event
 from app.jobs.storage.store import JobStore
 from app.report_text import LAST_EVENTS, report_text
 from diffusers_helper.errors import InputError

@@ -62,7 +62,7 @@ def service(tmp_path: Path) -> Iterator[JobService]:
 def submit(service: JobService, folder: Path, model: Path, **settings: Any) -> Job:
     given = {"prompt": "a red ball", "seconds": 1.0, "steps": 2, **settings}
     image = str(write_picture(folder / "picture.png"))
-    return service.submit(GenerationRequest(image=image, model=str(model), **given), allow_folder=True)
+    return service.queue.add(GenerationRequest(image=image, model=str(model), **given), allow_folder=True)
 
 
 def events_of(service: JobService, job: Job) -> list[Event]:

@@ -40,7 +40,7 @@ service = JobService(Path(outputs))
 service.start()
 for script in scripts:
     request = GenerationRequest(image=picture, prompt=script, model=model)
-    print(service.submit(request, allow_folder=True).id, flush=True)
+    print(service.queue.add(request, allow_folder=True).id, flush=True)
 sys.stdin.read()
 """
 
@@ -69,7 +69,7 @@ class Studio:
 
     def submit(self, script: str = "", service: JobService | None = None, **settings: object) -> Job:
         given = {"image": str(self.picture), "prompt": script, "model": str(self.model), **settings}
-        return (service or self.service).submit(GenerationRequest.from_dict(given), allow_folder=True)
+        return (service or self.service).queue.add(GenerationRequest.from_dict(given), allow_folder=True)
 
     def events(self, job: Job, after: int = 0) -> list[Event]:
         """Wait for the end of a job, and return all its events."""

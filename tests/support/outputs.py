@@ -26,7 +26,7 @@ from diffusers_helper.request import GenerationRequest
 service = JobService(Path(sys.argv[1]))
 service.start()
 for settings in sys.argv[2:]:
-    service.submit(GenerationRequest.from_dict(json.loads(settings)), allow_folder=True)
+    service.queue.add(GenerationRequest.from_dict(json.loads(settings)), allow_folder=True)
 print("up", flush=True)
 sys.stdin.read()
 """

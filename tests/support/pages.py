@@ -89,7 +89,7 @@ def staged_page(folder: Path, **options: object) -> Iterator[Stand]:
             yield Stand(url, outputs, service, engine)
         finally:
             for job in service.jobs():
-                service.cancel(job.id)
+                service.queue.cancel(job.id)
             service.stop()
             close_page(page)
 

@@ -40,7 +40,7 @@ class Sharing:
         return GenerationRequest.from_dict(given)
 
     def add(self, service: JobService, prompt: str = "a ball", **settings: object) -> Job:
-        return service.submit(self.request(prompt, **settings))
+        return service.queue.add(self.request(prompt, **settings))
 
     def close(self) -> None:
         for service in self.services:

@@ -45,7 +45,7 @@ def main(folder: str, port: str) -> None:
         else:
             engine.go(count)
     for job in service.jobs():
-        service.cancel(job.id)
+        service.queue.cancel(job.id)
     service.stop()
     close_page(page)
 

@@ -13,8 +13,8 @@ from typing import Literal
 
 from app.jobs.downloads.orders import DownloadOrder, DownloadOrders
 from app.jobs.downloads.process import ModelProcess
-from app.jobs.storage.locks import Lock
 from diffusers_helper.errors import InputError
+from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.models.downloads import NotHere, absence_of, missing_parts
 from diffusers_helper.models.installed import installed_parts
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names

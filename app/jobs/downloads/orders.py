@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from app.jobs.storage.locks import Lock
 from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.strangers.limited_json import plain_json
 
 _SUFFIX = ".json"

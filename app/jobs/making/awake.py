@@ -44,9 +44,9 @@ class Awake:
         return self
 
     def __exit__(self, *error: object) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            close_child(process, _END_SECONDS)
+        if self._process is not None:
+            close_child(self._process, _END_SECONDS)  # until then, the lock is held
+            self._process = None
 
 
 def can_stay_awake() -> bool:

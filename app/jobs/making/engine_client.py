@@ -40,25 +40,12 @@ class EngineDied(Exception):
     Attributes:
         exit_code: The value of `Popen.returncode`; None if there is none.
         trial: The convolution that the engine was computing in an untried way; None if there was none.
-        attempts: The number of engines that have died while making the job.
-        conclusions: What is known about each death, one line per death.
         errors: The end of what the engine wrote to standard error.
-        shortage: The driver's error text if the engine died for lack of memory; "" otherwise.
     """
 
-    def __init__(
-        self,
-        exit_code: int | None = None,
-        trial: Trial | None = None,
-        attempts: int = 1,
-        conclusions: str = "",
-        *,
-        errors: str = "",
-        shortage: str = "",
-    ) -> None:
+    def __init__(self, exit_code: int | None = None, trial: Trial | None = None) -> None:
         super().__init__(f"exit code {exit_code}")
-        self.exit_code, self.trial, self.attempts, self.conclusions = exit_code, trial, attempts, conclusions
-        self.errors, self.shortage = errors, shortage
+        self.exit_code, self.trial, self.errors = exit_code, trial, ""
 
     @property
     def cause(self) -> str:
@@ -67,7 +54,7 @@ class EngineDied(Exception):
 
 
 # A message of the engine: an event, a trial that begins, "" when that has ended, None when the pipe closes.
-_Message = Event | Trial | Literal[""] | None
+Message = Event | Trial | Literal[""] | None
 
 
 class Engine(Protocol):
@@ -124,7 +111,7 @@ class EngineProcess:
         self._command = command
         self._lock = threading.Lock()  # guards the attributes below and writing to stdin
         self._process: subprocess.Popen[bytes] | None = None
-        self._events: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._errors: ErrorTail | None = None
 
     @property
@@ -151,7 +138,7 @@ class EngineProcess:
                 errors.forget()
             self._send(command)
         try:
-            yield from self._follow(job.id, process, events)
+            yield from follow(job.id, events, process)
         except EngineDied as died:
             died.errors = errors.text() if errors is not None else ""
             raise
@@ -200,31 +187,42 @@ class EngineProcess:
                 pipe.write(json.dumps(command).encode() + b"\n")
                 pipe.flush()
 
-    def _follow(
-        self, job_id: str, process: subprocess.Popen[bytes], events: queue.SimpleQueue[_Message]
-    ) -> Iterator[Event | None]:
-        trial: Trial | None = None
-        while True:
-            try:
-                reported = events.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                # A process that the engine started may keep the pipe open after the engine is gone.
-                reported = None
-                if process.poll() is None:
-                    yield None
-                    continue
-            if reported is None:
-                # An engine that has closed its pipe may still run, but is useless.
-                raise EngineDied(wait_or_kill(process, _CLOSE_SECONDS), trial)
-            if not isinstance(reported, Event):
-                trial = reported or None
-            elif reported.job == job_id:
-                yield reported
-                if reported.is_final:
-                    return
+
+def follow(
+    job_id: str, messages: queue.SimpleQueue[Message], process: subprocess.Popen[bytes] | None = None
+) -> Iterator[Event | None]:
+    """Yield a job's events up to the final one, and None while nothing happens.
+
+    Args:
+        job_id: The job.
+        messages: The messages of the engine.
+        process: The engine's process, if it has one of its own.
+
+    Raises:
+        EngineDied: If the engine dies before the final event.
+    """
+    trial: Trial | None = None
+    while True:
+        try:
+            message = messages.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            # A process that the engine started may keep the pipe open after the engine is gone.
+            message = None
+            if process is None or process.poll() is None:
+                yield None
+                continue
+        if message is None:
+            # An engine that has closed its pipe may still run, but is useless.
+            raise EngineDied(None if process is None else wait_or_kill(process, _CLOSE_SECONDS), trial)
+        if not isinstance(message, Event):
+            trial = message or None
+        elif message.job == job_id:
+            yield message
+            if message.is_final:
+                return
 
 
-def _pump(pipe: IO[bytes], events: queue.SimpleQueue[_Message]) -> None:
+def _pump(pipe: IO[bytes], events: queue.SimpleQueue[Message]) -> None:
     """Put the engine's messages into the queue until the pipe closes, then put None."""
     for line in pipe:
         try:
@@ -235,7 +233,7 @@ def _pump(pipe: IO[bytes], events: queue.SimpleQueue[_Message]) -> None:
     events.put(None)
 
 
-def _message(data: dict[str, Any]) -> _Message:
+def _message(data: dict[str, Any]) -> Message:
     if "trial" not in data:
         return from_dict(data)
     return "" if data["trial"] is None else Trial(**data["trial"])

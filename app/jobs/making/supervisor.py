@@ -17,9 +17,12 @@ from pathlib import Path
 from app.jobs.job import Job
 from app.jobs.making.engine_client import Engine, EngineDied, Trial
 from app.jobs.making.watchdog import WatchdogTimeouts, has_kernels
+from app.jobs.storage.recovery import salvage_if_there
+from app.machine import this_profile
 from diffusers_helper.events import (
     STAGES,
     Event,
+    Failed,
     Finished,
     JobStarted,
     SectionFinished,
@@ -27,9 +30,11 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
+from diffusers_helper.failures import engine_died_event
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.foreign_errors import last_trouble
 from diffusers_helper.machine.signals import SIGHUP, SIGKILL, SIGTERM
+from diffusers_helper.planning.shortage import OutOfDeviceMemory, read_shortage
 from diffusers_helper.provenance.crash_record import CrashRecord
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.units import duration
@@ -89,60 +94,16 @@ class Death:
 
 
 class Supervisor:
-    """The supervisor of one engine.
+    """The supervision of one job over all attempts to make it.
 
     Args:
+        job: The job.
+        engine: The engine that makes it.
         timeouts: The limits of the engine's silence.
+        asked_to_end: A function that waits for up to the given seconds and returns whether the job was asked
+            to end, by a user or by the end of the program.
         compiles: Whether a first run may be silent because kernels are being compiled, as on ROCm.
     """
-
-    def __init__(self, engine: Engine, timeouts: WatchdogTimeouts, *, compiles: bool = False) -> None:
-        self._engine, self._timeouts, self._compiles = engine, timeouts, compiles
-
-    def make(
-        self, job: Job, asked_to_end: Callable[[float], bool], before: Sequence[Event] = ()
-    ) -> Iterator[Event]:
-        """Yield the job's events as if one engine had made it, and a warning at each restart.
-
-        Args:
-            asked_to_end: A function that waits for up to the given seconds and returns whether the job was
-                asked to end, by a user or by the end of the program.
-            before: The events of the job's earlier runs, if it continues.
-
-        Raises:
-            EngineDied: If engines died too often, or if the engine died after the job was asked to end.
-        """
-        run = _Run(job, self._engine, self._timeouts, asked_to_end, self._compiles)
-        run.recall(before)
-        deaths: list[Death] = []
-        while True:
-            try:
-                for event in run.attempt():
-                    if isinstance(event, Finished):  # after any other end there is no time to save
-                        self._timeouts.save()
-                    yield event
-            except EngineDied as died:
-                # A signal to the whole process group reaches the engine just before this process's handler.
-                wait = _SIGNAL_SECONDS if died.exit_code in _POLITE else 0.0
-                if asked_to_end(wait) or not self._engine.restarts:
-                    raise
-                death = run.death_of(died)
-                _log.warning("the engine %s (%s) %s", death.cause, died, death.place.words)
-                deaths = [*deaths, death] if not run.advanced else [death]
-                run.charge(deaths)
-                if _is_hopeless(deaths):
-                    raise EngineDied(
-                        died.exit_code, attempts=len(deaths), conclusions=_conclusions(deaths),
-                        errors=died.errors, shortage=death.shortage,
-                    ) from died  # fmt: skip
-                run.save_memory(deaths)
-                yield run.warning(death)
-            else:
-                return
-
-
-class _Run:
-    """A job over all its attempts."""
 
     def __init__(
         self,
@@ -150,7 +111,8 @@ class _Run:
         engine: Engine,
         timeouts: WatchdogTimeouts,
         asked_to_end: Callable[[float], bool],
-        compiles: bool,
+        *,
+        compiles: bool = False,
     ) -> None:
         self._job, self._engine, self._timeouts = job, engine, timeouts
         self._asked_to_end, self._compiles = asked_to_end, compiles
@@ -162,17 +124,46 @@ class _Run:
         self._hung: str = ""
         self._last, self._asked = 0.0, 0.0
         self._kills_before = 0
-        self.place = StagePoint()
-        self.advanced = False  # whether the last attempt left a result that need not be computed again
+        self._place = StagePoint()
+        self._advanced = False  # whether the last attempt left a result that need not be computed again
 
-    def recall(self, before: Sequence[Event]) -> None:
-        """Take note of the events that readers already know."""
+    def make(self, before: Sequence[Event] = ()) -> Iterator[Event]:
+        """Yield the job's events as if one engine had made it, and a warning at each restart.
+
+        Args:
+            before: The events of the job's earlier runs, which readers know, if it continues.
+
+        Raises:
+            EngineDied: If the engine died after the job was asked to end.
+        """
         for event in before:
             self._fresh(event)
+        deaths: list[Death] = []
+        while True:
+            try:
+                for event in self._attempt():
+                    if isinstance(event, Finished):  # after any other end there is no time to save
+                        self._timeouts.save()
+                    yield event
+            except EngineDied as died:
+                # A signal to the whole process group reaches the engine just before this process's handler.
+                if self._asked_to_end(_SIGNAL_SECONDS if died.exit_code in _POLITE else 0.0):
+                    raise
+                death = self._death_of(died)
+                _log.warning("the engine %s (%s) %s", death.cause, died, death.place.words)
+                deaths = [*deaths, death] if not self._advanced else [death]
+                self._charge(deaths)
+                if not self._engine.restarts or _is_hopeless(deaths):
+                    yield self._end(died, deaths)
+                    return
+                self._save_memory(deaths)
+                yield self._warning(death)
+            else:
+                return
 
-    def attempt(self) -> Iterator[Event]:
+    def _attempt(self) -> Iterator[Event]:
         """Run the engine once, and yield its events except those that readers already know."""
-        self.place, self.advanced, self._hung = StagePoint(), False, ""
+        self._place, self._advanced, self._hung = StagePoint(), False, ""
         self._kills_before = _memory_kills()
         folder = JobFolder(self._job.folder)
         folder.remove_leftovers()  # a dead engine may have left some
@@ -190,20 +181,20 @@ class _Run:
                 if (fresh := self._fresh(event)) is not None:
                     yield fresh
         except EngineDied:
-            self.advanced = self.advanced or folder.checkpoints > checkpoints
+            self._advanced = self._advanced or folder.checkpoints > checkpoints
             raise
 
     def _kind(self) -> str:
         size = f"{self._started.width}x{self._started.height}" if self._started else ""
-        return f"{self._job.request.model} {self.place.stage or 'load'} {size}".strip()
+        return f"{self._job.request.model} {self._place.stage or 'load'} {size}".strip()
 
     def _learn(self, seconds: float) -> None:
-        if self.place.stage:
+        if self._place.stage:
             self._timeouts.learn(self._kind(), seconds)
 
     def _wait(self, silence: float, now: float) -> Iterator[Event]:
         """React to `silence` seconds without a message, with an explanation or by killing the engine."""
-        kind, loading = self._kind(), self.place.stage in ("", "load")
+        kind, loading = self._kind(), self._place.stage in ("", "load")
         if self._asked_to_end(0.0):
             self._asked = self._asked or now
             usual = self._timeouts.limit(kind) if self._timeouts.knows(kind) else 0.0
@@ -224,9 +215,9 @@ class _Run:
 
     def _move(self, event: Event) -> None:
         if isinstance(event, StageStarted):
-            self.place = StagePoint(event.stage, event.section)
+            self._place = StagePoint(event.stage, event.section)
         elif isinstance(event, StepDone):
-            self.place = StagePoint("sample", event.section, event.step)
+            self._place = StagePoint("sample", event.section, event.step)
 
     def _fresh(self, event: Event) -> Event | None:
         """Return the event as a reader of the whole job should see it; None for a repetition."""
@@ -241,39 +232,39 @@ class _Run:
             shown = self._shown
             if shown is not None and event.section <= shown.section:
                 return None
-            self.advanced = True
+            self._advanced = True
             self._shown = event
             if self._job.request.mode == "inverted":
                 # The new engine does not know how many frames the earlier one had shown.
                 return replace(event, added_in_front=event.frames - shown.frames if shown else 0)
         return event
 
-    def death_of(self, died: EngineDied) -> Death:
+    def _death_of(self, died: EngineDied) -> Death:
         """Return what is known about a death, and keep the end of the engine's standard error."""
         killed = died.exit_code == -SIGKILL
         if died.errors:
             _keep(died.errors, JobFolder(self._job.folder).engine_errors)
         if self._hung:
-            return Death(self.place, self._hung, False, died.trial)
+            return Death(self._place, self._hung, False, died.trial)
         if killed and _memory_kills() > self._kills_before:
             cause = "was ended by the system because the computer's memory was full"
-            return Death(self.place, cause, False, died.trial)
+            return Death(self._place, cause, False, died.trial)
         trouble, words = last_trouble(died.errors) or (None, "")
         if killed or trouble is None:
-            return Death(self.place, died.cause, killed, died.trial)
+            return Death(self._place, died.cause, killed, died.trial)
         shortage = words if trouble == "device_memory" else ""
         # A lack of memory is no fault of this way of computing the convolution.
         trial = None if shortage else died.trial
         return Death(
-            self.place, f"{died.cause} after the words “{words[:_MOST_WORDS]}”", False, trial, shortage
+            self._place, f"{died.cause} after the words “{words[:_MOST_WORDS]}”", False, trial, shortage
         )
 
-    def charge(self, deaths: list[Death]) -> None:
+    def _charge(self, deaths: list[Death]) -> None:
         """Exclude a convolution's way from the next attempts if it caused the last death."""
         if (trial := deaths[-1].trial) is not None and _is_charged(deaths, len(deaths) - 1):
             self._blocklist[trial] = f"the engine {deaths[-1].cause}"
 
-    def save_memory(self, deaths: list[Death]) -> None:
+    def _save_memory(self, deaths: list[Death]) -> None:
         """Make the next engine use the smallest plan after a second death in one stage for lack of memory."""
         last = deaths[-1]
         here = [death for death in deaths if death.place.stage == last.place.stage and death.shortage]
@@ -281,7 +272,7 @@ class _Run:
         if last.shortage and len(here) > 1 and not file.exists():
             CrashRecord(last.place.stage, last.shortage).write(file)
 
-    def warning(self, death: Death) -> Warned:
+    def _warning(self, death: Death) -> Warned:
         # The encodings that precede the first section are kept too.
         begun = self._shown.section + 1 if self._shown else death.place.section
         section = f" section {begun}" if begun else " the beginning"
@@ -295,6 +286,24 @@ class _Run:
                 "pixels differ by rounding."
             )
         return Warned(job=self._job.id, time=0.0, message=message)
+
+    def _end(self, died: EngineDied, deaths: list[Death]) -> Failed:
+        """Return the final event, with the video so far, of a job whose engines have died too often."""
+        folder, shortage = JobFolder(self._job.folder), deaths[-1].shortage
+        video, frames = salvage_if_there(folder)
+        end = engine_died_event(
+            died.exit_code, self._job.id, 0.0, video, frames,
+            attempts=len(deaths), conclusions=_conclusions(deaths), errors=died.errors,
+        )  # fmt: skip
+        if not shortage:
+            return end
+        note = CrashRecord.read(folder.shortage)
+        error = OutOfDeviceMemory(
+            read_shortage(shortage),
+            smaller_plans=1 if note and note.change else 0,
+            is_apu=this_profile(os.environ).machine.is_apu,
+        )
+        return replace(end, message=error.message, remedy=error.remedy, code=error.code)
 
 
 def _is_charged(deaths: list[Death], index: int) -> bool:

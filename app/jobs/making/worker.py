@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
@@ -11,20 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.jobs.job import Job
+from app.jobs.history import Retention, tidy
+from app.jobs.job import Command, Job
 from app.jobs.making.awake import Awake
-from app.jobs.making.endings import death_event, passing_trouble
 from app.jobs.making.engine_client import Engine, EngineDied
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
-from app.jobs.storage.commands import Command
-from app.jobs.storage.recovery import INTERRUPTED, PAUSED, salvage
-from app.jobs.storage.retention import Retention, tidy
-from app.jobs.storage.state_log import StateLog, change_by
+from app.jobs.storage.folders import size_of
+from app.jobs.storage.logs import StateLog, append_event, change_by, events_in
+from app.jobs.storage.recovery import INTERRUPTED, PAUSED, salvage_if_there
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
+from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.signals import block_ctrl_c
 from diffusers_helper.provenance.job_folder import JobFolder
 
@@ -40,12 +41,11 @@ _KFD = Path("/dev/kfd")  # exists with the kernel's driver for AMD GPUs
 
 
 class Worker:
-    """The maker of the jobs in the store's queue, as long as no other process makes them.
+    """The maker of the jobs in the store's queue with one engine, as long as no other process makes them.
 
     Args:
         on_change: Called after each event, from the worker's thread.
         retention: The limits beyond which old videos are removed.
-        adopts: Whether this process makes all jobs, instead of only its own.
 
     Attributes:
         is_follower: Whether another process makes the jobs while this one waits to take over.
@@ -57,12 +57,10 @@ class Worker:
         engine: Engine,
         timeouts: WatchdogTimeouts,
         on_change: Callable[[], None],
-        *,
         retention: Retention,
-        adopts: bool,
     ) -> None:
-        self._store, self._engine, self._on_change, self._adopts = store, engine, on_change, adopts
-        self._supervisor = Supervisor(engine, timeouts, compiles=_KFD.exists())
+        self._store, self._engine, self._timeouts, self._on_change = store, engine, timeouts, on_change
+        self._lead: Lock | None = None  # for making the jobs, if this process holds it
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._command: Command | None = None  # the one that was passed on to the running job
@@ -110,6 +108,7 @@ class Worker:
             # This is repeated, because the engine may just be starting.
             self._engine.kill()
             self._thread.join(_BEAT_SECONDS)
+        self._give_up_lead()
 
     def _work(self, warm: bool) -> None:
         # Only the main thread handles Ctrl-C. The engine inherits the blocked signal, which therefore cannot
@@ -124,7 +123,7 @@ class Worker:
                     warm = False
                     self._warm_up()
                 may_claim = leads and not self._stopping.is_set()
-                job = self._store.claim(adopt=self._adopts) if may_claim else None
+                job = self._store.claim() if may_claim else None
                 if job is None:
                     self._look_around(leads=leads)
             except TROUBLE as error:
@@ -147,27 +146,33 @@ class Worker:
 
     def _take_lead(self) -> bool:
         """Take the lock for making the jobs if possible, and return whether this process holds it."""
-        wants = self._adopts or self._store.has_own()
-        if not wants:
-            self._store.give_up_lead()
-        leads = wants and self._store.lead(adopt=self._adopts)
+        wants = self._store.has_work()
+        if not (wants and self._lead is not None and self._lead.holds()):
+            self._give_up_lead()
+            self._lead = self._store.lead() if wants else None
+        leads = self._lead is not None
         follows = wants and not leads
         if follows != self.is_follower:
             self.is_follower = follows
             if follows:
                 self._engine.close()  # the other process has one
-            elif leads and self._adopts:
+            elif leads and self._store.adopts:
                 _log.warning("The program that made the jobs has ended. This one makes them now.")
             self._on_change()
         return leads
 
+    def _give_up_lead(self) -> None:
+        lead, self._lead = self._lead, None
+        if lead is not None:
+            lead.release()
+
     def _look_around(self, *, leads: bool) -> None:
         """Recover the jobs of processes that have died, and remove old videos now and then."""
         if self._store.select("WHERE state IN ('running', 'waiting', 'interrupted') LIMIT 1", what="id"):
-            self._store.recover(adopt=self._adopts)
+            self._store.recover()
             self._on_change()
-        if leads and not self._adopts:
-            self._store.give_up_lead()
+        if leads and not self._store.adopts:
+            self._give_up_lead()
         elif leads and time.monotonic() - self._tidied >= _TIDY_SECONDS:
             self._tidied = time.monotonic()
             if removed := tidy(self._store, self._retention):
@@ -181,7 +186,7 @@ class Worker:
             is_removed = self._store.is_removed(job.id)  # which is a user's doing
             _log.error("job %s ended by an error of its worker", job.id, exc_info=not is_removed)
             self._engine.close()
-            self._finish(job, failed_event(error, job.id, 0.0, *self._salvage(job)))
+            self._finish(job, failed_event(error, job.id, 0.0, *salvage_if_there(JobFolder(job.folder))))
         finally:
             self._store.let_go(job.id)
             self._command = None
@@ -191,33 +196,29 @@ class Worker:
         """Have the engine make the job, again after temporary problems, until the job or the program ends."""
         pause = _RETRY_SECONDS
         try:
-            while (trouble := self._attempt_awake(job)) is not None:
+            while (trouble := self._attempt(job)) is not None:
                 self._wait_out(job, trouble, pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
-        except EngineDied as death:
-            if not self._should_end(job):
-                self._finish(job, death_event(job, death, *self._salvage(job)))
-                return
+        except (EngineDied, _AskedToEnd):
             self._break_off(job)
-        except _AskedToEnd:
-            self._break_off(job)
-
-    def _attempt_awake(self, job: Job) -> dict[str, str] | None:
-        with self._awake:
-            return self._attempt(job)
 
     def _attempt(self, job: Job) -> dict[str, str] | None:
-        """Run the engine once, and return why the job has to wait; None if it has ended.
+        """Have the engine make the job, and return why the job has to wait; None if it has ended.
 
         Raises:
-            EngineDied: If the engine died too often, or after the job was asked to end.
+            EngineDied: If the engine died after the job was asked to end.
             _AskedToEnd: If the job was asked to end while it waited for something to be written.
         """
         if self._stopping.is_set():
             raise _AskedToEnd
-        before = [event for _, event in self._store.events(job.id).read()]
-        for event in self._supervisor.make(job, partial(self._is_asked_to_end, job), before):
-            if isinstance(event, Failed) and (trouble := passing_trouble(self._store, job, event)):
+        asked_to_end = partial(self._is_asked_to_end, job)
+        supervisor = Supervisor(job, self._engine, self._timeouts, asked_to_end, compiles=_KFD.exists())
+        with self._awake:
+            return self._follow(job, supervisor)
+
+    def _follow(self, job: Job, supervisor: Supervisor) -> dict[str, str] | None:
+        for event in supervisor.make(events_in(JobFolder(job.folder))):
+            if isinstance(event, Failed) and (trouble := self._passing_trouble(job, event)):
                 return trouble
             if event.is_final:
                 self._finish(job, event)
@@ -226,6 +227,20 @@ class Worker:
                 self._on_change()
                 self._obey(job, event)
         return None
+
+    def _passing_trouble(self, job: Job, failed: Failed) -> dict[str, str] | None:
+        """Return why a job has to wait after a failure of its storage, or while another program has its card.
+
+        Returns:
+            The facts `message` and `remedy`; None if the failure has another cause or the job was removed.
+        """
+        if self._store.is_removed(job.id):
+            return None
+        if failed.code == "disk_full":
+            return facts_of(OSError(errno.ENOSPC, ""), needed_bytes=_needed_bytes(job))
+        if failed.code in ("storage", "card_busy"):
+            return {"message": failed.message, "remedy": failed.remedy}
+        return None if job.folder.exists() else facts_of(FileNotFoundError(errno.ENOENT, ""))
 
     def _obey(self, job: Job, event: Event | None = None) -> Command | None:
         """Ask the engine to end within a step if a command wants that, and return this command.
@@ -282,7 +297,8 @@ class Worker:
             if not waits:
                 self._write(job, partial(self._wait_no_more, job))
             waited = f"{trouble['message']} The job waited for {time.monotonic() - began:.0f} seconds."
-            self._write(job, partial(self._store.note, job.id, _since(job), waited))
+            warned = _timed(job, Warned(job=job.id, time=0.0, message=waited))
+            self._write(job, partial(append_event, JobFolder(job.folder).events, warned))
 
     def _wait_no_more(self, job: Job) -> None:
         if (
@@ -321,7 +337,7 @@ class Worker:
     def _break_off(self, job: Job) -> None:
         """End or pause a job if a user asked for it; mark it as interrupted if the program is ending."""
         if self._obey(job) is not None:
-            video, frames = self._salvage(job)
+            video, frames = salvage_if_there(JobFolder(job.folder))
             self._finish(job, Cancelled(job=job.id, time=0.0, video=video, frames=frames))
             return
         JobFolder(job.folder).remove_leftovers()
@@ -329,13 +345,6 @@ class Worker:
             self._store.enter(job.id, "interrupted", **INTERRUPTED)
         except TROUBLE as error:  # the next program will find that the job was interrupted
             _log.warning("Job %s is interrupted. %s", job.id, facts_of(error)["message"])
-
-    @staticmethod
-    def _salvage(job: Job) -> tuple[str | None, int]:
-        try:
-            return salvage(JobFolder(job.folder))
-        except OSError:  # its folder is missing
-            return None, 0
 
     def _is_asked_to_end(self, job: Job, wait: float = 0.0) -> bool:
         """Keep the job this process's own, and return whether it should end; see `_should_end`."""
@@ -364,8 +373,13 @@ class _AskedToEnd(Exception):
 
 def _timed(job: Job, event: Event) -> Event:
     """Return the event with the time since the job began. The engine counts from its own start."""
-    return replace(event, time=_since(job))
+    return replace(event, time=round(max(0.0, time.time() - (job.started or job.created)), 3))
 
 
-def _since(job: Job) -> float:
-    return round(max(0.0, time.time() - (job.started or job.created)), 3)
+def _needed_bytes(job: Job) -> int:
+    """Estimate the bytes that the rest of a job needs, from its finished sections; 0 if there are none."""
+    done = [event for event in events_in(JobFolder(job.folder)) if isinstance(event, SectionFinished)]
+    if not done:
+        return 0
+    left = done[-1].sections - done[-1].section
+    return size_of(job.folder) * max(1, left) // done[-1].section

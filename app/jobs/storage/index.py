@@ -1,60 +1,228 @@
-"""The SQLite index of the job folders, which can be rebuilt at any moment."""
+"""The SQLite index of an outputs folder as one process has it open, whatever happens to its file.
+
+The index can be rebuilt from the folders of the jobs at any moment.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import logging
+import errno
 import os
 import sqlite3
-import time
-import zlib
-from collections.abc import Iterable
-from functools import lru_cache
+import threading
+from collections.abc import Collection, Generator
 from pathlib import Path
-from typing import Any, cast
 
-from app.jobs.job import Job
-from app.jobs.storage.damage import DamagedRow, is_damage
-from app.jobs.storage.locks import is_locked
-from app.jobs.storage.state_log import StateLog
-from diffusers_helper.errors import InputError, first_line, short_repr
-from diffusers_helper.events import Cancelled, Event, Failed, Finished
-from diffusers_helper.files import make_way, read_file, set_aside
-from diffusers_helper.machine.storage import is_storage_trouble
-from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, GenerationRequest
-from diffusers_helper.strangers.limited_json import plain_json
+from app.jobs.storage.rows import COLUMNS, SCHEMA, VERSION, agree, check_rows
+from app.jobs.storage.trouble import DamagedRow, IndexWasRebuilt, is_busy, is_damage
+from diffusers_helper.files import make_folder, make_way, set_aside
+from diffusers_helper.machine.file_locks import locked_folder
 
-_log = logging.getLogger(__name__)
-# The wait for a locked index is short, because it delays the page. Necessary writes are repeated.
-_BUSY_SECONDS = 2.0
-# An index of another version is rebuilt.
-_VERSION = 5
-_COLUMNS = (
-    "id", "state", "place", "created", "started", "ended", "video", "frames", "message", "remedy",
-    "favourite", "request", "damage", "model", "seconds", "words", "parent", "stamp",
-)  # fmt: skip
-COLUMNS = ", ".join((*_COLUMNS, "sum"))
-_SCHEMA = f"""
-DROP TABLE IF EXISTS jobs;
-CREATE TABLE jobs (
-    id TEXT PRIMARY KEY, state TEXT NOT NULL, place REAL NOT NULL, created REAL NOT NULL, started REAL,
-    ended REAL, video TEXT, frames INTEGER NOT NULL, message TEXT NOT NULL, remedy TEXT NOT NULL,
-    favourite INTEGER NOT NULL, request TEXT NOT NULL, damage TEXT NOT NULL, model TEXT NOT NULL,
-    seconds REAL NOT NULL, words TEXT NOT NULL, parent TEXT NOT NULL, stamp TEXT NOT NULL,
-    sum INTEGER NOT NULL
-);
-CREATE INDEX jobs_by_state ON jobs (state, place);
-CREATE INDEX jobs_by_place ON jobs (place);
-CREATE INDEX jobs_by_time ON jobs (created, id);
-PRAGMA user_version = {_VERSION};
-"""
-_MOST_REQUEST_BYTES = 2**20
-_REMEDIES = {
-    "log": "Resume the job; it continues from its finished work.",
-    "request": "Put the file back as it was, or remove the job.",
-}
+INDEX_FOLDER, _FILE = ".longtake", "jobs.sqlite3"
+# The waits for a locked index are short: writing delays the page, and necessary writes are repeated; instead
+# of the locked index, its last copy is read.
+_BUSY_SECONDS, _READ_SECONDS = 2.0, 0.5
+
+
+class OpenIndex:
+    """The index of an outputs folder, for any thread.
+
+    Changes go to the file. Reads come from a copy in memory, which is renewed when the file has changed, so
+    they succeed while the file is locked or away. A file that is damaged, replaced or removed is set aside
+    and rebuilt by whichever call notices it; the connections are exchanged only when others are open.
+
+    Args:
+        outputs: The outputs folder.
+        in_use: The names of the job folders without which the outputs folder counts as missing.
+
+    Raises:
+        OSError, sqlite3.Error: If the file cannot be opened.
+    """
+
+    def __init__(self, outputs: Path, in_use: Collection[str]) -> None:
+        self.folder = outputs / INDEX_FOLDER
+        self._outputs, self._in_use, self._file = outputs, in_use, self.folder / _FILE
+        self._lock = threading.RLock()  # held while writing
+        self._reading = threading.Lock()
+        self._copy = sqlite3.connect(":memory:", check_same_thread=False)
+        self._copy.row_factory = sqlite3.Row
+        self._copies = 0
+        self._copied: int = -1  # the version of the file that was copied
+        self._home: object = _identity_of(outputs)
+        self._database, self._reader = self._open()
+
+    def _open(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        """Open the file, and return the connections for writing and for reading."""
+        make_folder(self.folder)
+        database = open_index(self._file)
+        self._home, self._identity = _identity_of(self._outputs), _identity_of(self._file)
+        self._seen = _version_of(database)
+        return database, _connect(self._file, _READ_SECONDS)
+
+    def _exchange(self, *, is_damaged: bool = False) -> None:
+        """Open the file that is there now in place of the one that was opened before.
+
+        Raises:
+            OSError, sqlite3.Error: If it cannot be opened. The former connections then stay.
+        """
+        home = _identity_of(self._outputs)
+        # Without its index, another folder in the place of the outputs folder is where its disk was mounted.
+        is_other = home != self._home and not os.path.lexists(self.folder)
+        if home is None or is_other or any(not (self._outputs / job).exists() for job in list(self._in_use)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._outputs))
+        if is_damaged:
+            with locked_folder(self.folder, waits=True):
+                if _identity_of(self._file) == self._identity:  # no other program has set it aside
+                    _discard_index(self._file)
+        former = self._database, self._reader
+        opened = self._open()
+        with self._reading:
+            self._database, self._reader = opened
+            self._copied = -1
+        for connection in former:
+            connection.close()
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether the file is the one that was opened. Otherwise its folder may be missing, too."""
+        return _identity_of(self._file) == self._identity
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether the file is as this process has left or seen it."""
+        with self._lock, contextlib.suppress(sqlite3.Error, OSError):
+            return self._is_ours and _version_of(self._database) == self._seen
+        return False
+
+    @property
+    def _is_ours(self) -> bool:
+        # SQLite would follow a log that something has put beside the file.
+        return self.is_there and not os.path.lexists(f"{self._file}-wal")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Generator[sqlite3.Connection, None, None]:
+        """Lock the index for the block. The index gets all changes of the block or none."""
+        with self._lock:
+            if self._database.in_transaction:  # a caller has opened the transaction
+                yield self._database
+                return
+            try:
+                self._begin()
+            except (sqlite3.Error, OSError) as error:
+                self._roll_back()
+                if is_busy(error):
+                    raise
+                self._exchange(is_damaged=is_damage(error))
+                self._begin()
+            database = self._database
+            try:
+                yield database
+                database.execute("COMMIT")
+            except sqlite3.DatabaseError as error:
+                self._roll_back()
+                if not is_damage(error):
+                    raise
+                self._exchange(is_damaged=True)
+                raise IndexWasRebuilt("The job index was damaged; it is whole again.") from error
+            finally:
+                self._roll_back()
+
+    def _begin(self) -> None:
+        if not self.is_there:
+            self._exchange()
+        elif not self._is_ours:
+            raise DamagedRow("another program has written a log beside the index")
+        self._database.execute("BEGIN IMMEDIATE")
+        while (version := _version_of(self._database)) != self._seen:  # perhaps changed by hand
+            agree(self._database, self._outputs)
+            self._database.execute("COMMIT")
+            self._seen = version
+            self._database.execute("BEGIN IMMEDIATE")
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+
+    def select(self, condition: str, *values: object, what: str = COLUMNS) -> list[sqlite3.Row]:
+        """Return the rows of the jobs that an SQL condition selects."""
+        self._renew()
+        try:
+            return self._select(condition, values, what)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            self._mend(error)
+            return self._select(condition, values, what)
+
+    def _select(self, condition: str, values: tuple[object, ...], what: str) -> list[sqlite3.Row]:
+        with self._reading:
+            rows = self._copy.execute(f"SELECT {what} FROM jobs {condition}", values).fetchall()
+        if what == COLUMNS:
+            check_rows(rows)
+        return rows
+
+    @property
+    def revision(self) -> int:
+        """Return a number that changes whenever the index does, by whichever process."""
+        self._renew()
+        return self._copies
+
+    def _renew(self) -> None:
+        """Copy the file to the memory if it has changed. If it cannot be read now, the last copy stays."""
+        try:
+            with self._reading:
+                if self._is_ours and _version_of(self._reader) == self._copied:
+                    return
+        except sqlite3.DatabaseError as error:
+            if is_busy(error):
+                return
+        self._follow()
+        try:
+            with self._reading:
+                self._copy_file()
+        except sqlite3.DatabaseError as error:
+            if is_damage(error):
+                self._mend(error)
+
+    def _follow(self) -> None:
+        """Take note of what another program has done to the file, unless another thread is writing."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if not (self._database.in_transaction or self.is_current):
+                with contextlib.suppress(sqlite3.Error, OSError), self.transaction():
+                    pass
+        finally:
+            self._lock.release()
+
+    def _copy_file(self) -> None:
+        version = _version_of(self._reader)
+        if version == self._copied:
+            return
+        self._reader.execute("BEGIN")  # a copy waits without end for a lock that it does not hold
+        try:
+            self._reader.execute("SELECT 1 FROM jobs LIMIT 1").fetchall()
+            self._reader.backup(self._copy)
+        finally:
+            if self._reader.in_transaction:
+                self._reader.execute("ROLLBACK")
+        self._copied, self._copies = version, self._copies + 1
+
+    def _mend(self, error: sqlite3.DatabaseError) -> None:
+        """Replace a damaged file, or read the jobs anew whose rows are damaged, and renew the copy."""
+        with self._lock:
+            if self._database.in_transaction:
+                raise error
+            with contextlib.suppress(sqlite3.Error, OSError):
+                if isinstance(error, DamagedRow):
+                    self._seen = -1
+                    with self.transaction():
+                        pass
+                else:
+                    self._exchange(is_damaged=True)
+                with self._reading:
+                    self._copy_file()
 
 
 def open_index(path: Path) -> sqlite3.Connection:
@@ -71,11 +239,11 @@ def open_index(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise
-        discard_index(path)
+        _discard_index(path)
         return _open(path)
 
 
-def discard_index(path: Path) -> None:
+def _discard_index(path: Path) -> None:
     """Set a damaged index aside, without the files that would change the next one."""
     for beside in ("-journal", "-wal", "-shm"):
         make_way(path.with_name(path.name + beside))
@@ -84,7 +252,7 @@ def discard_index(path: Path) -> None:
         set_aside(path)
 
 
-def connect(path: Path, seconds: float) -> sqlite3.Connection:
+def _connect(path: Path, seconds: float) -> sqlite3.Connection:
     """Return a connection for any thread, which waits so long for a lock. It may fail at its first use."""
     database = sqlite3.connect(path, timeout=seconds, isolation_level=None, check_same_thread=False)
     database.row_factory = sqlite3.Row
@@ -92,7 +260,7 @@ def connect(path: Path, seconds: float) -> sqlite3.Connection:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    database = connect(path, _BUSY_SECONDS)
+    database = _connect(path, _BUSY_SECONDS)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(database.close)
         # With a write-ahead log, programs would share memory, and damage to its file would end them all.
@@ -104,8 +272,8 @@ def _open(path: Path) -> sqlite3.Connection:
         ((found,),) = database.execute("PRAGMA integrity_check(1)").fetchall()
         if found != "ok":
             raise DamagedRow(found)
-        if database.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
-            for statement in _SCHEMA.split(";"):
+        if database.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            for statement in SCHEMA.split(";"):
                 database.execute(statement)
         agree(database, path.parent.parent)
         database.execute("COMMIT")
@@ -113,189 +281,16 @@ def _open(path: Path) -> sqlite3.Connection:
     return database
 
 
-def agree(database: sqlite3.Connection, outputs: Path) -> None:
-    """Read the folders that have changed since the index was written, and remove missing ones from it.
-
-    Rows that this version has not written, such as those that were edited by hand, do not count.
-    """
-    rows = database.execute(f"SELECT {COLUMNS} FROM jobs").fetchall()
-    known = {row["id"]: row["stamp"] if row["sum"] == _sum(row) else "" for row in rows}
-    there = {folder.job: folder for folder in job_folders(outputs)}
-    for job_id in known.keys() - there.keys():
-        database.execute("DELETE FROM jobs WHERE id IS ?", (job_id,))
-    for job_id, folder in there.items():
-        if known.get(job_id) != stamp_of(folder):
-            try:
-                put(database, folder)
-            except OSError as error:
-                if is_storage_trouble(error):
-                    raise
-                _log.warning("The job folder %s cannot be read and is left out: %s", folder.path, error)
+def _version_of(connection: sqlite3.Connection) -> int:
+    """Return a number that changes whenever another connection changes the file."""
+    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    return version
 
 
-def job_folders(outputs: Path) -> Iterable[JobFolder]:
-    """Yield the folders of all jobs."""
-    with os.scandir(outputs) as entries:
-        names = [entry.name for entry in entries if not entry.name.startswith(".")]
-    for name in names:
-        # Links count even if they lead nowhere; os.path is faster than Path, for thousands of jobs.
-        path = f"{outputs}/{name}"
-        if os.path.lexists(f"{path}/request.json") or os.path.lexists(f"{path}/states.jsonl"):
-            try:
-                name.encode()
-            except UnicodeEncodeError:
-                _log.warning("The folder %r is left out, because its name is not UTF-8.", name)
-            else:
-                yield JobFolder(outputs / name)
-
-
-def stamp_of(folder: JobFolder) -> str:
-    """Return a text that changes with the files from which a job's row is made."""
-    found: list[str] = []
-    for path in (folder.states, folder.request):
-        try:
-            facts = os.stat(path)
-            found.append(f"{facts.st_size}.{facts.st_mtime_ns}")
-        except OSError:
-            found.append("-")
-    return " ".join(found)
-
-
-def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
-    """Copy the facts of a job's folder into the index, and return them. Any content gives a valid row.
-
-    Call this only while the index is locked.
-
-    Raises:
-        OSError: If the folder, or the disk that it is on, is out of reach.
-    """
-    stamp = stamp_of(folder)
-    request, odd = _request_in(folder)
-    row = StateLog(folder).read()
-    fault = row.pop("fault")
-    row |= {"id": folder.job, "request": request.to_json(), "stamp": stamp, "model": request.model}
-    row |= {"seconds": request.seconds, "words": words_of(request), "parent": _parent_of(folder)}
-    row["damage"] = "request" if odd else "log" if fault else ""
-    # The program that makes a job goes on, and writes its log anew with the next state.
-    if row["damage"] and not is_locked(folder.states):
-        message = f"The job's folder is damaged: {(odd or fault).rstrip('.')}."
-        row |= {"state": "failed", "message": message, "remedy": _REMEDIES[row["damage"]]}
-    _write(database, row)
-    return row
-
-
-def bury(database: sqlite3.Connection, job_id: str, message: str, remedy: str) -> None:
-    """Mark a job as failed in the index only, because its folder cannot be used."""
-    for row in database.execute(f"SELECT {COLUMNS} FROM jobs WHERE id = ?", (job_id,)).fetchall():
-        failed = {"state": "failed", "ended": time.time(), "message": message, "remedy": remedy}
-        _write(database, {**dict(row), **failed})
-
-
-def _write(database: sqlite3.Connection, row: dict[str, Any]) -> None:
-    marks = ", ".join("?" * (len(_COLUMNS) + 1))
-    database.execute(
-        f"INSERT OR REPLACE INTO jobs ({COLUMNS}) VALUES ({marks})",
-        (*(row[column] for column in _COLUMNS), _sum(row)),
-    )
-
-
-def _sum(row: sqlite3.Row | dict[str, Any]) -> int:
-    """Return a checksum of a row, which also differs for a version with other settings."""
-    values = [float(value) if isinstance(value := row[column], int) else value for column in _COLUMNS]
-    return zlib.crc32(repr((*SETTINGS, *values)).encode("utf-8", "replace"))
-
-
-def check_rows(rows: Iterable[sqlite3.Row]) -> None:
-    """Raise DamagedRow if this version has not written one of the rows."""
-    for row in rows:
-        if row["sum"] != _sum(row):
-            raise DamagedRow(f"the row of job {row['id']} was not written by Longtake")
-
-
-def _request_in(folder: JobFolder) -> tuple[GenerationRequest, str]:
-    """Return a job's request, and a clause about the damage to its file."""
-    name = folder.request.name
+def _identity_of(file: Path) -> tuple[int, int] | None:
+    """Return the numbers that distinguish a file from others of the same name; None if it does not exist."""
     try:
-        content = read_file(folder.request, _MOST_REQUEST_BYTES)
-    except OSError as error:
-        if is_storage_trouble(error) or not folder.path.is_dir():
-            raise
-        return GenerationRequest(image=str(folder.input)), f"{name}: {error.strerror}"
-    request, fault = _request_of(content, folder)
-    return request, fault and f"{name} cannot be used: {fault}"
-
-
-@lru_cache(maxsize=8192)
-def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, str]:
-    """Return a request from its JSON, as far as it can be used, and what is wrong with it.
-
-    It is cached, because a page reads a long queue again and again.
-    """
-    data: Any = {}
-    pictures = {START_PICTURE: str(folder.input)}
-    try:
-        data = plain_json(content)
-        if not isinstance(data, dict):
-            raise ValueError(f"it is {short_repr(data)}")
-        pictures |= {name: str(folder.picture(name)) for name in PICTURES if data.get(name)}  # pyright: ignore
-        return GenerationRequest.from_dict({**data, **pictures}), ""
-    except ValueError as error:
-        fault = error.message if isinstance(error, InputError) else first_line(error)
-    given: dict[str, Any] = dict(pictures)
-    for name, value in cast(dict[str, Any], data if isinstance(data, dict) else {}).items():
-        if name in SETTINGS and name not in PICTURES:
-            with contextlib.suppress(InputError):
-                given[name] = SETTINGS[name].check(value)
-    return GenerationRequest.from_dict(given), fault
-
-
-def _parent_of(folder: JobFolder) -> str:
-    """Return the id of the job that a branch was made from; empty for any other job."""
-    try:
-        return Lineage.read(folder.lineage).parent
-    except (InputError, OSError):  # the file is damaged; making the job reports it
-        return ""
-
-
-def words_of(request: GenerationRequest) -> str:
-    """Return the text that a search looks through, with case folded."""
-    return f"{request.prompt}\n{request.negative}\n{request.seed}".casefold()
-
-
-def job_from_row(outputs: Path, row: sqlite3.Row | dict[str, Any]) -> Job:
-    """Return a row as a job, with paths below `outputs`, so that an outputs folder can be moved."""
-    folder = _folder(outputs, row["id"])
-    return Job(
-        id=row["id"],
-        state=row["state"],
-        request=_request_of(row["request"].encode(), folder)[0],
-        folder=folder.path,
-        created=row["created"],
-        place=row["place"],
-        started=row["started"],
-        ended=row["ended"],
-        video=None if row["video"] is None else folder.path / row["video"],
-        frames=row["frames"],
-        message=row["message"],
-        remedy=row["remedy"],
-        favourite=bool(row["favourite"]),
-        damage=row["damage"],
-    )
-
-
-@lru_cache(maxsize=8192)
-def _folder(outputs: Path, job_id: str) -> JobFolder:
-    return JobFolder(outputs / job_id)
-
-
-def final_event(job: Job) -> Event:
-    """Return a final event for a job that is over, made from its facts in the index."""
-    seconds = (job.ended or job.created) - (job.started or job.created)
-    video = None if job.video is None else str(job.video)
-    if job.state == "finished" and video is not None:
-        return Finished(job=job.id, time=seconds, video=video, frames=job.frames, seconds=seconds)
-    if job.state == "cancelled":
-        return Cancelled(job=job.id, time=seconds, video=video, frames=job.frames)
-    return Failed(
-        job=job.id, time=seconds, message=job.message, remedy=job.remedy, video=video, frames=job.frames
-    )
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

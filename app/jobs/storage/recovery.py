@@ -1,27 +1,23 @@
-"""The recovery of jobs whose process has ended, and the removal of unfinished files."""
+"""The taking over of jobs whose process has ended, and the commands for jobs that no process makes."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import re
 import shutil
 import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.jobs.job import BEGUN
-from app.jobs.storage.commands import commands_of, forget_commands
-from app.jobs.storage.event_log import append_event, last_event
-from app.jobs.storage.index import put
-from app.jobs.storage.locks import is_locked
-from app.jobs.storage.state_log import StateLog, change_by
+from app.jobs.job import BEGUN, OVER
+from app.jobs.storage.folders import commands_of, forget_commands
+from app.jobs.storage.logs import StateLog, append_event, change_by, events_in
+from app.jobs.storage.rows import put
 from diffusers_helper.events import Cancelled, Event, PieceDone, StageStarted, StepDone, Warned
 from diffusers_helper.failures import interrupted_event
 from diffusers_helper.files import replacing, sync_folder
+from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 
@@ -35,15 +31,10 @@ PAUSED: dict[str, Any] = {"message": "Paused by you.", "remedy": "It continues w
 # The number of deaths of the program at the same point of a job after which the job fails. The job is usually
 # not their cause, but one that crashes the whole machine would otherwise be started again and again.
 _MOST_DEATHS = 50
-_JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
-_OLD_SECONDS = 60.0
 
 
-def recover(database: sqlite3.Connection, outputs: Path, adopts: Callable[[str], bool]) -> None:
-    """Mark the jobs whose process has ended as interrupted, and queue those that `adopts` accepts.
-
-    Call this only while the index is locked.
-    """
+def recover(database: sqlite3.Connection, outputs: Path, makes: Callable[[str], bool]) -> None:
+    """Settle the jobs that were begun, and queue those of them that this process makes; see `settle`."""
     states = ", ".join(f"'{state}'" for state in (*BEGUN, "interrupted"))
     for row in database.execute(f"SELECT id FROM jobs WHERE state IN ({states})").fetchall():
         folder = JobFolder(outputs / row["id"])
@@ -52,7 +43,7 @@ def recover(database: sqlite3.Connection, outputs: Path, adopts: Callable[[str],
                 database.execute("DELETE FROM jobs WHERE id = ?", (row["id"],))
             continue
         try:
-            recover_job(database, folder, adopt=adopts(folder.job))
+            settle(database, folder, adopt=makes(folder.job))
         except OSError as error:  # one unreadable job must not hold up the others
             if is_storage_trouble(error):
                 raise
@@ -68,53 +59,59 @@ def is_left_behind(folder: JobFolder) -> bool:
     return facts["state"] in BEGUN and not facts["fault"] and not is_locked(folder.states)
 
 
-def recover_job(database: sqlite3.Connection, folder: JobFolder, *, adopt: bool) -> None:
-    """Mark one job as interrupted, and queue it if `adopt` is true, unless a living process makes it."""
+def settle(database: sqlite3.Connection, folder: JobFolder, *, adopt: bool = False) -> None:
+    """Carry out the commands for a job, unless a living process makes it, which then does so.
+
+    A job whose process has ended becomes interrupted first, and is queued at last if `adopt` is true. Call
+    this only while the index is locked.
+    """
     if not is_locked(folder.states):
-        _recover(folder, adopt=adopt)
+        _settle(folder, adopt=adopt)
         put(database, folder)
 
 
-def _recover(folder: JobFolder, *, adopt: bool) -> None:
+def _settle(folder: JobFolder, *, adopt: bool) -> None:
     log = StateLog(folder)
     facts = log.read()
     if facts["fault"]:
         return
-    last = last_event(folder.events)
+    events = events_in(folder)
+    last = events[-1] if events else None
     if facts["state"] in BEGUN and last is not None and last.is_final:
         state, end = change_by(last, folder.path) or ("cancelled", {})  # its final event reached the log
         facts = log.enter(state, **end)
     if facts["state"] in BEGUN:
         facts = log.enter("interrupted", **INTERRUPTED, **_count_death(folder, facts, last))
         folder.remove_leftovers()
-    if facts["state"] != "interrupted":
+    if facts["state"] in OVER:
         return
-    time_of_last = last.time if last is not None else 0.0
-    commands = commands_of(folder)
+    seconds = last.time if last is not None else 0.0
+    is_interrupted, commands = facts["state"] == "interrupted", commands_of(folder)
     if "cancel" in commands:
         video, frames = salvage(folder)
-        _end(folder, log, Cancelled(job=folder.job, time=time_of_last, video=video, frames=frames))
+        end = Cancelled(job=folder.job, time=seconds, video=video, frames=frames)
+        _end(folder, log, end, "A user cancelled it.")
     elif "pause" in commands:
         log.enter("paused", **PAUSED)
-    elif facts["deaths"] >= _MOST_DEATHS:
+    elif is_interrupted and facts["deaths"] >= _MOST_DEATHS:
         video, frames = salvage(folder)
-        _end(folder, log, interrupted_event(folder.job, time_of_last, video, frames, facts["deaths"]))
-    elif adopt:
+        _end(folder, log, interrupted_event(folder.job, seconds, video, frames, facts["deaths"]))
+    elif is_interrupted and adopt:
         log.enter("queued", reason=TAKEN_OVER, message="", remedy="")
-        _say(folder, Warned(job=folder.job, time=time_of_last, message=TAKEN_OVER))
+        _report(folder, Warned(job=folder.job, time=seconds, message=TAKEN_OVER))
         return
     else:
         return
     forget_commands(folder)
 
 
-def _end(folder: JobFolder, log: StateLog, end: Event) -> None:
+def _end(folder: JobFolder, log: StateLog, end: Event, reason: str = "") -> None:
     state, facts = change_by(end, folder.path) or ("cancelled", {})
-    log.enter(state, **facts)
-    _say(folder, end)
+    log.enter(state, reason=reason, **facts)
+    _report(folder, end)
 
 
-def _say(folder: JobFolder, event: Event) -> None:
+def _report(folder: JobFolder, event: Event) -> None:
     """Add an event to a job's log. A log that cannot be written is skipped, for the sake of other jobs."""
     try:
         append_event(folder.events, event)
@@ -152,26 +149,9 @@ def salvage(folder: JobFolder) -> tuple[str | None, int]:
     return str(folder.video if folder.video.exists() else shown), facts["frames"]
 
 
-def sweep(outputs: Path, index: Path) -> None:
-    """Remove folders of jobs that were never submitted, and files that a process was writing when it died.
-
-    Call this only while the index is locked, so that no living process is submitting a job, and only in the
-    process that makes the jobs, which alone writes files beside the index.
-    """
-    for path in outputs.glob(".*.tmp"):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in index.glob(".*.tmp"):
-        with contextlib.suppress(OSError):
-            path.unlink()
-    shutil.rmtree(index / "owners", ignore_errors=True)  # written by version 0.1
-    for path in outputs.iterdir():
-        with contextlib.suppress(OSError):
-            if _JOB_ID.fullmatch(path.name) and _is_orphan(path):
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_orphan(path: Path) -> bool:
-    """Return whether a folder of version 0.1 never became a job, because it holds at most a picture."""
-    if os.path.lexists(path / "request.json") or time.time() - path.stat().st_mtime < _OLD_SECONDS:
-        return False
-    return all(file.name == "input.png" or file.suffix == ".tmp" for file in path.iterdir())
+def salvage_if_there(folder: JobFolder) -> tuple[str | None, int]:
+    """Salvage what a job has made; nothing if its folder is out of reach."""
+    try:
+        return salvage(folder)
+    except OSError:
+        return None, 0

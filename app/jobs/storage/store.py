@@ -9,41 +9,44 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
-from app.jobs.storage.commands import Command, commands_of, forget_commands
-from app.jobs.storage.event_log import EventReader, append_event, sync_video, time_of_last
-from app.jobs.storage.index import COLUMNS, agree, bury, job_from_row, put, stamp_of
-from app.jobs.storage.locks import Lock, is_locked
-from app.jobs.storage.new_job import new_folder
-from app.jobs.storage.open_index import OpenIndex
-from app.jobs.storage.recovery import recover, sweep
-from app.jobs.storage.state_log import StateLog, change_by
+from app.jobs.job import BEGUN, Command, Job, JobState, NoSuchJob
+from app.jobs.storage.folders import bring_back, commands_of, discard, forget_commands, new_folder, sweep
+from app.jobs.storage.index import INDEX_FOLDER, OpenIndex
+from app.jobs.storage.logs import EventReader, StateLog, append_event, change_by, time_of_last
+from app.jobs.storage.recovery import recover
+from app.jobs.storage.rows import COLUMNS, agree, bury, job_from_row, put, stamp_of
 from app.jobs.storage.trouble import TROUBLE, is_of_one_job, unwritable
 from diffusers_helper.conditions.pictures import Contents
-from diffusers_helper.events import Event, Warned
+from diffusers_helper.events import Event
 from diffusers_helper.files import given_path, make_way, sync_folder
+from diffusers_helper.machine.file_locks import Lock, is_locked
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
-_MAKER, _HELD = "maker", "held"
 _REMOVED = ("The job's folder was removed.", "Start the job again.")
 
 
 class JobStore:
-    """The jobs of one folder, for any thread. If several processes use it, the leading one makes the jobs.
+    """The jobs of one folder, for any thread.
 
-    A change is on the disk, in the job's folder, before it is in the index and before it is announced.
+    The folder and its index are opened, and made if they are missing, when they are first needed; any method
+    raises InputError if they cannot be written then. A change is on the disk, in the job's folder, before it
+    is in the index and before it is announced.
 
     Args:
-        outputs: The folder that holds one folder per job. It is created if it is missing.
+        outputs: The folder that holds one folder per job.
         reason_to_wait: Returns why a queued job with a certain model cannot begin yet, as the job's facts.
 
-    Raises:
-        InputError: If the folder cannot be written.
+    Attributes:
+        adopts: Whether this process makes all jobs, instead of only those that it has submitted or resumed.
+        held: The path of a file that keeps jobs from beginning. It lists the jobs that were paused.
+        trash: The folder of removed jobs.
+        cancelled: The jobs that this process makes and that are to end although no file says so.
     """
 
     def __init__(
@@ -51,58 +54,61 @@ class JobStore:
     ) -> None:
         self._reason_to_wait = reason_to_wait
         self.outputs = given_path(outputs, "outputs").absolute()
-        self._lock = threading.RLock()
-        self._lead: Lock | None = None  # held by the leading process
+        self.adopts = False
+        self._opening = threading.Lock()
         self._own: set[str] = set()  # the jobs that this process has submitted or resumed
         self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process is making
         self._changing_locks = threading.Lock()  # so that none is replaced after it was let go
-        self.cancelled: set[str] = set()  # those of them that are to end although no file says so
+        self.cancelled: set[str] = set()
         self._stamps: dict[str, str] = {}  # what their logs were like when they were last seen
         self._held: dict[str, dict[str, Any]] = {}  # changes that could not be written yet
+        folder = self.outputs / INDEX_FOLDER
+        self.held, self.trash, self._maker = folder / "held", folder / "trash", folder / "maker"
+
+    @cached_property
+    def _opened(self) -> OpenIndex:
         try:
             if not self.outputs.exists():
                 self.outputs.mkdir(parents=True)
                 sync_folder(self.outputs.parent)
-            self._index = OpenIndex(self.outputs, self._locks)
+            return OpenIndex(self.outputs, self._locks)
         except TROUBLE as error:
-            raise unwritable(outputs, error) from error
+            raise unwritable(self.outputs, error) from error
 
-    def lead(self, *, adopt: bool) -> bool:
-        """Take the lock for making the jobs if it is free, and return whether this process holds it.
+    @property
+    def _index(self) -> OpenIndex:
+        with self._opening:
+            return self._opened
 
-        A process that takes the lock first tidies up after the previous holder.
+    def lead(self) -> Lock | None:
+        """Take the lock for making the jobs, and tidy up after its previous holder; None if it is taken."""
+        if not self._index.is_there:
+            with self.transaction():  # opens it anew
+                pass
+        make_way(self._maker)
+        try:
+            lock = Lock(self._maker)
+        except BlockingIOError:
+            return None
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(lock.release)
+            with self.transaction():
+                sweep(self.outputs, self._index.folder)
+                self.recover()
+            on_failure.pop_all()
+        return lock
 
-        Args:
-            adopt: Whether this process takes over all jobs, instead of only its own.
-        """
-        with self._lock:
-            if self._lead is not None and self._lead.holds():
-                return True
-            self.give_up_lead()
-            if not self._index.is_there:
-                with self.transaction():  # opens it anew
-                    pass
-            make_way(self._maker)
-            try:
-                lock = Lock(self._maker)
-            except BlockingIOError:
-                return False
-            with contextlib.ExitStack() as on_failure:
-                on_failure.callback(lock.release)
-                with self.transaction():
-                    sweep(self.outputs, self._index.folder)
-                    self.recover(adopt=adopt)
-                on_failure.pop_all()
-            self._lead = lock
-            return True
-
-    def has_leader(self) -> bool:
+    @property
+    def has_maker(self) -> bool:
         """Return whether any process holds the lock for making this folder's jobs."""
         return is_locked(self._maker)
 
-    @property
-    def _maker(self) -> Path:
-        return self._index.folder / _MAKER
+    def release(self) -> None:
+        """Give up the current jobs, which the next process continues."""
+        with self._changing_locks:
+            for lock in self._locks.values():
+                lock.release()
+            self._locks.clear()
 
     def rebuild(self) -> None:
         """Read all folders anew into the index."""
@@ -110,34 +116,20 @@ class JobStore:
             database.execute("DELETE FROM jobs")
             agree(database, self.outputs)
 
-    def give_up_lead(self) -> None:
-        """Release the lock for making this folder's jobs, so that another process can take it."""
-        with self._lock:
-            if self._lead is not None:
-                self._lead.release()
-                self._lead = None
-
-    def release(self) -> None:
-        """Give up the lead and the current jobs, which the next leading process continues."""
-        with self._changing_locks:
-            for lock in self._locks.values():
-                lock.release()
-            self._locks.clear()
-        self.give_up_lead()
-
     def own(self, job_id: str) -> None:
         """Count a job among this process's own, which it makes even if it does not adopt all jobs."""
         self._own.add(job_id)
 
-    def has_own(self) -> bool:
-        """Return whether a job of this process waits to be made, or to be taken over."""
-        states = "('queued', 'running', 'waiting', 'interrupted')"
-        return any(job in self._own for (job,) in self.select(f"WHERE state IN {states}", what="id"))
+    def makes(self, job_id: str) -> bool:
+        """Return whether this process makes a job when it is its turn."""
+        return self.adopts or job_id in self._own
 
-    @property
-    def held(self) -> Path:
-        """Return the path of a file that keeps jobs from beginning. It lists the jobs that were paused."""
-        return self._index.folder / _HELD
+    def has_work(self) -> bool:
+        """Return whether this process wants to make jobs: all, or one of its own that is not over."""
+        states = "('queued', 'running', 'waiting', 'interrupted')"
+        return self.adopts or any(
+            job in self._own for (job,) in self.select(f"WHERE state IN {states}", what="id")
+        )
 
     @property
     def is_held(self) -> bool:
@@ -168,12 +160,8 @@ class JobStore:
         ((last,),) = self.select("", what="max(place)")
         return max(time.time(), (last or 0.0) + 1.0)  # the gaps leave places for jobs that are moved
 
-    def claim(self, *, adopt: bool) -> Job | None:
-        """Mark the first queued job whose model is here as running and return it; None if there is none.
-
-        Args:
-            adopt: Whether to take any job, instead of only one of this process.
-        """
+    def claim(self) -> Job | None:
+        """Mark the first queued job that can begin here as running and return it; None if there is none."""
         self.write_held()
         if self._index.is_current and not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
@@ -182,7 +170,7 @@ class JobStore:
                 return None
             queued = "SELECT id, model FROM jobs WHERE state = 'queued' ORDER BY place, id"
             for row in database.execute(queued).fetchall():
-                if not (adopt or row["id"] in self._own) or self._reason_to_wait(row["model"]):
+                if not self.makes(row["id"]) or self._reason_to_wait(row["model"]):
                     continue
                 folder = self.folder(row["id"])
                 if not folder.path.exists():
@@ -210,7 +198,7 @@ class JobStore:
             return False
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.release)
-            started = time.time() - (time_of_last(folder.events) if facts["started"] else 0)  # without pauses
+            started = time.time() - (time_of_last(folder) if facts["started"] else 0)  # without pauses
             log.enter("running", reason="It is its turn.", started=started, ended=None, message="", remedy="")
             on_failure.pop_all()
         self._locks[folder.job] = lock
@@ -218,7 +206,7 @@ class JobStore:
 
     @property
     def making(self) -> tuple[str, ...]:
-        """Return the jobs that this process is making, of which there is at most one."""
+        """Return the jobs that this process is making."""
         return tuple(self._locks)
 
     def commands(self, job_id: str) -> set[Command]:
@@ -273,6 +261,19 @@ class JobStore:
             StateLog(self.folder(job_id)).add(**facts)
             return job_from_row(self.outputs, put(database, self.folder(job_id)))
 
+    def remove(self, job_id: str) -> None:
+        """Move a job that is not being made to the trash; see `folders.discard`."""
+        with self.transaction() as database:
+            self.job(job_id)
+            discard(self.folder(job_id), self.trash)
+            database.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+
+    def restore(self, job_id: str) -> None:
+        """Move a job back from the trash; see `folders.bring_back`."""
+        with self.transaction() as database:
+            bring_back(self.folder(job_id), self.trash)
+            put(database, self.folder(job_id))
+
     def hold(self, job_id: str, state: JobState, **facts: Any) -> bool:
         """Remember a state that cannot be written yet, for use within this process.
 
@@ -292,10 +293,6 @@ class JobStore:
         """Forget a remembered state, because a later one has been written."""
         self._held.pop(job_id, None)
 
-    def note(self, job_id: str, seconds: float, text: str) -> None:
-        """Write a warning to a job's log of events, dated `seconds` after the job began."""
-        append_event(self.folder(job_id).events, Warned(job=job_id, time=seconds, message=text))
-
     def record(self, event: Event) -> None:
         """Write the state that follows from an event, and then the event to its job's log.
 
@@ -310,7 +307,10 @@ class JobStore:
                 with self.transaction() as database:
                     bury(database, event.job, *_REMOVED)
                 return
-            sync_video(event, folder)
+            if video := getattr(event, "video", None):  # its name has to be on the disk
+                for path in {folder.path, Path(video).parent}:
+                    with contextlib.suppress(FileNotFoundError):
+                        sync_folder(path)
             self.enter(event.job, change[0], **change[1])
         append_event(folder.events, event)
 
@@ -363,14 +363,11 @@ class JobStore:
         """Return a reader of the job's log, from its beginning."""
         return EventReader(self.folder(job_id).events)
 
-    def recover(self, *, adopt: bool) -> None:
-        """Write remembered final states, and recover the jobs whose process has ended.
-
-        All of them are queued if `adopt` is true, otherwise only this process's own.
-        """
+    def recover(self) -> None:
+        """Write remembered final states, and recover the jobs whose process has ended."""
         self.write_held()
         with self.transaction() as database:
-            recover(database, self.outputs, lambda job_id: adopt or job_id in self._own)
+            recover(database, self.outputs, self.makes)
 
     def write_held(self) -> None:
         """Write the remembered final states that can be written by now."""

@@ -1,4 +1,4 @@
-"""The errors of an outputs folder, and their explanations."""
+"""The errors of an outputs folder and of its index: which of them pass, which are damage, and their words."""
 
 from __future__ import annotations
 
@@ -19,6 +19,33 @@ _OF_A_FILE = (
     errno.EACCES, errno.EPERM, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST,
     errno.ESPIPE, errno.EINVAL, errno.ENXIO, errno.ELOOP, errno.EFBIG, None,
 )  # fmt: skip
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+# A file that was emptied, or that another program has written, has other tables; a text may not be UTF-8.
+_DAMAGE_WORDS = ("no such table", "no such column", "could not decode")
+
+
+class IndexWasRebuilt(sqlite3.DatabaseError):
+    """The error for a change that has met a damaged index, which now is whole again."""
+
+
+class DamagedRow(sqlite3.DatabaseError):
+    """The error for a row of the index that this version has not written."""
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return whether an error of SQLite shows that the index is damaged, and not that it is out of reach."""
+    known = isinstance(error, DamagedRow) or _code(error) in _DAMAGE
+    return known or any(words in str(error).lower() for words in _DAMAGE_WORDS)
+
+
+def is_busy(error: BaseException) -> bool:
+    """Return whether another program holds the lock on the index."""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _code(error: BaseException) -> int:
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
 
 
 def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from app.jobs.forecast import seconds_left
-from app.jobs.job import BEGUN, Job
-from app.jobs.pace import PaceBook
+from app.jobs.job import BEGUN, Job, allows
+from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
-from app.jobs.view import allows, states_named
+from app.jobs.view import states_named
 from app.ui.calls.records import Records
 from app.ui.catalogue import Catalogue
 from app.ui.live.present import Presenter

@@ -8,9 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from app.jobs.job import Job
-from app.jobs.record import full_record, record
 from app.jobs.service import JobService
-from app.jobs.view import view
+from app.jobs.view import full_record, record, view
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.loras import with_lora_names

@@ -94,7 +94,7 @@ class Actions:
                 jobs.append(self.catalogue.submit(self.service, request | {"seed": seed}, **how))
         except LongtakeError:
             for job in jobs:
-                self.service.cancel(job.id)
+                self.service.queue.cancel(job.id)
             raise
         return self._queued_note(jobs)
 
@@ -117,7 +117,7 @@ class Actions:
         return self._cancel(job.id, view.job_note("Ending: the current work is finished first.", job.id))
 
     def _cancel(self, job_id: str, done: str) -> str:
-        return done if self.service.cancel(job_id) else ""
+        return done if self.service.queue.cancel(job_id) else ""
 
     def choose_model(self, name: str, mode: Mode) -> dict[str, Any]:
         """Return the values that change with the model, by name: settings and the parts in `AROUND`."""

@@ -7,8 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from app.jobs.job import Job
-from app.jobs.storage.commands import Command
+from app.jobs.job import Command, Job
 from app.jobs.view import WORDS, view
 from app.ui.live.scene import download_name, file_url
 from diffusers_helper.models.registry import family_of, find_model, model_names

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from app.jobs.job import Job
+from app.jobs.job import Job, allows
 from app.jobs.service import JobService
-from app.jobs.view import WORDS, allows
+from app.jobs.view import WORDS
 from app.ui.errors import page_words
 from app.ui.history.cards import card
 from app.ui.live.present import Presenter

@@ -8,8 +8,8 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
+from app.jobs.job import MOVABLE
 from app.jobs.service import JobService
-from app.jobs.view import MOVABLE
 from app.ui.live import scene
 from app.ui.live.present import Presenter
 from app.ui.live.watch import watch

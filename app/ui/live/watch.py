@@ -6,11 +6,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.jobs.job import Job, NoSuchJob
+from app.jobs.job import MOVABLE, Command, Job, NoSuchJob
 from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
-from app.jobs.storage.commands import Command
-from app.jobs.view import MOVABLE
 from app.ui.live.progress import LiveJob
 from diffusers_helper.conditions.picture import size_of as picture_size
 from diffusers_helper.errors import InputError, LongtakeError

@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 
-from app.jobs.job import JobState
-from app.jobs.storage.commands import Command
+from app.jobs.job import Command, JobState
 from app.jobs.view import WORDS
 from app.ui.live.progress import LiveJob
 from diffusers_helper.events import STAGES, Stage

@@ -35,7 +35,7 @@ def write_hostile_weights(file: Path) -> Path:
 def outputs(tmp_path: Path) -> Path:
     picture = write_picture(tmp_path / "picture.png")
     folder = tmp_path / "videos"
-    JobService(folder).submit(GenerationRequest(image=str(picture), prompt=f"{ESC}one\ntwo"))
+    JobService(folder).queue.add(GenerationRequest(image=str(picture), prompt=f"{ESC}one\ntwo"))
     return folder
 
 

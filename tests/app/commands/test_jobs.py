@@ -71,7 +71,7 @@ def test_jobs_are_listed_and_found(sharing: Sharing, command: Command) -> None:
 
 def test_a_job_is_shown_with_the_states_that_it_went_through(sharing: Sharing, command: Command) -> None:
     (job,) = queued(sharing, "a ball")
-    sharing.open(start=False).cancel(job.id)
+    sharing.open(start=False).queue.cancel(job.id)
     (shown,) = command.records("show", job.id)
     assert [state["state"] for state in shown["states"]] == ["queued", "cancelled"]
     assert shown["states"][1]["reason"] == "A user cancelled it."

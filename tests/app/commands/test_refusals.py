@@ -78,7 +78,7 @@ def test_every_surface_refuses_the_same_in_the_same_words(
 ) -> None:
     picture = str(write_picture(tmp_path / "picture.png"))
     outputs, recipe, batch = tmp_path / "outputs", tmp_path / "request.json", tmp_path / "batch.jsonl"
-    job = JobService(outputs).submit(GenerationRequest(image=picture))
+    job = JobService(outputs).queue.add(GenerationRequest(image=picture))
     jobs = len(list(outputs.iterdir()))
     settings = {"image": picture, "prompt": ""}
     recipe.write_text(GenerationRequest(**settings).to_json(), encoding="utf-8")
@@ -122,8 +122,8 @@ def test_a_job_that_fits_no_more_is_not_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = JobService(tmp_path)
-    job = service.submit(GenerationRequest(image=str(write_picture(tmp_path / "picture.png"))))
-    assert service.cancel(job.id)
+    job = service.queue.add(GenerationRequest(image=str(write_picture(tmp_path / "picture.png"))))
+    assert service.queue.cancel(job.id)
     monkeypatch.setenv("LONGTAKE_VRAM_CAP_GB", "0.01")
     assert main(["generate", "--resume", job.id, "--out", str(tmp_path)]) == 2
     check_refusal(capsys)

@@ -145,21 +145,21 @@ def _kill_again_and_again(folder: Folder, mode: str) -> set[str]:
             if not folder.runs(name):
                 folder.start_server(name=name)
         for job_id in paused:
-            user.resume(job_id)
+            user.queue.resume(job_id)
         command = folder.jobs()[-1]
         if not folder.runs("command") and not folder.is_over(command) and chance.random() < 0.5:
             folder.resume_command(command.job)
         finished = sum(map(folder.is_over, folder.jobs()))
         sys.stderr.write(f"{time.monotonic() - began:.0f} s, {mode}: killed {counts}, finished {finished}\n")
     for job_id in paused:
-        user.resume(job_id)
+        user.queue.resume(job_id)
     return paused | begun
 
 
 def _undisturbed(whole: Folder) -> list[JobFolder]:
     service = JobService(whole.outputs)
     for number in range(JOBS):
-        service.submit(GenerationRequest.from_dict(whole.settings(number)), allow_folder=True)
+        service.queue.add(GenerationRequest.from_dict(whole.settings(number)), allow_folder=True)
     service.start()
     for job in whole.jobs():
         assert list(service.follow(job.job))

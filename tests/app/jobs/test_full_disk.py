@@ -45,7 +45,7 @@ class FullDisk:
     def make(self) -> Job:
         """Hand in a job, and return it once it is over."""
         request = GenerationRequest.from_dict(self.programs.settings(1) | {"seconds": 1.2})
-        job = self._service.submit(request, allow_folder=True)
+        job = self._service.queue.add(request, allow_folder=True)
         assert list(self._service.follow(job.id))
         return self._service.job(job.id)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from app.jobs.history import Retention, tidy
 from app.jobs.job import Job, NoSuchJob
 from app.jobs.service import JobService
-from app.jobs.storage.retention import Retention, tidy
 from diffusers_helper.errors import InputError
 from diffusers_helper.units import GB
 from tests.support.shared import Sharing
@@ -50,7 +50,7 @@ def test_words_are_found_in_any_script_and_order(sharing: Sharing, service: JobS
 
 def test_filters_narrow_the_search(sharing: Sharing, service: JobService) -> None:
     short, long = sharing.add(service, seconds=1.0), sharing.add(service, seconds=5.0)
-    service.cancel(short.id)
+    service.queue.cancel(short.id)
     search = service.history.search
     assert ids(search(states=["cancelled"]).jobs) == [short.id]
     assert ids(search(states=["cancelled", "queued"]).jobs) == [long.id, short.id]
@@ -90,7 +90,7 @@ def test_a_favourite_is_a_fact_of_the_folder(sharing: Sharing, service: JobServi
 def over(sharing: Sharing, service: JobService, days: float, *, favourite: bool = False) -> Job:
     """Return a job that ended so many days ago and takes a megabyte."""
     job = sharing.add(service)
-    service.cancel(job.id)
+    service.queue.cancel(job.id)
     (job.folder / "video.mp4").write_bytes(bytes(2**20))
     job = service.job(job.id)
     service._store.add_facts(

@@ -71,7 +71,7 @@ def test_following_speaks_up_while_nothing_happens(open_studio: Studio) -> None:
     open_studio.until(job, StageStarted)
     stream = open_studio.service.follow(job.id, after=3)
     assert [next(stream), next(stream)] == [None, None]
-    open_studio.service.cancel(job.id)
+    open_studio.service.queue.cancel(job.id)
 
 
 def test_jobs_run_one_at_a_time_in_order_and_say_where_they_stand(open_studio: Studio) -> None:
@@ -83,7 +83,7 @@ def test_jobs_run_one_at_a_time_in_order_and_say_where_they_stand(open_studio: S
     assert [service.queue_position(job.id) for job in (first, second, third)] == [0, 1, 2]
     assert [job.id for job in service.jobs()] == [third.id, second.id, first.id]
     assert [job.id for job in service.jobs(limit=1)] == [third.id]
-    assert service.cancel(first.id)
+    assert service.queue.cancel(first.id)
     assert isinstance(open_studio.events(third)[-1], Finished)
     ended = [service.job(job.id) for job in (first, second, third)]
     assert [job.state for job in ended] == ["cancelled", "finished", "finished"]
@@ -95,18 +95,18 @@ def test_jobs_run_one_at_a_time_in_order_and_say_where_they_stand(open_studio: S
 def test_a_queued_job_is_cancelled_without_the_engine(open_studio: Studio) -> None:
     running = open_studio.submit("fault=wait")
     queued = open_studio.submit("steps=1")
-    assert open_studio.service.cancel(queued.id)
+    assert open_studio.service.queue.cancel(queued.id)
     assert open_studio.events(queued) == [Cancelled(job=queued.id, time=0.0, video=None, frames=0)]
     assert open_studio.service.job(queued.id).state == "cancelled"
-    assert not open_studio.service.cancel(queued.id)
-    assert open_studio.service.cancel(running.id)
+    assert not open_studio.service.queue.cancel(queued.id)
+    assert open_studio.service.queue.cancel(running.id)
     assert isinstance(open_studio.events(running)[-1], Cancelled)
 
 
 def test_cancel_keeps_the_video_so_far_and_the_next_job_gets_a_fresh_token(open_studio: Studio) -> None:
     first = open_studio.submit("sections=3 steps=2 at=5 fault=wait")
     open_studio.until(first, SectionFinished, 2)
-    assert open_studio.service.cancel(first.id)
+    assert open_studio.service.queue.cancel(first.id)
     end = open_studio.events(first)[-1]
     assert isinstance(end, Cancelled)
     assert end.frames == 73
@@ -116,13 +116,13 @@ def test_cancel_keeps_the_video_so_far_and_the_next_job_gets_a_fresh_token(open_
     assert job.video.read_bytes() == b"video of 73 frames"
     second = open_studio.submit("steps=2")
     assert isinstance(open_studio.events(second)[-1], Finished)
-    assert open_studio.service.cancel(first.id) is False
+    assert open_studio.service.queue.cancel(first.id) is False
 
 
 def test_a_cancel_between_claim_and_start_is_not_lost(open_studio: Studio) -> None:
     for _ in range(5):
         job = open_studio.submit("fault=wait")
-        while not open_studio.service.cancel(job.id):
+        while not open_studio.service.queue.cancel(job.id):
             pass
         assert isinstance(open_studio.events(job)[-1], Cancelled)
 

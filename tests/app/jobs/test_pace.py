@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.jobs.pace import Effort, Pace, PaceBook, pace_of, passes, usual
 from app.jobs.service import JobService
-from app.jobs.storage.event_log import EventReader
+from app.jobs.storage.logs import EventReader
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
 from diffusers_helper.families.packing import MODES, SectionPlan, plan_sections
 from diffusers_helper.families.vae_windows import OWN_CHUNK, decode_work, window_sizes
@@ -136,7 +136,7 @@ def test_the_last_finished_jobs_of_the_model_count_and_each_log_is_read_once(
     try:
         engine.go(1000)
         for seconds in (1.0, 2.4):
-            job = service.submit(GenerationRequest(image=picture, seconds=seconds))
+            job = service.queue.add(GenerationRequest(image=picture, seconds=seconds))
             assert [item for item in service.follow(job.id) if item][-1][1].is_final
         reads: list[str] = []
         read = EventReader.read

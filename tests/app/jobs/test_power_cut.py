@@ -59,7 +59,7 @@ def test_what_a_user_did_survives_a_power_cut(sharing: Sharing, disk: Disk, tmp_
     check()
     service.history.set_favourite(b.id, True)
     check()
-    service.cancel(c.id)
+    service.queue.cancel(c.id)
     check()
     service.queue.hold()
     check()
@@ -80,7 +80,7 @@ def test_a_video_that_was_told_survives_a_power_cut_and_the_job_goes_on(
     until(service, job, SectionFinished)
     frames = service.job(job.id).frames
     outputs = disk.cut(tmp_path / "cut") / "outputs"
-    service.cancel(job.id)
+    service.queue.cancel(job.id)
 
     later = Sharing(tmp_path)
     later.outputs = outputs

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app.jobs.job import Job, NoSuchJob
-from app.jobs.storage import trash
-from app.jobs.storage.state_log import StateLog
-from app.jobs.storage.store import JobStore
+from app.jobs.job import NoSuchJob
+from app.jobs.storage.folders import empty
+from app.jobs.storage.logs import StateLog
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, SectionFinished
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -35,13 +34,13 @@ def names(sharing: Sharing) -> str:
 def count_writes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list to which each written change of a job adds its id."""
     written: list[str] = []
-    enter = JobStore.enter
+    append = StateLog.append
 
-    def counting(store: JobStore, job_id: str, *given: Any, **facts: Any) -> Job:
-        written.append(job_id)
-        return enter(store, job_id, *given, **facts)
+    def counting(log: StateLog, **facts: Any) -> None:
+        written.append(log.path.parent.name)
+        append(log, **facts)
 
-    monkeypatch.setattr(JobStore, "enter", counting)
+    monkeypatch.setattr(StateLog, "append", counting)
     return written
 
 
@@ -85,7 +84,7 @@ def test_a_place_between_two_is_found_again_and_again_by_few_writes(
 def test_what_is_not_in_the_queue_cannot_be_moved(sharing: Sharing) -> None:
     service = sharing.open(start=False)
     waiting, over = sharing.add(service), sharing.add(service)
-    service.cancel(over.id)
+    service.queue.cancel(over.id)
     with pytest.raises(InputError, match="is cancelled"):
         service.queue.move(over.id)
     with pytest.raises(InputError, match="not in the queue"):
@@ -123,7 +122,7 @@ def test_a_job_that_has_begun_is_not_edited(sharing: Sharing) -> None:
 def test_a_duplicate_differs_only_as_asked(sharing: Sharing) -> None:
     service = sharing.open(start=False)
     job = sharing.add(service, "a ball", seed=1, steps=3)
-    service.cancel(job.id)
+    service.queue.cancel(job.id)
     sharing.picture.unlink()  # the job has its own
     copy = service.queue.duplicate(job.id, {"seed": 2})
     assert (copy.state, copy.request.seed, copy.request.steps) == ("queued", 2, 3)
@@ -144,7 +143,7 @@ def test_a_removed_job_comes_back_as_it_was_until_the_trash_is_emptied(sharing: 
     assert sharing.open(start=False).queue.restore(b.id) == b
     assert names(sharing) == "abc"
     service.queue.remove(b.id)
-    trash.empty(sharing.outputs / ".longtake" / "trash", kept_seconds=-1.0)
+    empty(sharing.outputs / ".longtake" / "trash", kept_seconds=-1.0)
     for job_id in (b.id, "../../etc", a.id):
         with pytest.raises(NoSuchJob):
             service.queue.restore(job_id)
@@ -171,7 +170,7 @@ def test_a_queued_job_can_be_paused_and_goes_on_at_its_place(sharing: Sharing) -
     sharing.go(service)
     events(service, b)
     assert service.job(a.id).state == "paused"
-    assert service.resume(a.id).place == a.place
+    assert service.queue.resume(a.id).place == a.place
     assert isinstance(events(service, a)[-1], Finished)
 
 
@@ -184,6 +183,6 @@ def test_a_change_in_a_long_queue_writes_one_job(sharing: Sharing, monkeypatch: 
     service.queue.move(ids[0], after=ids[100])
     service.queue.move_first(ids[50])
     service.queue.pause(ids[10])
-    service.cancel(ids[11])
+    service.queue.cancel(ids[11])
     assert written == [ids[-1], ids[0], ids[50], ids[10], ids[11]]
     assert [job.id for job in service.queue.jobs()][:2] == [ids[50], ids[-1]]

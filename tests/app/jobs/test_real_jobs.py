@@ -109,7 +109,7 @@ class Studio:
             steps=steps,
             model=str(self._model),
         )
-        return self.service.submit(request, allow_folder=True).id
+        return self.service.queue.add(request, allow_folder=True).id
 
     def events(self, job: str) -> Iterator[Event]:
         return (item[1] for item in self.service.follow(job) if item is not None)
@@ -141,7 +141,7 @@ def test_a_cancel_in_any_stage_ends_the_job_and_leaves_the_video_so_far(studio: 
         # Only the first job loads the model; the cancel then comes with the first event.
         is_there = isinstance(end, StageStarted) and (end.stage, end.section) == (stage, section)
         if not is_cancelled and (is_there or (stage == "load" and isinstance(end, JobStarted))):
-            is_cancelled = studio.service.cancel(job)
+            is_cancelled = studio.service.queue.cancel(job)
             assert is_cancelled
     assert isinstance(end, Cancelled)
     assert is_cancelled

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.storage.commands import commands_of, leave_command
+from app.jobs.storage.folders import commands_of, leave_command
 from diffusers_helper.events import Cancelled, Finished, SectionFinished, StepDone, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import STAND_IN, Studio, kill, run_program, sections_of, states_of, wait_until
@@ -76,11 +76,11 @@ def test_a_job_is_cancelled_from_any_program(sharing: Sharing) -> None:
     running, queued = sharing.add(maker, seconds=3.6), sharing.add(maker)
     sharing.go(maker, 7)
     until(other, running, SectionFinished)
-    assert other.cancel(queued.id)
-    assert other.cancel(running.id)
+    assert other.queue.cancel(queued.id)
+    assert other.queue.cancel(running.id)
     assert "cancel" in other.commands(running.id) or other.job(running.id).is_over
     assert maker.job(queued.id).state == "cancelled"
-    assert not other.cancel(queued.id)
+    assert not other.queue.cancel(queued.id)
     sharing.go(maker, 1)  # the sign of life at which the maker looks
     end = events(other, running)[-1]
     assert isinstance(end, Cancelled)
@@ -105,7 +105,7 @@ def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_user_says_so(shar
     sharing.go(maker)
     assert isinstance(events(maker, second)[-1], Finished)
     assert maker.job(first.id).state == "paused"
-    assert other.resume(first.id).place == first.place
+    assert other.queue.resume(first.id).place == first.place
     reported = events(maker, first)
     assert isinstance(reported[-1], Finished)
     assert sections_of(reported) == [1, 2, 3]

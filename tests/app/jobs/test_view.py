@@ -11,10 +11,9 @@ from typing import get_args
 import pytest
 
 import app.ui
-from app.jobs.job import TRANSITIONS, Job, JobState
-from app.jobs.storage.commands import COMMANDS, Command
+from app.jobs.job import ALLOWED, COMMANDS, TRANSITIONS, Action, Command, Job, JobState, allows
 from app.jobs.storage.recovery import PAUSED
-from app.jobs.view import ALLOWED, WORDS, Action, actions, allows, buttons, sentence, view
+from app.jobs.view import WORDS, actions, buttons, sentence, view
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import GenerationRequest
 from tests.support.shared import Sharing

@@ -104,7 +104,8 @@ def test_nothing_serious_in_the_queue(themed: Any, stand: Stand, photo: Path) ->
     themed.get_by_text("The queue is empty").wait_for()
     check(themed, "empty queue")
     jobs = [
-        stand.service.submit(GenerationRequest(image=str(photo), prompt=one, seconds=2.4)) for one in "abcd"
+        stand.service.queue.add(GenerationRequest(image=str(photo), prompt=one, seconds=2.4))
+        for one in "abcd"
     ]
     stand.engine.go(FIRST)
     stand.service.queue.pause(jobs[2].id)

@@ -218,7 +218,7 @@ def test_a_job_that_ends_otherwise_is_an_error(tmp_path: Path, monkeypatch: pyte
         call = asyncio.create_task(generate(photo, "a red ball", seconds=100))
         while not (jobs := service.jobs()) or jobs[0].is_over:
             await asyncio.sleep(0.01)
-        service.cancel(jobs[0].id)
+        service.queue.cancel(jobs[0].id)
         await call
 
     with pytest.raises(Exception, match="ended before its video was finished"):

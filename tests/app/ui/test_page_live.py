@@ -65,7 +65,7 @@ SHIFT = """() => {
 
 def submit(stand: Stand, photo: Path, **settings: Any) -> str:
     """Submit a job that any open page shows, and return its id."""
-    return stand.service.submit(
+    return stand.service.queue.add(
         GenerationRequest(image=str(photo), **{"prompt": "the red ball moves right", **settings})
     ).id
 

@@ -246,7 +246,7 @@ def test_fifty_fast_clicks_on_start_and_end(page: Any, stand: Stand, photo: Path
         page.wait_for_timeout(100)  # this processes the browser's messages
         running, waiting = stand.service.open_jobs()
         for job in (*waiting, *filter(None, [running])):
-            stand.service.cancel(job.id)
+            stand.service.queue.cancel(job.id)
         return not asked and stand.service.open_jobs() == (None, ())
 
     wait_until(all_over)

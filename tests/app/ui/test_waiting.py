@@ -152,13 +152,13 @@ def test_a_deserted_place_is_lost_first_then_by_the_rooms_rule(monkeypatch: pyte
 def test_all_who_wait_for_a_job_are_told_of_its_end(tmp_path: Path) -> None:
     service = JobService(tmp_path / "outputs", StagedEngine())
     photo = write_photo(tmp_path / "photo.png")
-    first, second = (service.submit(GenerationRequest(image=str(photo), seconds=1)) for _ in range(2))
+    first, second = (service.queue.add(GenerationRequest(image=str(photo), seconds=1)) for _ in range(2))
 
     async def wait() -> None:
         endings = Endings(service)
         waits = [asyncio.create_task(endings.wait(job.id)) for job in (first, first, second)]
         await asyncio.sleep(0)
-        service.cancel(first.id)
+        service.queue.cancel(first.id)
         await asyncio.gather(*waits[:2])
         assert not waits[2].done()
         waits[2].cancel()

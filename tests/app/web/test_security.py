@@ -179,7 +179,7 @@ def test_another_site_hears_no_events_and_sees_no_file(
     stand: Stand, headers: dict[str, str], tmp_path: Path
 ) -> None:
     photo = write_photo(tmp_path / "photo.png")
-    job = stand.service.submit(GenerationRequest(image=str(photo), seconds=1))
+    job = stand.service.queue.add(GenerationRequest(image=str(photo), seconds=1))
     file = f"/jobs/{job.id}/input.png"
     assert ask(stand.url, file).status == 200
     stream = {**headers, "Accept": "text/event-stream"}
@@ -190,7 +190,7 @@ def test_another_site_hears_no_events_and_sees_no_file(
         answer = ask(stand.url, path, headers=stream)
         assert answer.status == 403, path
         assert not [name for name in answer.headers if name.lower().startswith("access-control")]
-    stand.service.cancel(job.id)
+    stand.service.queue.cancel(job.id)
 
 
 def test_the_pages_own_requests_and_those_of_programs_are_answered(stand: Stand) -> None:

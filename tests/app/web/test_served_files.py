@@ -38,7 +38,7 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 def job(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a finished job, with all that such a folder may hold, and more."""
     photo = write_photo(tmp_path_factory.mktemp("photo") / "photo.png")
-    job = stand.service.submit(GenerationRequest(image=str(photo), seconds=1))
+    job = stand.service.queue.add(GenerationRequest(image=str(photo), seconds=1))
     stand.engine.go(1000)
     wait_until(lambda: stand.service.job(job.id).is_over)
     for name in (

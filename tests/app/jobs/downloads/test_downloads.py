@@ -100,7 +100,7 @@ def test_nothing_is_downloaded_that_was_not_ordered(studio: Studio, hub: Hub) ->
         == "Download it on the page under Models, or with python -m app models get framepack-f1."
     )
     assert hub.asked == []
-    studio.service.cancel(job.id)
+    studio.service.queue.cancel(job.id)
     assert studio.service.job(job.id).state == "cancelled"
 
 

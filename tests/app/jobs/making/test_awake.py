@@ -15,7 +15,7 @@ from app.ui.live import words
 from app.ui.live.progress import LiveJob
 from diffusers_helper.events import Finished, JobStarted
 from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import Studio, is_running, kill, run_program, wait_until
+from tests.support.jobs import TIMEOUT, Studio, is_running, kill, run_program, wait_until
 from tests.support.pages import write_photo
 from tests.support.staged_engine import StagedEngine
 
@@ -51,16 +51,19 @@ def lines_of(calls: Path) -> list[list[str]]:
     return [call.read_text().splitlines() for call in sorted(calls.iterdir())]
 
 
-def test_the_lock_lasts_as_long_as_the_job(inhibited: Path, tmp_path: Path) -> None:
+def test_the_lock_lasts_as_long_as_the_job(
+    inhibited: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.jobs.making.awake._END_SECONDS", TIMEOUT)  # the stand-in is never cut short
     engine = StagedEngine()
     service = JobService(tmp_path / "outputs", engine)
     service.start()
     assert not service.keeps_awake
     request = GenerationRequest(image=str(write_photo(tmp_path / "photo.png")), prompt="a", seconds=1.0)
-    job = service.submit(request)
-    wait_until(lambda: service.keeps_awake and any(lines_of(inhibited)))
+    job = service.queue.add(request)
+    wait_until(lambda: [call[-1:] for call in lines_of(inhibited)] == [["cat"]])
     (asked,) = lines_of(inhibited)
-    assert asked[-1] == "cat"
+    assert service.keeps_awake
     assert set(asked) >= {"--what=sleep:idle", "--mode=block", "--who=Longtake"}
     engine.go(100)
     assert isinstance([item[1] for item in service.follow(job.id) if item][-1], Finished)

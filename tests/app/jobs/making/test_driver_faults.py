@@ -62,7 +62,7 @@ class Studio:
             patch.setenv("PYTHONPATH", os.pathsep.join((str(DRIVER), str(ROOT))))
             patch.setenv("XDG_CACHE_HOME", str(self._cache))  # the folder of learned routes
             patch.setenv("BAD_DRIVER_FRAMES", str(self._frames))
-            job = self.service.submit(request, allow_folder=True)
+            job = self.service.queue.add(request, allow_folder=True)
             events = [item[1] for item in self.service.follow(job.id) if item is not None]
         sections = sorted(self._frames.iterdir(), reverse=True)  # the end of the video is generated first
         frames = [np.load(section) for section in sections]

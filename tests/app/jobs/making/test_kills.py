@@ -38,7 +38,7 @@ class Studio:
             "steps": 2,
         }
         request = GenerationRequest.from_dict({**settings, "mode": mode, "model": str(self._model)})
-        job = self.service.submit(request, allow_folder=True)
+        job = self.service.queue.add(request, allow_folder=True)
         return (item[1] for item in self.service.follow(job.id) if item is not None)
 
     def disturbed(self, mode: str, kills: int) -> list[Event]:

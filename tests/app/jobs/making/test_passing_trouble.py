@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.jobs.service import JobService
-from app.jobs.storage.state_log import StateLog
+from app.jobs.storage.logs import StateLog
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, SectionFinished, StepDone, Warned
 from tests.support.jobs import Studio, sections_of, states_of, wait_until
@@ -20,7 +20,7 @@ class Broken:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.error: Exception | None = None
-        for place in ("app.jobs.storage.store.append_event", "app.jobs.storage.state_log.StateLog.enter"):
+        for place in ("app.jobs.storage.store.append_event", "app.jobs.storage.logs.StateLog.enter"):
             self._break(monkeypatch, place)
 
     def _break(self, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
@@ -70,7 +70,7 @@ def test_a_job_that_waits_can_be_ended(studio: Studio, monkeypatch: pytest.Monke
     disk.error = FULL
     (job.folder / "go").touch()
     wait_until(lambda: studio.service.job(job.id).state == "waiting")
-    assert studio.service.cancel(job.id)
+    assert studio.service.queue.cancel(job.id)
     wait_until(lambda: studio.service.job(job.id).state == "cancelled")
     disk.error = None
     assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
@@ -81,9 +81,9 @@ def test_a_job_that_was_ended_between_two_tries_can_be_resumed(studio: Studio) -
     studio.service.start()
     job = studio.submit("sections=2 steps=1 at=1 fault=full times=1")
     wait_until(lambda: studio.service.job(job.id).state == "waiting")
-    assert studio.service.cancel(job.id)
+    assert studio.service.queue.cancel(job.id)
     wait_until(lambda: studio.service.job(job.id).state == "cancelled")
-    studio.service.resume(job.id)
+    studio.service.queue.resume(job.id)
     assert isinstance(studio.events(job)[-1], Finished)
 
 
@@ -92,7 +92,7 @@ def test_a_job_whose_folder_is_away_can_be_ended(studio: Studio) -> None:
     job = studio.submit("sections=2 steps=1 at=1 fault=wait")
     studio.until(job, SectionFinished)
     away = studio.outputs.rename(studio.outputs.with_name("away"))
-    assert studio.service.cancel(job.id)
+    assert studio.service.queue.cancel(job.id)
     wait_until(lambda: studio.service.job(job.id).state == "cancelled")
     assert not studio.outputs.exists()
     away.rename(studio.outputs)
@@ -154,7 +154,7 @@ def test_a_start_on_a_full_disk_is_one_sentence(studio: Studio, monkeypatch: pyt
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("app.jobs.storage.open_index.open_index", full)
+    monkeypatch.setattr("app.jobs.storage.index.open_index", full)
     with pytest.raises(InputError, match="the disk is full") as refusal:
         JobService(studio.outputs).start()
     assert "Free some space" in refusal.value.remedy

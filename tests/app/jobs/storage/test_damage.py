@@ -15,7 +15,7 @@ import pytest
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.jobs.storage.state_log import StateLog
+from app.jobs.storage.logs import StateLog
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, StepDone
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -121,11 +121,11 @@ def test_a_job_with_a_damaged_log_is_made_once_a_user_resumes_it(studio: Studio)
     studio.service = JobService(studio.outputs)
     for name, (job, file) in jobs.items():
         if file == "request.json":
-            for call in (studio.service.resume, studio.service.queue.duplicate):
+            for call in (studio.service.queue.resume, studio.service.queue.duplicate):
                 with pytest.raises(InputError, match=r"folder is damaged: request.json"):
                     call(job.id)
         else:
-            assert (name, studio.service.resume(job.id).state) == (name, "queued")
+            assert (name, studio.service.queue.resume(job.id).state) == (name, "queued")
             assert studio.service.job(job.id).damage == ""
     studio.service.start()
     for name, (job, file) in jobs.items():
@@ -268,7 +268,7 @@ def test_a_damaged_index_is_healed_at_the_start(studio: Studio, damage: str) -> 
 
 def test_a_log_that_was_changed_by_hand_is_believed_at_its_old_size(studio: Studio) -> None:
     job = studio.submit()
-    studio.service.cancel(job.id)
+    studio.service.queue.cancel(job.id)
     log = job.folder / "states.jsonl"
     text = log.read_text()
     log.write_text(text.replace('"cancelled"', '"failed"   '))

@@ -40,7 +40,7 @@ def test_an_end_that_cannot_be_written_is_told_all_the_same_and_written_later(
         enter(store, job_id, state, **facts)
 
     monkeypatch.setattr(JobStore, "enter", refusing)
-    studio.service.cancel(job.id)
+    studio.service.queue.cancel(job.id)
     assert isinstance(studio.events(job)[-1], Cancelled)
     assert studio.service.job(job.id).state == "cancelled"
     assert studio.service.open_jobs() == (None, ())
@@ -57,7 +57,7 @@ def test_following_a_job_whose_folder_was_removed_ends(studio: Studio) -> None:
     # The stand-in writes this file last before it waits; any later file would make the removal fail.
     wait_until((job.folder / "troubles").exists)
     shutil.rmtree(job.folder)
-    studio.service.cancel(job.id)
+    studio.service.queue.cancel(job.id)
     last = [item for item in items if item is not None][-1][1]
     assert isinstance(last, Failed)
     assert "removed" in last.message

@@ -14,9 +14,8 @@ import pytest
 from PIL import Image
 
 from app.jobs.service import JobService
-from app.jobs.storage.event_log import EventReader, append_event
+from app.jobs.storage.logs import EventReader, StateLog, append_event
 from app.jobs.storage.recovery import TAKEN_OVER
-from app.jobs.storage.state_log import StateLog
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
     Cancelled,
@@ -58,7 +57,7 @@ def test_a_job_that_is_resumed_the_moment_it_ends_can_be_made_again(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, job = studio.service._store, studio.submit("steps=1")
-    assert store.claim(adopt=True) is not None
+    assert store.claim() is not None
     store.enter(job.id, "cancelled")
     enter = StateLog.enter
 
@@ -68,19 +67,19 @@ def test_a_job_that_is_resumed_the_moment_it_ends_can_be_made_again(
         return after
 
     monkeypatch.setattr(StateLog, "enter", and_let_go)
-    studio.service.resume(job.id)
-    assert store.claim(adopt=True) is not None
+    studio.service.queue.resume(job.id)
+    assert store.claim() is not None
 
 
 def test_an_end_that_could_not_be_written_is_written_before_the_job_is_resumed(studio: Studio) -> None:
     store, job = studio.service._store, studio.submit("steps=1")
-    assert store.claim(adopt=True) is not None
+    assert store.claim() is not None
     away = job.folder.with_name("away")
     job.folder.rename(away)
     store.hold(job.id, "failed", message="The job's folder cannot be used.")
     store.let_go(job.id)
     away.rename(job.folder)
-    assert studio.service.resume(job.id).state == "queued"
+    assert studio.service.queue.resume(job.id).state == "queued"
     assert [one.state for one in StateLog(JobFolder(job.folder)).transitions()] == [
         "queued", "running", "failed", "queued",
     ]  # fmt: skip
@@ -91,9 +90,9 @@ def test_a_job_that_waits_to_go_on_can_be_cancelled_and_keeps_its_video(studio: 
     process, (job_id,) = run_program(studio, "sections=3 steps=1 at=1 fault=hang")
     studio.until(studio.service.job(job_id), SectionFinished)
     kill(process)
-    studio.service._store.recover(adopt=False)
+    studio.service._store.recover()
     assert studio.service.job(job_id).state == "interrupted"
-    assert studio.service.cancel(job_id)
+    assert studio.service.queue.cancel(job_id)
     job = studio.service.job(job_id)
     assert (job.state, job.frames) == ("cancelled", 37)
     assert job.video == job.folder / "video.mp4"
@@ -261,7 +260,7 @@ def test_bad_input_is_refused_before_there_is_a_job(studio: Studio, tmp_path: Pa
 def test_a_folder_as_model_is_for_the_command_line_only(studio: Studio) -> None:
     job_request = dataclasses.replace(studio.submit().request, image=str(studio.picture))
     with pytest.raises(InputError, match="expected one of demo"):
-        studio.service.submit(job_request)
+        studio.service.queue.add(job_request)
 
 
 @pytest.mark.parametrize("kind", ["below a file", "a file"])
@@ -292,7 +291,7 @@ def test_section_finished_shows_in_the_job_while_it_runs(studio: Studio) -> None
     assert isinstance(section, SectionFinished)
     seen = studio.service.job(job.id)
     assert (seen.state, seen.frames, str(seen.video)) == ("running", 37, section.video)
-    studio.service.cancel(job.id)
+    studio.service.queue.cancel(job.id)
     studio.events(job)
 
 
@@ -323,19 +322,19 @@ def test_a_job_whose_folder_was_removed_fails_and_the_next_one_runs(studio: Stud
 
 def test_a_job_whose_folder_was_away_is_resumed_once_it_is_back(studio: Studio, tmp_path: Path) -> None:
     store, job = studio.service._store, studio.submit("steps=1")
-    assert store.claim(adopt=True) is not None
+    assert store.claim() is not None
     job.folder.rename(tmp_path / "aside")
     store.record(Failed(job=job.id, time=1.0, message="No such file.", remedy=""))
     store.let_go(job.id)
     assert studio.service.job(job.id).message == "The job's folder was removed."
     (tmp_path / "aside").rename(job.folder)
-    assert studio.service.resume(job.id).state == "queued"
-    assert store.claim(adopt=True) is not None
+    assert studio.service.queue.resume(job.id).state == "queued"
+    assert store.claim() is not None
 
 
 def test_open_jobs_are_those_that_run_or_wait(studio: Studio) -> None:
     over = studio.submit()
-    studio.service.cancel(over.id)
+    studio.service.queue.cancel(over.id)
     assert studio.service.open_jobs() == (None, ())
     studio.service.start()
     first = studio.submit("sections=2 steps=1 at=1 fault=wait")
@@ -345,7 +344,7 @@ def test_open_jobs_are_those_that_run_or_wait(studio: Studio) -> None:
     assert running is not None
     assert (running.id, [job.id for job in waiting]) == (first.id, [job.id for job in later])
     for job in (*later, first):
-        studio.service.cancel(job.id)
+        studio.service.queue.cancel(job.id)
     studio.events(first)
 
 

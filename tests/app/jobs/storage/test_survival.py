@@ -15,9 +15,8 @@ import pytest
 from app.jobs.job import TRANSITIONS, Job, JobState
 from app.jobs.service import JobService
 from app.jobs.storage import recovery
-from app.jobs.storage.event_log import append_event
+from app.jobs.storage.logs import StateLog, append_event
 from app.jobs.storage.recovery import TAKEN_OVER
-from app.jobs.storage.state_log import StateLog
 from diffusers_helper.events import (
     Cancelled,
     Failed,
@@ -91,7 +90,7 @@ def test_an_index_that_is_removed_from_a_living_server_is_rebuilt(
     other.start(adopt=False)
     assert other.job(first.id).state == "running"
     other.stop()
-    assert studio.service.cancel(first.id)
+    assert studio.service.queue.cancel(first.id)
     assert isinstance(studio.events(first)[-1], Cancelled)
     assert isinstance(studio.events(second)[-1], Finished)
 
@@ -120,9 +119,11 @@ def test_dying_for_ever_at_one_place_ends_a_job_and_a_checkpoint_is_progress(
     def die() -> None:
         append_event(folder.events, step)
         store.enter(interrupted, "running")
-        store.recover(adopt=False)
+        store.recover()
 
-    store.recover(adopt=True)
+    store.adopts = True
+    store.recover()
+    store.adopts = False
     monkeypatch.setattr(recovery, "_MOST_DEATHS", 3)
     for deaths in (1, 2):
         die()
@@ -220,7 +221,7 @@ def test_what_a_user_has_ended_stays_ended_if_the_server_dies_before(studio: Stu
     process, (job_id,) = run_program(studio, "sections=3 steps=1 at=1 fault=hang")
     studio.until(studio.service.job(job_id), SectionFinished)
     process.send_signal(signal.SIGSTOP)  # it cannot fulfil the wish any more
-    assert studio.service.cancel(job_id)
+    assert studio.service.queue.cancel(job_id)
     kill(process)
     studio.service.start()
     assert isinstance(studio.events(studio.service.job(job_id))[-1], Cancelled)
@@ -232,7 +233,7 @@ def test_a_job_whose_program_died_before_it_began_is_resumed(studio: Studio) -> 
     kill(process)
     studio.service.start(adopt=False)
     assert studio.service.job(job_id).state == "queued"
-    studio.service.resume(job_id)
+    studio.service.queue.resume(job_id)
     assert isinstance(studio.events(studio.service.job(job_id))[-1], Finished)
 
 
@@ -247,15 +248,15 @@ def test_a_user_lets_a_job_go_on(studio: Studio, state: JobState) -> None:
         studio.service = JobService(studio.outputs)
         studio.service.start(adopt=False)
     elif state == "cancelled":
-        studio.service.cancel(job.id)
+        studio.service.queue.cancel(job.id)
     wait_until(lambda: studio.service.job(job.id).state == state)
     wait_until(lambda: not studio.service.open_jobs()[0])
     known = len(studio.service.events(job.id))
-    assert studio.service.resume(job.id).state == "queued"
+    assert studio.service.queue.resume(job.id).state == "queued"
     events = studio.events(job, after=known)
     assert isinstance(events[-1], Finished)
     assert sections_of(events) == [2, 3]
-    assert studio.service.resume(job.id).state == "finished"
+    assert studio.service.queue.resume(job.id).state == "finished"
     done: Job = studio.service.job(job.id)
     assert (done.message, done.frames) == ("", 109)
     # The whole log, with the old end in between, is followed to the new end.
@@ -271,7 +272,7 @@ def test_a_job_that_fails_again_keeps_the_longer_video(studio: Studio) -> None:
     request = json.loads((job.folder / "request.json").read_text())
     request["prompt"] = "sections=3 steps=1 at=2 fault=SIGABRT"
     (job.folder / "request.json").write_text(json.dumps(request))
-    studio.service.resume(job.id)
+    studio.service.queue.resume(job.id)
     assert isinstance(studio.events(job)[-1], Failed)
     assert (job.folder / "video.mp4").read_bytes() == b"video of 73 frames"
 
@@ -279,11 +280,11 @@ def test_a_job_that_fails_again_keeps_the_longer_video(studio: Studio) -> None:
 SUBMITTING = """
 import sys, time
 from pathlib import Path
-from app.jobs.storage import new_job, store
+from app.jobs.storage import folders, store
 from app.jobs.service import JobService
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, place = sys.argv[1:]
-module = store if place == "put" else new_job
+module = store if place == "put" else folders
 whole = getattr(module, place)
 def die(*given, **named):
     if place == "sync_folder" and given != (Path(outputs),):
@@ -291,7 +292,7 @@ def die(*given, **named):
     print("there", flush=True)
     time.sleep(600)
 setattr(module, place, die)
-JobService(Path(outputs)).submit(
+JobService(Path(outputs)).queue.add(
     GenerationRequest(image=picture, prompt="steps=1", model=model), allow_folder=True)
 """
 

@@ -50,7 +50,7 @@ def stand(shared: Stand) -> Iterator[Stand]:
     """Return a stand without open jobs."""
     yield shared
     for job in shared.service.jobs(1000):
-        shared.service.cancel(job.id)
+        shared.service.queue.cancel(job.id)
     wait_until(lambda: shared.service.open_jobs() == (None, ()))
     shared.service.queue.go_on()
 
@@ -76,7 +76,7 @@ def call(stand: Stand) -> Ask:
 def ids(stand: Stand, photo: Path) -> list[str]:
     """Return the ids of three jobs, a, b and c, of which the first has begun."""
     made = [GenerationRequest(image=str(photo), prompt=one, seconds=2.4) for one in "abc"]
-    found = [stand.service.submit(one).id for one in made]
+    found = [stand.service.queue.add(one).id for one in made]
     wait_until(lambda: stand.service.job(found[0]).state == "running")
     return found
 

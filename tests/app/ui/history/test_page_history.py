@@ -31,7 +31,7 @@ def make(stand: Stand, photo: Path) -> Any:
         jobs = []
         for prompt in prompts:
             given = {"image": str(photo), "prompt": prompt, "seconds": 1.0, **settings}
-            job = stand.service.submit(GenerationRequest.from_dict(given))
+            job = stand.service.queue.add(GenerationRequest.from_dict(given))
             wait_until(lambda job=job: stand.service.job(job.id).is_over)
             jobs.append(stand.service.job(job.id))
         return jobs
@@ -171,12 +171,12 @@ def test_a_video_that_finishes_appears_and_pages_follow_each_other(
         for n in range(30)
     ]
     for request in requests:
-        stand.service.cancel(stand.service.submit(request).id)
+        stand.service.queue.cancel(stand.service.queue.add(request).id)
     gallery(page, stand, 24)
     page.get_by_role("button", name="Show more").click()
     cards(page, 30)
     assert words(page) == [request.prompt for request in reversed(requests)]
-    job = stand.service.submit(requests[0])
+    job = stand.service.queue.add(requests[0])
     stand.engine.go(FIRST)
     page.wait_for_selector(f'.lt-video-card[data-job="{job.id}"][data-state="running"]:first-child')
     cards(page, 31)

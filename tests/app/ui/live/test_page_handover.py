@@ -22,7 +22,7 @@ def test_a_job_does_not_wait_for_the_video_of_the_one_before(
 ) -> None:
     def submit() -> str:
         request = GenerationRequest(image=str(photo), prompt="the red ball moves right", mode=mode, seconds=1)
-        return stand.service.submit(request).id
+        return stand.service.queue.add(request).id
 
     first, second = submit(), submit()
     # The first job's video never arrives, as over a slow line.
@@ -38,7 +38,7 @@ def test_a_job_does_not_wait_for_the_video_of_the_one_before(
 
 def test_no_section_is_marked_as_shown_before_there_is_a_video(page: Any, stand: Stand, photo: Path) -> None:
     def submit() -> str:
-        return stand.service.submit(GenerationRequest(image=str(photo), prompt="p", seconds=1)).id
+        return stand.service.queue.add(GenerationRequest(image=str(photo), prompt="p", seconds=1)).id
 
     first, second = submit(), submit()
     stand.engine.go(FIRST)
@@ -55,7 +55,7 @@ def test_no_section_is_marked_as_shown_before_there_is_a_video(page: Any, stand:
 
 def submit(stand: Stand, photo: Path, prompt: str, **settings: Any) -> str:
     request = GenerationRequest.from_dict({"image": str(photo), "prompt": prompt, "seconds": 1, **settings})
-    return stand.service.submit(request).id
+    return stand.service.queue.add(request).id
 
 
 def test_a_finished_video_stays_and_plays_until_the_user_moves_on(
@@ -124,7 +124,7 @@ def test_a_paused_job_gives_its_place_on_the_stage_to_the_next(page: Any, stand:
     status(page, state="running", frames=33, job=first)
     page.get_by_role("button", name="Pause Generation").click()
     status(page, state="running", job=second)
-    stand.service.cancel(second)
+    stand.service.queue.cancel(second)
     wait_until(lambda: stand.service.job(second).is_over)
     page.reload()
     page.get_by_role("tab", name="Queue, 1 waiting").click()

@@ -12,7 +12,7 @@ pytestmark = needs_chromium
 
 
 def test_the_preview_can_be_put_away_and_stays_away(page: Any, stand: Stand, photo: Path) -> None:
-    stand.service.submit(GenerationRequest(image=str(photo), prompt="the red ball moves right"))
+    stand.service.queue.add(GenerationRequest(image=str(photo), prompt="the red ball moves right"))
     stand.engine.go(4)
     page.locator(".lt-latent").wait_for()
     small = page.locator(".lt-latent").bounding_box()["width"]

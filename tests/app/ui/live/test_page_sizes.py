@@ -83,7 +83,7 @@ def test_on_a_phone_nothing_moves_from_the_start_to_the_end_of_a_video(
 
 
 def test_the_strip_opens_at_the_section_that_is_made_next(page: Any, stand: Stand, photo: Path) -> None:
-    stand.service.submit(GenerationRequest(image=str(photo), seconds=30.0))  # made from end to start
+    stand.service.queue.add(GenerationRequest(image=str(photo), seconds=30.0))  # made from end to start
     resize(page, PHONE)
     stand.engine.go(3)
     status(page, section=1)

@@ -27,7 +27,7 @@ def service(tmp_path: Path) -> JobService:
 def branch(service: JobService, tmp_path: Path) -> Job:
     """Return a job that waits and keeps the first section of another one."""
     photo = str(write_photo(tmp_path / "photo.png"))
-    parent = service.submit(GenerationRequest(image=photo, prompt="a ball", seconds=3.6))
+    parent = service.queue.add(GenerationRequest(image=photo, prompt="a ball", seconds=3.6))
     (parent.folder / "sections").mkdir()
     (parent.folder / "sections/0001.safetensors").write_bytes(b"latents")
     return service.queue.branch(parent.id, 1)

@@ -26,7 +26,7 @@ def page(browser: Any, stand: Stand) -> Iterator[Any]:
 def add(stand: Stand, photo: Path, *prompts: str, **settings: Any) -> list[str]:
     """Queue jobs, of which the first one begins and waits for the test."""
     settings = {"image": str(photo), "seconds": 2.4, **settings}
-    return [stand.service.submit(GenerationRequest(prompt=one, **settings)).id for one in prompts]
+    return [stand.service.queue.add(GenerationRequest(prompt=one, **settings)).id for one in prompts]
 
 
 def open_queue(page: Any, *prompts: str) -> None:
@@ -201,7 +201,7 @@ def test_changes_of_other_programs_appear(page: Any, stand: Stand, photo: Path) 
     add(stand, photo, *"ab")
     open_queue(page, *"ab")
     other = JobService(stand.outputs)
-    added = other.submit(GenerationRequest(image=str(photo), prompt="c"))
+    added = other.queue.add(GenerationRequest(image=str(photo), prompt="c"))
     shows(page, *"abc")
     other.queue.move_first(added.id)
     shows(page, *"acb")
@@ -269,7 +269,7 @@ def test_a_video_that_has_begun_is_no_longer_edited(page: Any, stand: Stand, pho
     open_queue(page, *"ab")
     page.get_by_role("button", name="Edit: b").click()
     page.get_by_text("You are editing a video in the queue: b").wait_for()
-    stand.service.cancel(first)
+    stand.service.queue.cancel(first)
     page.get_by_text("The video has begun and keeps its settings.").wait_for()
     page.locator("#start").wait_for()
     assert page.get_by_label("Prompt", exact=True).input_value() == "b"

@@ -1,33 +1,132 @@
-"""The log `states.jsonl`, which determines a job's state: one line per change, with its time and reason."""
+"""The two logs of a job: `events.jsonl`, with every event, and `states.jsonl`, which determines its state.
+
+Both have a line of JSON for each entry. A line in `states.jsonl` has the time and the reason of a change.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from app.jobs.job import TRANSITIONS, JobState
-from app.jobs.storage.event_log import EventReader, append_line
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished
-from diffusers_helper.files import read_file, set_aside, sync_folder
+from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished, from_dict, to_dict
+from diffusers_helper.files import json_line, make_way, read_file, set_aside, sync_folder
 from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.strangers.limited_json import plain_json
 
+_MOST_LINE_BYTES = 2**20
 _MOST_NUMBER = 1e11  # seconds since the epoch are far below it, and every calendar can show it
 
 
-def _is_number(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and -_MOST_NUMBER <= value <= _MOST_NUMBER
+def append_event(path: Path, event: Event) -> None:
+    """Append an event with a single write. What stands in the place of the log is set aside."""
+    make_way(path)
+    _append_line(path, to_dict(event), sync=event.is_final)
+
+
+def _append_line(path: Path, facts: Mapping[str, Any], *, sync: bool) -> None:
+    """Append a line of JSON to a log, after removing an incomplete last line, as left by a full disk.
+
+    Args:
+        path: The log, which is made if it is missing.
+        facts: The content of the line.
+        sync: Whether the line is on the disk on return.
+    """
+    line = json_line(facts)
+    with path.open("a+b") as file:
+        _cut_torn_line(file.fileno())
+        file.write(line)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+
+
+def _cut_torn_line(descriptor: int) -> None:
+    """Remove everything after the last line break of a file that is open for appending.
+
+    More than any line of ours stays, and ends as a damaged line.
+    """
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    start = max(0, size - _MOST_LINE_BYTES)
+    os.lseek(descriptor, start, os.SEEK_SET)
+    kept = start + os.read(descriptor, size - start).rfind(b"\n") + 1
+    if start and kept == start:
+        os.write(descriptor, b"\n")
+    elif kept < size:
+        os.ftruncate(descriptor, kept)
+
+
+@dataclass(slots=True)
+class EventReader:
+    """A reader of a log of events that may still grow, which yields each event once.
+
+    Attributes:
+        sequence: The number of the last line that was read.
+    """
+
+    path: Path
+    sequence: int = 0
+    _offset: int = 0
+
+    def read(self) -> Iterator[tuple[int, Event]]:
+        """Yield the sequence number and the event of each complete line added since the last call."""
+        try:
+            data = read_file(self.path, start=self._offset)
+        except OSError:  # a missing or unreadable log must not prevent the reading of other logs
+            return
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            self._offset += len(line)
+            self.sequence += 1
+            try:
+                event = from_dict(plain_json(line))
+            except ValueError:  # a line of another version keeps its number but yields no event
+                continue
+            yield self.sequence, event
+
+
+def events_in(folder: JobFolder) -> list[Event]:
+    """Return the events of a job so far."""
+    return [event for _, event in EventReader(folder.events).read()]
+
+
+def time_of_last(folder: JobFolder) -> float:
+    """Return the time of the last event of a job; 0 if it has none."""
+    events = events_in(folder)
+    return events[-1].time if events else 0.0
+
+
+def change_by(event: Event, folder: Path) -> tuple[JobState, dict[str, Any]] | None:
+    """Return the state and the facts that follow from an event; None if it does not change the state."""
+    if not isinstance(event, SectionFinished | Finished | Cancelled | Failed):
+        return None
+    # The path is stored relative to the job's folder, so that an outputs folder can be moved.
+    video = event.video
+    if video is not None:  # the folder may have been moved since an earlier version wrote the event
+        inside = Path(video).is_relative_to(folder)
+        video = str(Path(video).relative_to(folder)) if inside else Path(video).name or None
+    facts: dict[str, Any] = {"video": video, "frames": event.frames, "message": "", "remedy": ""}
+    if isinstance(event, SectionFinished):
+        return "running", facts
+    facts["ended"] = round(time.time(), 3)
+    if isinstance(event, Finished):
+        return "finished", facts
+    if isinstance(event, Cancelled):
+        return "cancelled", facts
+    return "failed", facts | {"message": event.message, "remedy": event.remedy}
+
+
+def _is_number(value: Any, least: float = -_MOST_NUMBER, kind: Any = int | float) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and least <= value <= _MOST_NUMBER
 
 
 def _is_time(value: Any) -> bool:
-    return _is_number(value) and value >= 0
+    return _is_number(value, 0.0)
 
 
 def _is_time_or_none(value: Any) -> bool:
@@ -35,7 +134,7 @@ def _is_time_or_none(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and _is_time(value)
+    return _is_number(value, 0.0, int)
 
 
 def _is_text(value: Any) -> bool:
@@ -50,15 +149,12 @@ def _is_inside(value: Any) -> bool:
     return bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in value
 
 
-def _is_state(value: Any) -> bool:
-    return isinstance(value, str) and value in TRANSITIONS
-
-
 # The facts of a job besides its request, with their initial values and the values that they may have.
 _FACTS: dict[str, tuple[Any, Callable[[Any], bool]]] = {
-    "state": ("queued", _is_state), "place": (0.0, _is_number), "created": (0.0, _is_time),
-    "started": (None, _is_time_or_none), "ended": (None, _is_time_or_none), "video": (None, _is_inside),
-    "frames": (0, _is_count), "message": ("", _is_text), "remedy": ("", _is_text),
+    "state": ("queued", lambda value: isinstance(value, str) and value in TRANSITIONS),
+    "place": (0.0, _is_number), "created": (0.0, _is_time), "started": (None, _is_time_or_none),
+    "ended": (None, _is_time_or_none), "video": (None, _is_inside), "frames": (0, _is_count),
+    "message": ("", _is_text), "remedy": ("", _is_text),
     "favourite": (False, lambda value: isinstance(value, bool)), "edits": (0, _is_count),
     "deaths": (0, _is_count), "death": ("", _is_text),
 }  # fmt: skip
@@ -105,10 +201,8 @@ class StateLog:
             OSError: If the folder, or the disk that it is on, is out of reach.
         """
         lines, fault = self._lines()
-        if not lines or "created" not in {name for line in lines for name in line}:
-            facts = _facts_of_old_folder(self._folder)
-        else:
-            facts = dict(_FIRST)
+        is_old = not any("created" in line for line in lines)
+        facts = _facts_of_old_folder(self._folder) if is_old else dict(_FIRST)
         for line in lines:
             facts |= {name: value for name, value in line.items() if name in _FIRST}
         return facts | {"fault": fault}
@@ -172,9 +266,9 @@ class StateLog:
             return before
         if fault:
             self._make_way()
-        line = {"state": state, "time": round(time.time(), 3), **_reported(reason), **facts}
+        line = {"state": state, **({"reason": reason} if reason else {}), **facts}
         is_new = not self.path.exists() or not self.path.stat().st_size
-        self._append({"whole": True, **before, **line} if is_new or is_odd or fault else line)
+        self.append(**({"whole": True, **before, **line} if is_new or is_odd or fault else line))
         if is_new:
             sync_folder(self.path.parent)
         return after
@@ -194,14 +288,11 @@ class StateLog:
         """
         if not self.path.is_file():  # what stands in its place is set aside
             self.enter(self.read()["state"])
-        self._append({"time": round(time.time(), 3), **facts})
+        self.append(**facts)
 
-    def start(self, reason: str, **facts: Any) -> None:
-        """Write the first line of a job's log."""
-        self._append({"state": "queued", "time": round(time.time(), 3), **_reported(reason), **facts})
-
-    def _append(self, line: dict[str, Any]) -> None:
-        append_line(self.path, line, sync=True)
+    def append(self, **facts: Any) -> None:
+        """Add a line with these facts and the time, whatever the log says."""
+        _append_line(self.path, {"time": round(time.time(), 3), **facts}, sync=True)
 
 
 def _checked(line: Any) -> dict[str, Any]:
@@ -213,42 +304,17 @@ def _checked(line: Any) -> dict[str, Any]:
     return cast(dict[str, Any], line)
 
 
-def _reported(reason: str) -> dict[str, str]:
-    return {"reason": reason} if reason else {}
-
-
-def change_by(event: Event, folder: Path) -> tuple[JobState, dict[str, Any]] | None:
-    """Return the state and the facts that follow from an event; None if it does not change the state."""
-    if not isinstance(event, SectionFinished | Finished | Cancelled | Failed):
-        return None
-    # The path is stored relative to the job's folder, so that an outputs folder can be moved.
-    video = event.video
-    if video is not None:  # the folder may have been moved since an earlier version wrote the event
-        inside = Path(video).is_relative_to(folder)
-        video = str(Path(video).relative_to(folder)) if inside else Path(video).name or None
-    facts: dict[str, Any] = {"video": video, "frames": event.frames, "message": "", "remedy": ""}
-    if isinstance(event, SectionFinished):
-        return "running", facts
-    facts["ended"] = round(time.time(), 3)
-    if isinstance(event, Finished):
-        return "finished", facts
-    if isinstance(event, Cancelled):
-        return "cancelled", facts
-    return "failed", facts | {"message": event.message, "remedy": event.remedy}
-
-
 def _facts_of_old_folder(folder: JobFolder) -> dict[str, Any]:
     created = (folder.request if folder.request.exists() else folder.path).stat().st_mtime
     facts = {**_FIRST, "created": created, "place": created}
     last = None
-    for _, event in EventReader(folder.events).read():
-        last = event
-        if change := change_by(event, folder.path):
+    for last in events_in(folder):
+        if change := change_by(last, folder.path):
             facts |= {"state": change[0], **change[1]}
+    is_over = last is not None and last.is_final
     if last is not None:
         written = folder.events.stat().st_mtime
-        facts |= {"started": max(0.0, written - last.time), "ended": written if last.is_final else None}
-    is_over = last is not None and last.is_final
+        facts |= {"started": max(0.0, written - last.time), "ended": written if is_over else None}
     if not is_over and (last is not None or folder.has_begun):
         facts["state"] = "interrupted"
     return facts

@@ -1,0 +1,181 @@
+"""The folders of jobs: how they come and go, and the commands of users that lie in them as empty files.
+
+Any process may leave a command for a job that is being made. The process that makes the job looks for them at
+each sign of life of its engine, and at least twice a second; they outlast its death. Empty files can be
+created even on a full disk. Functions that make or move folders are called only while the index is locked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+
+from app.jobs.job import COMMANDS, Command, NoSuchJob
+from app.jobs.storage.logs import StateLog
+from diffusers_helper.conditions.pictures import Contents, keep_request
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import make_folder, sync_folder
+from diffusers_helper.machine.file_locks import is_locked
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.request import GenerationRequest
+
+_log = logging.getLogger(__name__)
+KEPT_SECONDS = 7 * 24 * 3600.0  # the time that a removed job stays in the trash
+_COMMAND = "wish-"
+_JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+_OLD_SECONDS = 60.0
+
+
+def job_folders(outputs: Path) -> Iterable[JobFolder]:
+    """Yield the folders of all jobs."""
+    with os.scandir(outputs) as entries:
+        names = [entry.name for entry in entries if not entry.name.startswith(".")]
+    for name in names:
+        # Links count even if they lead nowhere; os.path is faster than Path, for thousands of jobs.
+        path = f"{outputs}/{name}"
+        if os.path.lexists(f"{path}/request.json") or os.path.lexists(f"{path}/states.jsonl"):
+            try:
+                name.encode()
+            except UnicodeEncodeError:
+                _log.warning("The folder %r is left out, because its name is not UTF-8.", name)
+            else:
+                yield JobFolder(outputs / name)
+
+
+@contextlib.contextmanager
+def new_folder(
+    outputs: Path,
+    request: GenerationRequest,
+    pictures: Contents,
+    place: float,
+    fill: Callable[[JobFolder], object],
+) -> Generator[JobFolder, None, None]:
+    """Write the folder of a new job, which appears complete, and is removed again if the block fails.
+
+    Args:
+        outputs: The folder of all jobs.
+        request: The settings of the video.
+        pictures: The contents of its pictures.
+        place: The job's place in the queue.
+        fill: Puts further files into the folder, such as those that a branch keeps.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    with contextlib.ExitStack() as on_failure:
+        folder = JobFolder.new(outputs)
+        new = JobFolder(outputs / f".{folder.job}.tmp")
+        on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
+        new.path.mkdir()
+        fill(new)
+        keep_request(request, pictures, new, at=folder)
+        first = {"state": "queued", "reason": "A user submitted it.", "created": time.time(), "place": place}
+        StateLog(new).append(**first)
+        sync_folder(new.path)
+        on_failure.callback(shutil.rmtree, folder.path, ignore_errors=True)
+        new.path.rename(folder.path)
+        sync_folder(outputs)
+        yield folder
+        on_failure.pop_all()
+
+
+def discard(folder: JobFolder, trash: Path) -> None:
+    """Move a job's folder, if there is one, to the trash.
+
+    Raises:
+        InputError: If a process is making the job.
+        OSError: If the folder cannot be moved.
+    """
+    if not folder.path.exists():
+        return
+    if is_locked(folder.states):
+        raise InputError(
+            f"Job {folder.job} is being made; expected one that is not.", "Cancel it first, or pause it."
+        )
+    make_folder(trash)
+    os.utime(folder.path)  # the time of the removal
+    folder.path.rename(trash / folder.job)
+    sync_folder(trash)
+    sync_folder(folder.path.parent)
+
+
+def bring_back(folder: JobFolder, trash: Path) -> None:
+    """Move a job's folder back from the trash.
+
+    Raises:
+        NoSuchJob: If the folder is not in the trash.
+        OSError: If the folder cannot be moved.
+    """
+    # A name such as "../x" would lead out of the folder.
+    if not trash.is_dir() or folder.job not in os.listdir(trash) or not (trash / folder.job).is_dir():
+        raise NoSuchJob(folder.job)
+    (trash / folder.job).rename(folder.path)
+    sync_folder(folder.path.parent)
+
+
+def empty(trash: Path, kept_seconds: float = KEPT_SECONDS) -> None:
+    """Delete the jobs that were removed more than `kept_seconds` ago."""
+    for path in trash.iterdir() if trash.is_dir() else ():
+        if time.time() - path.lstat().st_mtime > kept_seconds:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def sweep(outputs: Path, index: Path) -> None:
+    """Remove folders of jobs that were never submitted, and files that a process was writing when it died.
+
+    Call this only in the process that makes the jobs, which alone writes files beside the index.
+    """
+    for path in outputs.glob(".*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in index.glob(".*.tmp"):
+        with contextlib.suppress(OSError):
+            path.unlink()
+    shutil.rmtree(index / "owners", ignore_errors=True)  # written by version 0.1
+    for path in outputs.iterdir():
+        with contextlib.suppress(OSError):
+            if _JOB_ID.fullmatch(path.name) and _is_orphan(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_orphan(path: Path) -> bool:
+    """Return whether a folder of version 0.1 never became a job, because it holds at most a picture."""
+    if os.path.lexists(path / "request.json") or time.time() - path.stat().st_mtime < _OLD_SECONDS:
+        return False
+    return all(file.name == "input.png" or file.suffix == ".tmp" for file in path.iterdir())
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of all files in a folder."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # the file is being replaced
+            total += path.lstat().st_size
+    return total
+
+
+def leave_command(folder: JobFolder, command: Command) -> None:
+    """Leave a command, and return when it is on the disk.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    (folder.path / f"{_COMMAND}{command}").touch()
+    sync_folder(folder.path)
+
+
+def commands_of(folder: JobFolder) -> set[Command]:
+    """Return the commands that have not been carried out yet."""
+    return {command for command in COMMANDS if (folder.path / f"{_COMMAND}{command}").is_file()}
+
+
+def forget_commands(folder: JobFolder, *commands: Command) -> None:
+    """Remove commands that are carried out or withdrawn; all if none is named."""
+    for command in commands or COMMANDS:
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            (folder.path / f"{_COMMAND}{command}").unlink()
