@@ -145,7 +145,7 @@ def _each(service: JobService, arguments: argparse.Namespace, ask: Callable[[str
         service.job(job_id)
         asked = ask(job_id)
         job = service.job(job_id)
-        asked_for = sorted(service.commands(job_id))
+        asked_for = sorted(service.commands(job))
         words = f", asked to {' and '.join(asked_for).replace('_', ' ')}" if asked_for else ""
         report(arguments, job, f"{job.id}: {job.state}{words}", asked=asked)
         done = done and asked

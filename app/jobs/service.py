@@ -125,13 +125,9 @@ class JobService:
             self._worker.wake()
         self._notify()
 
-    def commands(self, job_id: str) -> set[Command]:
-        """Return the commands of users for a job that this or another process is making."""
-        return self._store.commands(job_id)
-
-    def commands_in_force(self, job: Job) -> set[Command]:
+    def commands(self, job: Job) -> set[Command]:
         """Return the commands for a job that is being made; none for another one, which costs no look."""
-        return self.commands(job.id) if job.state in BEGUN else set()
+        return self._store.commands(job.id) if job.state in BEGUN else set()
 
     def job(self, job_id: str) -> Job:
         """Return a job by its id.

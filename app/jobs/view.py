@@ -178,10 +178,10 @@ def full_record(service: JobService, job_id: str, address: Address = str) -> dic
         NoSuchJob: If there is no job with that id.
     """
     job, states = service.job(job_id), service.history.transitions(job_id)
+    held, commands = service.queue.is_held, service.commands(job)
     more = {
         "jobs_before": service.queue_position(job_id),
-        "wishes": sorted(service.commands(job_id)),
+        "wishes": sorted(commands),
         "states": [{"state": one.state, "time": one.time, "reason": one.reason} for one in states],
     }
-    held, commands = service.queue.is_held, service.commands_in_force(job)
     return record(job, address) | view(job, commands, held=held) | more

@@ -15,6 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from app.jobs.job import Job
+from app.jobs.making.engine_client import Engine
 from app.jobs.service import JobService
 from diffusers_helper.events import Event, SectionFinished, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -61,11 +62,16 @@ def write_picture(path: Path) -> Path:
 class Studio:
     """A service with the stand-in engine, and a picture and a model for requests."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, engine: Engine | None = None) -> None:
         self.model = write_blank_model(folder / "model")
         self.picture = write_picture(folder / "picture.png")
         self.outputs = folder / "outputs"
-        self.service = JobService(self.outputs)
+        self._engine = engine
+        self.service = self.open()
+
+    def open(self) -> JobService:
+        """Return another service on the folder, for which the same engine can work."""
+        return JobService(self.outputs, self._engine)
 
     def submit(self, script: str = "", service: JobService | None = None, **settings: object) -> Job:
         given = {"image": str(self.picture), "prompt": script, "model": str(self.model), **settings}

@@ -34,7 +34,7 @@ class Records:
         `offered` is whether the page offers the job's model, so its form can take the settings. `turn` is the
         job's number among those that will begin, if it is known.
         """
-        commands = self._service.commands_in_force(job)
+        commands = self._service.commands(job)
         shown = view(job, commands, held=self._service.queue.is_held, turn=turn)
         address, request = _address(job.folder.parent), job.request
         order, length = SETTINGS["mode"].choices[request.mode], _length(request)

@@ -54,7 +54,7 @@ class Opener:
 
     def card(self, job: Job) -> Shown:
         """Return the data of a job's card."""
-        return card(job, self._service.commands_in_force(job))
+        return card(job, self._service.commands(job))
 
     def _states(self, job: Job) -> list[Shown]:
         return [

@@ -36,7 +36,7 @@ class Presenter:
         live = LiveJob(job, None, *size_of(job))
         for event in self._service.events(job_id):
             live.apply(event)
-        return self.show(Scene(live, None, (), frozenset(self._service.commands_in_force(job))))
+        return self.show(Scene(live, None, (), frozenset(self._service.commands(job))))
 
 
 def _find_model(name: str) -> ModelInfo | None:

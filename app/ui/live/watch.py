@@ -79,7 +79,7 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
                 continue  # the change comes with the next event, or with the pause after it
         live.job = service.job(live.job.id)
         running, waiting = service.open_jobs()
-        commands = frozenset(service.commands_in_force(live.job))
+        commands = frozenset(service.commands(live.job))
         first = service.queue_position(live.job.id) if live.state == "queued" else 0
         held = live.state == "queued" and service.queue.is_held
         yield Scene(live, running, waiting, commands, first, held, service.keeps_awake)

@@ -1,4 +1,4 @@
-"""The fixture that most tests of jobs share."""
+"""The fixtures that most tests of jobs share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,31 @@ from pathlib import Path
 import pytest
 
 from tests.support.jobs import STAND_IN, Studio
+from tests.support.warm_engine import WarmEngine
+
+
+@pytest.fixture(scope="session")
+def warm_engine() -> Iterator[WarmEngine]:
+    """Provide a stand-in engine that the tests share, since its start takes longer than its jobs."""
+    engine = WarmEngine()
+    yield engine
+    engine.end()
 
 
 @pytest.fixture
-def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    """Provide a service over the stand-in engine, not started yet, and stop it after the test."""
+def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_engine: WarmEngine) -> Iterator[Studio]:
+    """Provide a service over the shared engine, not started yet, and stop it after the test."""
+    yield from _studio(monkeypatch, Studio(tmp_path, warm_engine))
+
+
+@pytest.fixture
+def lone_studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
+    """Provide a service over a stand-in engine of its own, like `studio`."""
+    yield from _studio(monkeypatch, Studio(tmp_path))
+
+
+def _studio(monkeypatch: pytest.MonkeyPatch, studio: Studio) -> Iterator[Studio]:
     monkeypatch.setenv("PYTHONPATH", STAND_IN)
     monkeypatch.setattr("app.jobs.making.worker._RETRY_SECONDS", 0.1)
-    studio = Studio(tmp_path)
     yield studio
     studio.service.stop()

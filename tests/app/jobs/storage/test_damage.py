@@ -97,7 +97,7 @@ def test_damage_to_a_log_or_a_request_is_shown_in_its_job_alone(studio: Studio, 
     jobs = damaged_jobs(studio)
     whole = studio.submit("steps=1")
     if when == "before the start":
-        studio.service = JobService(studio.outputs)
+        studio.service = studio.open()
     studio.service.start()
     assert isinstance(studio.events(whole)[-1], Finished)
     for name, (job, file) in jobs.items():
@@ -118,7 +118,7 @@ def test_damage_to_a_log_or_a_request_is_shown_in_its_job_alone(studio: Studio, 
 @pytest.mark.slow
 def test_a_job_with_a_damaged_log_is_made_once_a_user_resumes_it(studio: Studio) -> None:
     jobs = damaged_jobs(studio)
-    studio.service = JobService(studio.outputs)
+    studio.service = studio.open()
     for name, (job, file) in jobs.items():
         if file == "request.json":
             for call in (studio.service.queue.resume, studio.service.queue.duplicate):
@@ -259,7 +259,7 @@ def test_a_damaged_index_is_healed_at_the_start(studio: Studio, damage: str) -> 
     known = [replace(studio.service.job(job.id)) for job in jobs]
     studio.service.stop()
     INDEX[damage](studio.outputs / ".longtake" / "jobs.sqlite3")
-    studio.service = JobService(studio.outputs)
+    studio.service = studio.open()
     assert [studio.service.job(job.id) for job in jobs] == known
     studio.service.start()
     for job in jobs:

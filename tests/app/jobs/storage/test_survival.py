@@ -173,7 +173,7 @@ def test_what_is_in_the_folder_decides_where_logs_are_lost(
     if loss == "events and states":
         folder.states.unlink()
         shutil.rmtree(studio.outputs / ".longtake")
-        studio.service = JobService(studio.outputs)
+        studio.service = studio.open()
     studio.service.start()
     events = studio.events(studio.service.job(interrupted))
     assert isinstance(events[-1], Finished)
@@ -209,7 +209,7 @@ def test_stopping_a_server_interrupts_its_job_which_the_next_one_goes_on_with(st
     studio.service.stop()
     assert JobService(studio.outputs).job(job.id).state == "interrupted"
     assert not list(job.folder.rglob("*.tmp"))
-    studio.service = JobService(studio.outputs)
+    studio.service = studio.open()
     studio.service.start()
     events = studio.events(job)
     assert isinstance(events[-1], Finished)
@@ -245,7 +245,7 @@ def test_a_user_lets_a_job_go_on(studio: Studio, state: JobState) -> None:
     studio.until(job, SectionFinished)
     if state == "interrupted":
         studio.service.stop()
-        studio.service = JobService(studio.outputs)
+        studio.service = studio.open()
         studio.service.start(adopt=False)
     elif state == "cancelled":
         studio.service.queue.cancel(job.id)
