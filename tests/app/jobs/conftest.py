@@ -22,17 +22,8 @@ def warm_engine() -> Iterator[WarmEngine]:
 @pytest.fixture
 def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_engine: WarmEngine) -> Iterator[Studio]:
     """Provide a service over the shared engine, not started yet, and stop it after the test."""
-    yield from _studio(monkeypatch, Studio(tmp_path, warm_engine))
-
-
-@pytest.fixture
-def lone_studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    """Provide a service over a stand-in engine of its own, like `studio`."""
-    yield from _studio(monkeypatch, Studio(tmp_path))
-
-
-def _studio(monkeypatch: pytest.MonkeyPatch, studio: Studio) -> Iterator[Studio]:
     monkeypatch.setenv("PYTHONPATH", STAND_IN)
     monkeypatch.setattr("app.jobs.making.worker._RETRY_SECONDS", 0.1)
+    studio = Studio(tmp_path, warm_engine)
     yield studio
     studio.service.stop()
