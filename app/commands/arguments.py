@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args
 
 from app.jobs.stdio import complain, say
-from app.jobs.storage.locks import Lock
 from app.machine import this_machine, this_profile
 from diffusers_helper.errors import InputError, LongtakeError, in_words, own_name, short_repr
 from diffusers_helper.events import Failed
+from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.terminal import is_whole
 from diffusers_helper.models.lora_folder import located, lora_folder
 from diffusers_helper.models.registry import model_names
