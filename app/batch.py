@@ -209,7 +209,7 @@ def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> Gene
     if not isinstance(model, str):
         raise SETTINGS["model"].refusal(model, "Give `model` as text.")
     info = find_model(model, allow_folder=allow_folder)
-    request = GenerationRequest.from_dict({"mode": info.modes[0], **settings})
+    request = GenerationRequest.from_dict({**info.own_settings, **settings})
     info.check_mode(request.mode)
     check_prompt(request, info)
     lora = located(request.lora, lora_folder(os.environ), folder.absolute())

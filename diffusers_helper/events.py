@@ -97,12 +97,18 @@ class Reading(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepDone(Event):
-    """The end of a denoising step. `preview` is the absolute path of a small picture of the section."""
+    """The end of a denoising step.
+
+    Attributes:
+        preview: The absolute path of a small picture of the section.
+        skipped: The number of the section's steps so far that a step cache has skipped.
+    """
 
     section: int
     step: int
     steps: int
     preview: str | None = None
+    skipped: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,6 +157,7 @@ class Finished(Event):
         retries: The number of times that a smaller plan was tried.
         vae_tile_px: The side of the VAE's tiles in pixels; None if it used none.
         advice: A sentence on settings that would have been faster, if measurements support one.
+        steps_skipped: The number of steps that a step cache has skipped.
     """
 
     is_final: ClassVar[bool] = True
@@ -164,6 +171,7 @@ class Finished(Event):
     retries: int = 0
     vae_tile_px: int | None = None
     advice: str = ""
+    steps_skipped: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

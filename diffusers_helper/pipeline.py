@@ -155,9 +155,13 @@ def denoise(job: OpenJob, section: Section, condition: Any, context: Any) -> Ten
     sigmas = work.sigmas(job, request)
 
     def sample(network: Any) -> Tensor:
-        denoiser = work.denoiser(network, condition, context)
         noisy = noise.to(job.models.device)
-        return to_host(sampler(request.sampler)(denoiser, noisy, sigmas, on_step=job.on_step(section)))
+        with job.passes(request, network, work.blocks(network, noisy)) as passes:
+            denoiser, on_step = (
+                work.denoiser(network, condition, context, passes),
+                job.on_step(section, passes),
+            )
+            return to_host(sampler(request.sampler)(denoiser, noisy, sigmas, on_step=on_step))
 
     return job.run("sample", sample, section, condition=condition, context=context)
 

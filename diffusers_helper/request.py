@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self, cast
 
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.packing import MAX_SECONDS, MIN_SECONDS, Mode
+from diffusers_helper.families.step_caches import OFF, STEP_CACHE_LABELS
 from diffusers_helper.lora_choice import normal_text, shown
 from diffusers_helper.setting import SettingInfo, settings_of
 
@@ -67,8 +68,14 @@ class GenerationRequest:
         "Steps",
         "The number of denoising steps per section. More steps take more time; the model's own number suits "
         "it best.",
-        "Look", low=1, high=100, scope="section",
+        "Look", low=1, high=100, scope="section", otherwise="the model's own",
     )] = 25
+    shift: Annotated[float, SettingInfo(
+        "Shift",
+        "A higher value spends more of the steps at high noise; 0 takes the model's own. LoRAs that were "
+        "made for few steps name theirs, often 15 to 17.",
+        "Look", low=0, high=100, step=0.1, scope="section",
+    )] = 0.0
     mode: Annotated[Mode, SettingInfo(
         "Order", "End first is steadier; forward can continue.", "What to make", choices=_ORDERS,
         otherwise="the model's own",
@@ -83,7 +90,7 @@ class GenerationRequest:
         "Distilled CFG Scale",
         "A higher value makes the video follow the prompt more closely, at no cost in time. The model's own "
         "value suits it best.",
-        "Look", low=1, high=32, step=0.01, scope="section",
+        "Look", low=1, high=32, step=0.01, scope="section", otherwise="the model's own",
     )] = 10.0
     cfg: Annotated[float, SettingInfo(
         "CFG Scale",
@@ -96,6 +103,12 @@ class GenerationRequest:
         "A higher value counteracts the oversaturated colours of a high `cfg`, at no cost in time.",
         "Look", low=0, high=1, step=0.01, scope="section",
     )] = 0.0
+    step_cache: Annotated[str, SettingInfo(
+        "Step Cache",
+        "Some steps reuse what earlier ones computed, which saves time and changes the video. MagCache suits "
+        "FramePack best; it skips about half of 25 steps.",
+        "Look", choices=STEP_CACHE_LABELS, scope="section",
+    )] = OFF
     crf: Annotated[int, SettingInfo(
         "MP4 Compression", "A lower value gives a better picture and a larger file. 0 counts as 1.",
         "Size and output", low=0, high=51,

@@ -159,7 +159,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
         if name not in given:
             raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
     model = find_model(given.get("model", DEFAULT_MODEL), allow_folder=True)
-    request = GenerationRequest.from_dict({"mode": model.modes[0], **given})
+    request = GenerationRequest.from_dict({**model.own_settings, **given})
     check_plan(request)
     usable_model(request.model, arguments)
     return request

@@ -44,7 +44,7 @@ def print_plan(arguments: argparse.Namespace) -> int:
         LongtakeError: If a local model's files cannot be read.
     """
     info = find_model(arguments.model, allow_folder=True)
-    given = {"mode": info.modes[0], **given_settings(arguments)}
+    given = {**info.own_settings, **given_settings(arguments)}
     request = GenerationRequest.from_dict({**given, "image": arguments.image or "none"})
     # The main memory and the measurements of another machine are not known.
     local = Local(os.environ) if arguments.card else this_local(os.environ)

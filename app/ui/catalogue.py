@@ -141,8 +141,9 @@ class Catalogue:
         """
         model: Any = settings.get("model", self.preselected)
         settings = {**with_lora_files(settings), "model": self.key(model)}
-        if settings.get("mode") is None and isinstance(model, str):
-            settings["mode"] = self.info(model).modes[0]
+        if isinstance(model, str):
+            own = self.info(model).own_settings
+            settings |= {name: value for name, value in own.items() if settings.get(name) is None}
         request = GenerationRequest.from_dict(settings)
         self.planner.check(request, self.info(str(model)))
         absence = absence_of(self.info(str(model)))

@@ -147,7 +147,7 @@ class Planner:
         # A hub model may be downloaded while the page is running.
         folders = network_folders(info)
         vae = request.vae_tile, profile.vae_dtype.value, request.vae_chunk, request.vae_threshold
-        own = request.lora, request.weight_dtype, *calibration.factors.items()
+        own = request.lora, request.weight_dtype, request.step_cache, *calibration.factors.items()
         key = info.name, folders, height, width, texts, vae, profile.attention.value, own
         with self._lock:
             if key in self._demands:

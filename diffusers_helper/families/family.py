@@ -5,8 +5,8 @@ The other half of a family, which works on tensors, is a module with the functio
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.families.packing import FPS, WINDOW, Mode, SectionPlan, plan_sections
@@ -26,6 +26,7 @@ class Family:
         shape: Returns the height and width of a video, in pixels, from those of a picture, the side of a
             square of the same area, and the number of which both are multiples.
         plan: Returns the sections of a video of so many seconds, in an order.
+        magnitudes: The magnitudes of its published models by their order; see `step_caches.nearest`.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Family:
     latent_frames: int
     shape: Callable[[int, int, int, int], tuple[int, int]]
     plan: Callable[[float, Mode], SectionPlan]
+    magnitudes: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
 
     @property
     def section_seconds(self) -> float:
@@ -43,9 +45,23 @@ class Family:
         return self.latent_frames * self.window / self.fps
 
 
+# The magnitudes of FramePack I2V and F1 at 25 steps and 640 pixels, as measured by the authors of MagCache
+# (Zehong-Ma/MagCache, MagCache4FramePack; Apache License 2.0)
+_MAGNITUDES: dict[Mode, tuple[float, ...]] = {
+    "inverted": (
+        1.0, 1.26562, 1.23438, 1.03125, 1.02344, 1.03906, 1.01562, 1.03906, 1.05469, 1.02344, 1.03906,
+        0.99609, 1.03125, 1.02344, 1.01562, 1.02344, 1.00781, 1.04688, 0.98828, 1.0, 1.00781, 0.98828,
+        0.94141, 0.94141, 0.78906,
+    ),
+    "forward": (
+        1.0, 1.25781, 1.08594, 1.02344, 1.00781, 1.02344, 1.00781, 1.02344, 1.05469, 0.99609, 1.03906,
+        1.00781, 1.01562, 1.00781, 1.02344, 1.01562, 0.98047, 1.05469, 0.98047, 0.96875, 1.03125, 0.97266,
+        0.9375, 0.96484, 0.78516,
+    ),
+}  # fmt: skip
 # FramePack's transformers were trained with sections of nine latent frames alone, so the window is fixed.
 FRAMEPACK = Family(
     "framepack", channels=16, shrink=8, window=WINDOW, fps=FPS, latent_frames=4, shape=nearest_bucket,
-    plan=lambda seconds, mode: plan_sections(seconds, mode=mode),
+    plan=lambda seconds, mode: plan_sections(seconds, mode=mode), magnitudes=_MAGNITUDES,
 )  # fmt: skip
 FAMILIES = {FRAMEPACK.name: FRAMEPACK}

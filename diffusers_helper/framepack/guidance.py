@@ -10,7 +10,9 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from torch import Tensor
 
 from diffusers_helper.families.packing import FrameIndices
+from diffusers_helper.framepack.constants import Constants
 from diffusers_helper.framepack.encoders import TextCondition, attention_mask
+from diffusers_helper.sampling.step_cache import AllPasses, Passes
 
 # The model was trained with times and guidance scales from 0 to 1000.
 _UNIT = 1000.0
@@ -55,9 +57,14 @@ class GuidedDenoiser:
     """
 
     def __init__(
-        self, transformer: HunyuanVideoFramepackTransformer3DModel, condition: Condition, context: Context
+        self,
+        transformer: HunyuanVideoFramepackTransformer3DModel,
+        condition: Condition,
+        context: Context,
+        passes: Passes = AllPasses(),  # noqa: B008 - it has no state
     ) -> None:
-        self._transformer, self._condition = transformer, condition
+        self._transformer, self._condition, self._passes = transformer, condition, passes
+        self._constants = Constants(transformer)
         self._shared = self._arguments(context)
         texts = (condition.positive, condition.negative)
         self._positive, self._negative = (text and self._text_arguments(text) for text in texts)
@@ -65,20 +72,24 @@ class GuidedDenoiser:
     def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Return x0 for x (1, 16, W, h, w) at the scalar noise level sigma, in x's shape and dtype."""
         assert self._positive is not None
-        v = self._velocity(x, sigma, self._positive)
+        v = self._velocity("positive", x, sigma, self._positive)
         if self._negative is not None:
-            away = self._velocity(x, sigma, self._negative)
+            away = self._velocity("negative", x, sigma, self._negative)
             v = guide(v, away, self._condition.cfg, self._condition.cfg_rescale)
         return x - sigma.to(x.dtype) * v.to(x.dtype)
 
-    def _velocity(self, x: Tensor, sigma: Tensor, text: dict[str, Tensor]) -> Tensor:
-        return self._transformer(
-            hidden_states=x.to(self._transformer.dtype),
-            timestep=(sigma * _UNIT).to(torch.float32).reshape(1),
-            **text,
-            **self._shared,
-            return_dict=False,
-        )[0].float()
+    def _velocity(self, branch: str, x: Tensor, sigma: Tensor, text: dict[str, Tensor]) -> Tensor:
+        def compute() -> Tensor:
+            with self._constants.reused():
+                return self._transformer(
+                    hidden_states=x.to(self._transformer.dtype),
+                    timestep=(sigma * _UNIT).to(torch.float32).reshape(1),
+                    **text,
+                    **self._shared,
+                    return_dict=False,
+                )[0].float()
+
+        return self._passes(branch, x, compute)
 
     def _put(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._transformer.device, self._transformer.dtype)

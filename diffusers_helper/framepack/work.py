@@ -6,10 +6,11 @@ This module is a `job.work.Work`; `families.family.FRAMEPACK` has the numbers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from diffusers import HunyuanVideoFramepackTransformer3DModel
 from torch import Tensor
 
 from diffusers_helper.conditions.timeline import texts_of, words_of
@@ -30,6 +31,7 @@ from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import flow_sigmas, shift_of
 from diffusers_helper.sampling.seeds import noise_for
+from diffusers_helper.sampling.step_cache import Blocks
 from diffusers_helper.vae.codec import encode_picture
 
 denoiser = GuidedDenoiser
@@ -126,9 +128,25 @@ def history(mode: Mode, encodings: Mapping[str, Tensor]) -> LatentHistory:
     return LatentHistory(mode, encodings["start"])
 
 
-def sigmas(job: OpenJob, request: GenerationRequest) -> Tensor:
-    """Return the noise levels of a section, shifted by its number of tokens (patches of 2x2 latents)."""
-    window, height, width = job.latents_shape(job.family.window)[2:]
-    return flow_sigmas(
-        request.steps, job.models.info.shift or shift_of(window * (height // 2) * (width // 2))
+def blocks(network: HunyuanVideoFramepackTransformer3DModel, noise: Tensor) -> Blocks:
+    """Return the transformer's blocks, as a step cache sees them, for noise of this shape."""
+    return Blocks(
+        [*network.transformer_blocks, *network.single_transformer_blocks], _tokens(noise.shape), _modulated
     )
+
+
+def _tokens(shape: Sequence[int]) -> int:
+    """Return the number of tokens of latents (1, C, W, h, w), which are patches of 2x2."""
+    window, height, width = shape[2:]
+    return window * (height // 2) * (width // 2)
+
+
+def _modulated(block: Any, hidden: Tensor, text: Tensor, time: Tensor, *_: object) -> Tensor:
+    """Return the input of a block's attention, as FramePack's TeaCache compares it."""
+    return block.norm1(hidden, emb=time)[0]
+
+
+def sigmas(job: OpenJob, request: GenerationRequest) -> Tensor:
+    """Return the noise levels of a section, which by default are shifted by its number of tokens."""
+    by_tokens = shift_of(_tokens(job.latents_shape(job.family.window)))
+    return flow_sigmas(request.steps, request.shift or job.models.info.shift or by_tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, TypeVar, cast
 import av
 import torch
 from PIL import Image
+from torch import nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
@@ -22,6 +24,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Stage
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import Section, SectionPlan
+from diffusers_helper.families.step_caches import STEP_CACHES
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.loading.casting import find_scales
@@ -42,6 +45,7 @@ from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, VaeUse, note_use, read_uses, write_uses
 from diffusers_helper.request import AUTO, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.denoiser import OnStep, StepInfo
+from diffusers_helper.sampling.step_cache import Blocks, Passes, open_passes
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.passes import Progress
 from diffusers_helper.weights.lora_files import loras_of
@@ -117,13 +121,22 @@ class OpenJob:
         """Return a callback that reports each piece that the VAE finishes in a stage."""
         return partial(self.report.piece, stage, section)
 
-    def on_step(self, section: Section) -> OnStep:
+    def passes(
+        self, request: GenerationRequest, network: nn.Module, blocks: Blocks
+    ) -> AbstractContextManager[Passes]:
+        """Return a context manager that yields the runner of the network's passes in one section."""
+        info = self.models.info
+        return open_passes(
+            STEP_CACHES.get(request.step_cache), request.steps, info.magnitudes(request.mode), network, blocks
+        )
+
+    def on_step(self, section: Section, passes: Passes) -> OnStep:
         """Return a callback that ends a cancelled job, and reports each step of sampling with a preview."""
 
         def on_step(info: StepInfo) -> None:
             self.cancel.check()
             picture = self.preview.show(info.x0, section.number, info.step)
-            self.report.step(section, info.step, info.steps, picture)
+            self.report.step(section, info.step, info.steps, picture, passes.skipped)
 
         return on_step
 

@@ -12,6 +12,7 @@ from diffusers_helper.families.packing import Mode, Section
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.denoiser import Denoise
+from diffusers_helper.sampling.step_cache import Blocks, Passes
 
 Encodings = Mapping[str, Tensor]
 
@@ -68,8 +69,15 @@ class Work(Protocol):
         """Return the noise levels with which a section is sampled, which descend to 0."""
         ...
 
-    def denoiser(self, network: Any, condition: Any, context: Any, /) -> Denoise:
-        """Return the network as a function from noisy latents and a noise level to clean latents."""
+    def blocks(self, network: Any, noise: Tensor) -> Blocks:
+        """Return the network's blocks, as a step cache sees them, for noise of this shape."""
+        ...
+
+    def denoiser(self, network: Any, condition: Any, context: Any, passes: Passes, /) -> Denoise:
+        """Return the network as a function from noisy latents and a noise level to clean latents.
+
+        It has `passes` run each pass of the network.
+        """
         ...
 
     def joiner(self, mode: Mode) -> Joiner:

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from diffusers_helper.memory.forwards import replace_forward
 from diffusers_helper.memory.weights import Layout, Weight
 
 Event = Literal["copy", "copied", "wait", "run", "ran"]
@@ -48,11 +50,37 @@ class _Slot:
     released: Any = None
 
 
+class _OnDevice:
+    """The forward function of a streamed block, whose weights are on the device while it runs.
+
+    It stands in the place of the block's own. Hooks of torch would run before a step cache, which wraps this
+    function, could decide to skip the block.
+    """
+
+    def __init__(self, streamer: Streamer, block: nn.Module, place: int) -> None:
+        self.block, self.place = block, place
+        self._streamer, self._forward = streamer, block.forward
+        self.remove = replace_forward(block, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._streamer.holding(self.place):
+            return self._forward(*args, **kwargs)
+
+
+_ATTRIBUTE = "weight_streamer"
+
+
+def streamer_of(network: nn.Module) -> Streamer | None:
+    """Return the streamer that streams blocks of a network; None if none of them is streamed."""
+    return network.__dict__.get(_ATTRIBUTE)
+
+
 class Streamer:
     """A streamer that brings each streamed block of a network to the device before the forward pass needs it.
 
-    It uses hooks on the blocks. The blocks have to run in ascending order; some may be skipped, as a step
-    cache does, and a pass may start again. The results are bit-identical to those with resident weights.
+    It wraps the blocks' forward functions. The blocks have to run in ascending order; some may be skipped, as
+    a step cache does, and a pass may start again. The results are bit-identical to those with resident
+    weights.
 
     Attributes:
         bytes_copied: The bytes that were copied to the device so far.
@@ -91,12 +119,11 @@ class Streamer:
         self._error: Exception | None = None
         self._is_closed = False
         self._changed = threading.Condition()
-        self._hooks = [module.register_forward_pre_hook(lambda *_: self._begin_pass())]
-        for place, (_, block, _) in enumerate(blocks):
-            self._hooks += [
-                block.register_forward_pre_hook(lambda *_, place=place: self._enter(place)),
-                block.register_forward_hook(lambda *_, place=place: self._leave(place), always_call=True),
-            ]
+        self._is_on_demand = self._goes_on = False
+        self._module = module
+        module.__dict__[_ATTRIBUTE] = self
+        self._hook = module.register_forward_pre_hook(self._at_pass)
+        self._forwards = [_OnDevice(self, block, place) for place, (_, block, _) in enumerate(blocks)]
         self._thread = threading.Thread(target=self._copy_all, name="weights", daemon=True)
         self._thread.start()
 
@@ -122,8 +149,10 @@ class Streamer:
         self._thread.join()
         if self._stream is not None:
             self._stream.synchronize()
-        for hook in self._hooks:
-            hook.remove()
+        self._hook.remove()
+        for forward in self._forwards:
+            forward.remove()
+        del self._module.__dict__[_ATTRIBUTE]
         for layout in self._layouts:
             layout.to_host()
         self._in_use = None
@@ -134,19 +163,64 @@ class Streamer:
         if self._trace:
             self._trace(what, self._indices[place])
 
-    def _enter(self, place: int) -> None:
+    @contextmanager
+    def on_demand(self) -> Iterator[None]:
+        """Fetch no block ahead within the context, until `go_on` says that a pass runs its blocks."""
+        self._is_on_demand = True
+        try:
+            yield
+        finally:
+            self._is_on_demand = False
+
+    @contextmanager
+    def first_block(self, block: nn.Module) -> Iterator[None]:
+        """Keep a pass's first block on the device, if it is streamed, without the blocks after it.
+
+        If the pass does not go on, it stays for the next pass.
+        """
+        place = next((one.place for one in self._forwards if one.block is block), None)
+        self._goes_on = False
+        if place is None:
+            yield
+            return
+        with self.holding(place, is_alone=True):
+            yield
+
+    def go_on(self) -> None:
+        """Fetch the blocks from here on, since the pass runs them."""
+        self._goes_on = True
+        self._begin_pass()
+
+    @contextmanager
+    def holding(self, place: int, *, is_alone: bool = False) -> Iterator[None]:
+        """Keep a block's weights on the device within the context, which may be nested.
+
+        Args:
+            place: The block's place among those that are streamed.
+            is_alone: Whether the blocks after it are not to be fetched yet.
+        """
+        if self._in_use is not None and self._in_use[0] == place:
+            yield
+            return
+        self._enter(place, is_alone=is_alone)
+        try:
+            yield
+        finally:
+            self._leave(place, stays=is_alone and not self._goes_on)
+
+    def _enter(self, place: int, *, is_alone: bool) -> None:
         """Wait until a block's weights are on the device; called before the block computes."""
         self._report("wait", place)
-        slot = self._take(place)
+        slot = self._take(place, place + 1 if is_alone else len(self._layouts))
         self._in_use = place, slot
         if self._stream is not None:
             torch.cuda.current_stream(self._device).wait_event(slot.copied)
         self._layouts[place].use(slot.storage)
         self._report("run", place)
 
-    def _leave(self, place: int) -> None:
-        """Release a block's slot; called after the block has computed or failed."""
-        if self._in_use is None or self._in_use[0] != place:
+    def _leave(self, place: int, *, stays: bool) -> None:
+        """Release a block's slot, or keep it for the next pass; called after the block computed or failed."""
+        if self._in_use is None:
             return
         self._report("ran", place)
         slot, self._in_use = self._in_use[1], None
@@ -154,10 +228,14 @@ class Streamer:
         if self._stream is not None:
             slot.released.record(torch.cuda.current_stream(self._device))
         with self._changed:
-            self._free.append(slot)
+            if stays:
+                self._ready.appendleft((place, slot))
+            else:
+                self._free.append(slot)
             self._changed.notify_all()
 
-    def _take(self, place: int) -> _Slot:
+    def _take(self, place: int, end: int) -> _Slot:
+        """Wait for a block, and return its slot. If it was not requested, request all blocks up to `end`."""
         with self._changed:
             while True:
                 if self._error is not None:
@@ -168,23 +246,31 @@ class Streamer:
                 if self._ready and self._ready[0][0] == place:
                     return self._ready.popleft()[1]
                 if place not in self._requested and self._copying != place:
-                    self._request_from(place)
+                    self._request(place, end)
                 self._changed.wait()
 
-    def _begin_pass(self) -> None:
-        """Request all blocks from the first on, unless the first is already on the device or on its way."""
-        with self._changed:
-            is_coming = self._copying == 0 or (self._requested and self._requested[0] == 0)
-            if not (is_coming or (self._ready and self._ready[0][0] == 0)):
-                self._request_from(0)
+    def _at_pass(self, *_: object) -> None:
+        if not self._is_on_demand:
+            self._begin_pass()
 
-    def _request_from(self, place: int) -> None:
-        """Request the blocks from `place` on, in this order, in place of all earlier requests."""
+    def _begin_pass(self) -> None:
+        """Request all blocks from the first on, unless the first is already on the device or on its way.
+
+        A block in use, which is the first of them, is not requested again.
+        """
+        first = 0 if self._in_use is None else self._in_use[0] + 1
+        with self._changed:
+            is_coming = self._copying == first or (self._requested and self._requested[0] == first)
+            if not (is_coming or (self._ready and self._ready[0][0] == first)):
+                self._request(first, len(self._layouts))
+
+    def _request(self, place: int, end: int) -> None:
+        """Request the blocks from `place` to before `end`, in place of all earlier requests."""
         self._pass += 1
         self._copying = None
         self._free.extend(slot for _, slot in self._ready)
         self._ready.clear()
-        self._requested = deque(range(place, len(self._layouts)))
+        self._requested = deque(range(place, end))
         self._changed.notify_all()
 
     def _copy_all(self) -> None:

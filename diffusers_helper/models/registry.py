@@ -46,8 +46,9 @@ class ModelInfo:
         family: Its family, which plans its sections.
         modes: The orders of sections that it supports; the first is its default.
         side, multiple: The picture shapes (`buckets.buckets`) that it was trained for.
-        steps, guidance: The values that suit it best, with which the page starts.
+        steps, guidance: The values that suit it best.
         shift: The shift of its noise levels in sampling; None for FramePack's rule, which goes by tokens.
+        own_magnitudes: Its magnitudes by order, if they are not its family's; see `magnitudes`.
         vocabulary: The words that it knows, by group; empty for a model that takes free text.
         examples: Prompts to offer.
         folder: The folder of a local model; None for a published one.
@@ -63,6 +64,7 @@ class ModelInfo:
     steps: int = 25
     guidance: float = 10.0
     shift: float | None = None
+    own_magnitudes: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
     vocabulary: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     examples: tuple[str, ...] = ()
     folder: Path | None = None
@@ -75,6 +77,15 @@ class ModelInfo:
                 expected=f"{' or '.join(self.modes)}, which model {self.name} was made for",
                 remedy="Choose that `mode`, or another `model`.",
             )  # fmt: skip
+
+    @property
+    def own_settings(self) -> dict[str, Any]:
+        """Return the settings that suit it best, which hold where nobody has set them."""
+        return {"mode": self.modes[0], "steps": self.steps, "guidance": self.guidance}
+
+    def magnitudes(self, mode: Mode) -> tuple[float, ...]:
+        """Return what MagCache must know of the model: see `families.step_caches.nearest`."""
+        return (self.own_magnitudes or self.family.magnitudes).get(mode, ())
 
     @property
     def known_words(self) -> list[str]:
@@ -118,7 +129,7 @@ def _published(name: str, title: str, repo: str, revision: str, mode: Mode) -> M
 _MOST_FACTS = 2**18
 _FACT_TYPES: dict[str, type] = {
     "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "shift": float,
-    "family": str, "modes": list, "vocabulary": dict, "examples": list,
+    "family": str, "modes": list, "magnitudes": dict, "vocabulary": dict, "examples": list,
 }  # fmt: skip
 
 
@@ -148,9 +159,19 @@ def _read_facts(file: Path) -> dict[str, Any]:
         bounds = SETTINGS[name]
         if name in facts and not bounds.low <= facts[name] <= bounds.high:
             raise refusal(f"{name} {facts[name]}", f"{name} from {bounds.low:g} to {bounds.high:g}")
+    for mode, values in facts.get("magnitudes", {}).items():
+        if mode not in MODES or not _are_magnitudes(values):
+            raise refusal(f"magnitudes {short_repr({mode: values})}", "a list of positive numbers by order")
     if not 0 < facts.get("shift", 1.0) < math.inf:
         raise refusal(f"shift {facts['shift']}", "a positive number")
     return facts
+
+
+def _are_magnitudes(values: object) -> bool:
+    if not isinstance(values, list) or not values:
+        return False
+    numbers = cast(list[object], values)
+    return all(isinstance(one, int | float) and 0 < one < math.inf for one in numbers)
 
 
 def _from_folder(name: str, folder: Path) -> ModelInfo:
@@ -166,6 +187,7 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
         steps=facts.get("steps", 25),
         guidance=facts.get("guidance", 10.0),
         shift=facts.get("shift"),
+        own_magnitudes={mode: tuple(values) for mode, values in facts.get("magnitudes", {}).items()},
         vocabulary={group: tuple(words) for group, words in facts.get("vocabulary", {}).items()},
         examples=tuple(facts.get("examples", ())),
         folder=folder,

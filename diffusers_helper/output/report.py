@@ -39,6 +39,7 @@ class Report:
         self._plan, self._video, self._on_event = plan, video, on_event
         self._start = time.monotonic()
         self._frames_before = 0
+        self._skipped: dict[int, int] = {}
 
     def _report(self, kind: Callable[..., Event], **facts: Any) -> None:
         self._on_event(kind(job=self._job, time=self._seconds, **facts))
@@ -46,6 +47,11 @@ class Report:
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self._start
+
+    @property
+    def skipped(self) -> int:
+        """Return the number of steps that a step cache has skipped."""
+        return sum(self._skipped.values())
 
     def started(self, width: int, height: int) -> None:
         sections, frames = len(self._plan), self._plan.total_frames
@@ -61,9 +67,13 @@ class Report:
         """Report the progress of the reading of the model's files."""
         self._report(Reading, done_bytes=done_bytes, total_bytes=total_bytes)
 
-    def step(self, section: Section, step: int, steps: int, preview: Path | None) -> None:
+    def step(self, section: Section, step: int, steps: int, preview: Path | None, skipped: int) -> None:
+        """Report a step, and how many of the section's steps so far were skipped."""
+        self._skipped[section.number] = skipped
         picture = str(preview) if preview else None
-        self._report(StepDone, section=section.number, step=step, steps=steps, preview=picture)
+        self._report(
+            StepDone, section=section.number, step=step, steps=steps, preview=picture, skipped=skipped
+        )
 
     def piece(self, stage: Stage, section: Section | None, piece: int, pieces: int) -> None:
         """Report that the VAE has finished a piece, unless there is only one piece."""
@@ -94,7 +104,7 @@ class Report:
     def finished(self, usage: Mapping[str, Any]) -> Path:
         """Give the video its final name, and report the end of the job with the figures on memory."""
         video = self._video.finish()
-        self._end(Finished, video, seconds=self._seconds, **usage)
+        self._end(Finished, video, seconds=self._seconds, steps_skipped=self.skipped, **usage)
         return video
 
     def cancelled(self) -> None:

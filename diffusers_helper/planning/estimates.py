@@ -19,6 +19,7 @@ from typing import cast
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.buckets import buckets
 from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
+from diffusers_helper.families.step_caches import OFF, STEP_CACHES
 from diffusers_helper.models.sizes import NETWORKS, Network
 from diffusers_helper.planning.backend import MARGIN, SCORE_BYTES, Backend
 from diffusers_helper.planning.budget import Demand, Stage
@@ -127,6 +128,18 @@ def transformer_bytes(
     return ceil(MARGIN * streams + state + scores + low)
 
 
+def cache_bytes(network: Network, height: int, width: int, step_cache: str) -> int:
+    """Return the bytes that a step cache keeps from step to step, for one pass of guidance."""
+    if step_cache not in STEP_CACHES:
+        return 0
+    h, w = height // _SHRINK, width // _SHRINK
+    heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
+    return STEP_CACHES[step_cache].state_bytes(
+        latent_tokens(height, width), WINDOW * (h // _PATCH) * (w // _PATCH), heads * head_dim,
+        network.dtype_bytes, 4 * _CHANNELS * WINDOW * h * w,
+    )  # fmt: skip
+
+
 def llama_bytes(network: Network, tokens: int) -> int:
     """Estimate the bytes of a pass of Llama: all hidden states, and the peak within one layer.
 
@@ -166,6 +179,7 @@ def demand_of(
     text: int = _MAX_TOKENS,
     texts: int = 1,
     rank: int = 0,
+    step_cache: str = OFF,
     vae_window: int = OWN_WINDOW,
     vae_share: float = 1.0,
     backend: Backend = Backend(),
@@ -181,6 +195,7 @@ def demand_of(
         text: The number of tokens that the transformer reads of the longest prompt.
         texts: The number of prompts; 2 with classifier-free guidance.
         rank: The sum of the ranks of the LoRAs.
+        step_cache: The step cache in `request.step_cache`.
         vae_window: The latent frames in one of the VAE's temporal windows.
         vae_share: The share of the working memory that the VAE may be planned with.
         backend: The memory behaviour of the machine's kernels.
@@ -202,6 +217,7 @@ def demand_of(
     # The encoders' results stay on the device while the sampler works.
     kept = texts * text * llama.config["hidden_size"] + vision * siglip.config["hidden_size"]
     after = {"sample": kept * transformer.dtype_bytes}
+    after["sample"] += texts * cache_bytes(transformer, height, width, step_cache)
     stages = (
         Stage(
             name,

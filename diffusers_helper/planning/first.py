@@ -119,7 +119,7 @@ def learned_levels(
 
 def _others(request: GenerationRequest) -> str:
     """Return further settings that the plan depends on, if they differ from their defaults."""
-    names = ("vae_chunk", "vae_threshold", "weight_dtype")
+    names = ("vae_chunk", "vae_threshold", "weight_dtype", "step_cache")
     values = {name: getattr(request, name) for name in names}
     return "".join(f", {name} {value}" for name, value in values.items() if value != SETTINGS[name].default)
 

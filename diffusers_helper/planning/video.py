@@ -200,6 +200,7 @@ def demands_for(
     with_tiles = partial(
         demand_of, known, height, width,
         text=longest_text(request, info), texts=len(request.texts), rank=rank_of(loras),
+        step_cache=request.step_cache,
         vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration or Calibration(),
     )  # fmt: skip

@@ -47,7 +47,10 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
     ),
     (
         StepDone(**COMMON, section=2, step=11, steps=25),
-        {"event": "step_done", **COMMON, "section": 2, "step": 11, "steps": 25, "preview": None},
+        {
+            "event": "step_done", **COMMON, "section": 2, "step": 11, "steps": 25, "preview": None,
+            "skipped": 0,
+        },  # fmt: skip
     ),
     (
         PieceDone(**COMMON, stage="decode", section=2, piece=3, pieces=6),
@@ -67,7 +70,7 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
             "event": "finished", **COMMON, "video": "/o/video.mp4", "frames": 145, "seconds": 61.5,
             "peak_host_bytes": 0,
             "peak_device_bytes": 0, "cap_bytes": 0, "bytes_streamed": 0, "retries": 0, "vae_tile_px": None,
-            "advice": "",
+            "advice": "", "steps_skipped": 0,
         },
     ),
     (

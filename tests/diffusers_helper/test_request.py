@@ -47,7 +47,8 @@ requests = st.builds(
 def test_defaults_are_framepacks() -> None:
     assert asdict(GenerationRequest(image="a.png")) == {
         "image": "a.png", "prompt": "", "negative": "", "seconds": 5.0, "seed": 31337, "steps": 25,
-        "mode": "inverted", "resolution": None, "guidance": 10.0, "cfg": 1.0, "cfg_rescale": 0.0, "crf": 16,
+        "shift": 0.0, "mode": "inverted", "resolution": None, "guidance": 10.0, "cfg": 1.0,
+        "cfg_rescale": 0.0, "step_cache": "off", "crf": 16,
         "sampler": "unipc", "model": "demo", "preserved_gb": None, "vram_cap_gb": None,
         "weight_dtype": "default", "vae_tile": None, "vae_precision": "auto", "vae_chunk": 3,
         "vae_threshold": 1.0, "vae_cleanup": 0, "crop": 0.5, "lora": "", "prompt_blend": 0,

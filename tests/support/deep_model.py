@@ -25,14 +25,14 @@ def write_deep_model(tiny_model: Path, folder: Path) -> Path:
     return folder
 
 
-def run_pass(network: nn.Module, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
-    """Run a forward pass on some fixed inputs, the same for each device, and return its result on the CPU."""
+def pass_arguments() -> dict[str, Tensor]:
+    """Return the tensors of a forward pass, always the same."""
     generator = torch.Generator().manual_seed(3)
 
     def latents(num_frames: int) -> Tensor:
         return torch.randn(1, 16, num_frames, 8, 8, generator=generator)
 
-    inputs = {
+    return {
         "hidden_states": latents(9),
         "timestep": torch.tensor([500.0]),
         "encoder_hidden_states": torch.randn(1, 5, 16, generator=generator),
@@ -48,9 +48,13 @@ def run_pass(network: nn.Module, device: str = "cpu", dtype: torch.dtype = torch
         "latents_history_4x": latents(16),
         "indices_latents_history_4x": torch.arange(13, 29),
     }
+
+
+def run_pass(network: nn.Module, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    """Run a forward pass on these tensors on a device, and return its result on the CPU."""
     with torch.inference_mode():
         placed = {
             name: tensor.to(device, dtype if tensor.is_floating_point() else None)
-            for name, tensor in inputs.items()
+            for name, tensor in pass_arguments().items()
         }
         return network(**placed, return_dict=False)[0].cpu()

@@ -25,7 +25,7 @@ JSON_FIELDS = {
     "warned": {"message"},
     "finished": {
         "video", "frames", "seconds", "peak_host_bytes", "peak_device_bytes", "cap_bytes", "bytes_streamed",
-        "retries", "vae_tile_px", "advice",
+        "retries", "vae_tile_px", "advice", "steps_skipped",
     },
     "cancelled": {"video", "frames", "peak_host_bytes"},
     "failed": {"message", "remedy", "detail", "code", "setting", "video", "frames"},

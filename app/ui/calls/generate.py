@@ -102,7 +102,7 @@ def endpoints(
     async def add(job: Job, _: gr.Request | None) -> dict[str, Any]:
         return records.of(job)
 
-    parameters = _parameters(catalogue.first)
+    parameters = _parameters(catalogue)
     return {
         "generate": _endpoint(calls, Signature(parameters, return_annotation=FileData), generate),
         "jobs_add": _endpoint(calls, Signature(parameters, return_annotation=dict[str, Any]), add),
@@ -131,14 +131,15 @@ def _endpoint(
     return endpoint
 
 
-def _parameters(preselected: str) -> list[Parameter]:
-    """Return the settings as parameters. Pictures are uploads; the order defaults to the model's own."""
+def _parameters(catalogue: Catalogue) -> list[Parameter]:
+    """Return the settings as parameters. Pictures are uploads; what suits a model defaults to its own."""
+    own = catalogue.info(catalogue.first).own_settings
     types: dict[str, Any] = {
-        name: setting.kind | None if setting.is_optional else setting.kind
+        name: setting.kind | None if setting.is_optional or name in own else setting.kind
         for name, setting in SETTINGS.items()
-    } | {"mode": str | None, **dict.fromkeys(PICTURES, FileData | None)}
+    } | dict.fromkeys(PICTURES, FileData | None)
     defaults = {name: setting.default for name, setting in SETTINGS.items()}
-    defaults |= {"mode": None, "model": preselected, **dict.fromkeys(PICTURES)}
+    defaults |= {**dict.fromkeys(own), "model": catalogue.first, **dict.fromkeys(PICTURES)}
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
     parameters.append(Parameter(_REQUEST, kind, default=None, annotation=gr.Request | None))

@@ -125,7 +125,7 @@ class Actions:
             info = self.catalogue.info(name)
         except InputError:  # only a forged message can name a model outside the list
             return {}
-        changes = {"steps": info.steps, "guidance": info.guidance, "resolution": info.side}
+        changes = {**info.own_settings, "resolution": info.side}
         mode = mode if mode in info.modes else info.modes[0]
         return changes | {"mode": _mode(info, mode)} | _around(info)
 

@@ -32,7 +32,7 @@ PAGE_ONLY: dict[str, Any] = {"random_seed": False, "variants": VARIANTS.default,
 
 def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
     """Return the defaults of all settings except pictures, prompt and model, for a model and this machine."""
-    own = {"mode": info.modes[0], "steps": info.steps, "guidance": info.guidance, "resolution": info.side}
+    own = {**info.own_settings, "resolution": info.side}
     values = {name: setting.default for name, setting in PAGE_SETTINGS.items()} | own | planner.defaults
     values |= PAGE_ONLY
     return {name: values[name] for name in values if name not in (*PICTURES, "prompt", "model")}

@@ -1,0 +1,235 @@
+"""Tests that step caches skip what their papers' code skips, share nothing, and copy no weights for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from diffusers import (
+    FirstBlockCacheConfig,
+    HunyuanVideoFramepackTransformer3DModel,
+    MagCacheConfig,
+    TaylorSeerCacheConfig,
+)
+from torch import Tensor, nn
+
+from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.step_caches import STEP_CACHES, StepCache, nearest
+from diffusers_helper.framepack.work import blocks
+from diffusers_helper.memory.residency import Residency
+from diffusers_helper.sampling.step_cache import Passes, open_passes
+from tests.support.deep_model import pass_arguments
+
+STEPS = 10
+CPU = torch.device("cpu")
+MAGNITUDES = FRAMEPACK.magnitudes["inverted"]
+
+
+@pytest.fixture(scope="module")
+def network() -> HunyuanVideoFramepackTransformer3DModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        made = HunyuanVideoFramepackTransformer3DModel(
+            num_attention_heads=2, attention_head_dim=16, rope_axes_dim=(4, 6, 6), num_layers=2,
+            num_single_layers=4, num_refiner_layers=1, text_embed_dim=16, pooled_projection_dim=16,
+            image_proj_dim=16, has_image_proj=True, has_clean_x_embedder=True,
+        )  # fmt: skip
+    return made.eval().requires_grad_(False)
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def latents(step: int) -> Tensor:
+    """Return the noisy latents of a step, which approach a picture as a sampler's do."""
+    generator = torch.Generator().manual_seed(9)
+    picture, noise = (torch.randn(1, 16, 9, 8, 8, generator=generator) for _ in range(2))
+    level = 1 - 0.1 * step / STEPS
+    return (1 - level) * picture + level * noise
+
+
+def compute(network: nn.Module, x: Tensor, step: int, text: float = 1.0) -> Tensor:
+    given = pass_arguments() | {"hidden_states": x, "timestep": torch.tensor([1000 - 0.4 * step])}
+    given["encoder_hidden_states"] = text * given["encoder_hidden_states"]
+    return network(**given, return_dict=False)[0]
+
+
+def sample(network: nn.Module, passes: Passes, steps: int = STEPS, branch: str = "") -> list[Tensor]:
+    """Return the network's outputs of all steps."""
+    return [
+        passes(branch, latents(step), partial(compute, network, latents(step), step)) for step in range(steps)
+    ]
+
+
+def with_cache(network: Any, cache: StepCache | None, steps: int = STEPS) -> tuple[list[Tensor], int]:
+    """Return the outputs of all steps of a section, and the number of skipped steps."""
+    with open_passes(cache, steps, MAGNITUDES, network, blocks(network, latents(0))) as passes:
+        return sample(network, passes, steps), passes.skipped
+
+
+def with_hook(network: Any, config: object, steps: int = STEPS) -> list[Tensor]:
+    """Return the outputs of all steps with a cache of diffusers."""
+    network.enable_cache(config)
+    try:
+        with network.cache_context("positive"):
+            return [compute(network, latents(step), step) for step in range(steps)]
+    finally:
+        network.disable_cache()
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> list[bool]:
+    return [torch.equal(a, b) for a, b in zip(one, other, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def plain(network: HunyuanVideoFramepackTransformer3DModel) -> list[Tensor]:
+    return [compute(network, latents(step), step) for step in range(STEPS)]
+
+
+def always(steps: int, magnitudes: object) -> Callable[[int, float], bool]:
+    return lambda step, change: True
+
+
+def never(steps: int, magnitudes: object) -> Callable[[int, float], bool]:
+    return lambda step, change: False
+
+
+@pytest.mark.parametrize("name", [None, *STEP_CACHES])
+def test_steps_that_are_computed_have_the_same_bits_as_without_a_cache(
+    name: str | None, network: nn.Module, plain: list[Tensor]
+) -> None:
+    cache = replace(STEP_CACHES[name], rule=never) if name else None
+    outputs, skipped = with_cache(network, cache)
+    assert all(same(outputs, plain))
+    assert skipped == 0
+    assert not any("forward" in block.__dict__ for block in blocks(network, latents(0)).modules)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", STEP_CACHES)
+def test_the_first_and_the_last_step_are_always_computed(
+    name: str, network: nn.Module, plain: list[Tensor]
+) -> None:
+    outputs, skipped = with_cache(network, replace(STEP_CACHES[name], rule=always))
+    assert same(outputs, plain) == [True, *[False] * (STEPS - 2), True]
+    assert skipped == STEPS - 2
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("first-block", FirstBlockCacheConfig(threshold=0.05)),
+        (
+            "taylorseer",
+            TaylorSeerCacheConfig(use_lite_mode=True, taylor_factors_dtype=torch.float32),
+        ),
+        (
+            "magcache",
+            MagCacheConfig(
+                threshold=0.1, max_skip_steps=3, retention_ratio=0.2, num_inference_steps=STEPS,
+                mag_ratios=torch.tensor(nearest(MAGNITUDES, STEPS)),
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_the_results_are_those_of_the_hooks_of_diffusers(
+    name: str, config: object, network: nn.Module, plain: list[Tensor]
+) -> None:
+    outputs, skipped = with_cache(network, STEP_CACHES[name])
+    hooked = with_hook(network, config)
+    assert 2 <= skipped == [torch.equal(*pair) for pair in zip(outputs, plain, strict=True)].count(False)
+    # The hooks may skip the last step, which is computed here.
+    torch.testing.assert_close(outputs[:-1], hooked[:-1], rtol=0, atol=1e-5)
+    assert torch.equal(outputs[-1], plain[-1])
+
+
+def test_magcache_computes_twelve_of_25_steps_of_framepack() -> None:
+    for magnitudes in FRAMEPACK.magnitudes.values():
+        rule = STEP_CACHES["magcache"].rule(25, magnitudes)
+        assert [rule(step, 0.0) for step in range(1, 24)].count(False) == 10
+
+
+@pytest.mark.parametrize(("name", "in_a_row"), [("teacache-gentle", 1), ("teacache", 2)])
+def test_teacache_is_that_of_framepack(
+    name: str, in_a_row: int, network: HunyuanVideoFramepackTransformer3DModel, plain: list[Tensor]
+) -> None:
+    """Compare with the loop of FramePack's model: the polynomial of the change of the modulated input."""
+    threshold = {1: 0.1, 2: 0.15}[in_a_row]
+    modulated: list[Tensor] = []
+    first = network.transformer_blocks[0]
+    hook = first.get_submodule("norm1").register_forward_hook(lambda *given: modulated.append(given[2][0]))
+    for step in range(STEPS):
+        compute(network, latents(step), step)
+    hook.remove()
+    expected, so_far = list[bool](), 0.0
+    for step in range(STEPS):
+        if step in (0, STEPS - 1):
+            so_far = 0.0
+            expected.append(True)
+            continue
+        x = ((modulated[step] - modulated[step - 1]).abs().mean() / modulated[step - 1].abs().mean()).item()
+        coefficients = (733.226126, -401.131952, 67.5869174, -3.149878, 0.0961237896)
+        so_far += sum(c * x ** (4 - power) for power, c in enumerate(coefficients))
+        expected.append(so_far >= threshold)
+        so_far = 0.0 if so_far >= threshold else so_far
+    outputs, skipped = with_cache(network, STEP_CACHES[name])
+    assert same(outputs, plain) == expected
+    assert skipped == expected.count(False) >= 2
+
+
+def test_easycache_skips_where_the_output_hardly_changes(network: nn.Module, plain: list[Tensor]) -> None:
+    outputs, skipped = with_cache(network, STEP_CACHES["easycache"])
+    assert skipped == same(outputs, plain).count(False) >= 2
+    for ours, exact, before in zip(outputs[1:], plain[1:], plain, strict=False):
+        assert (ours - exact).abs().mean() < 0.4 * before.abs().mean()
+
+
+@pytest.mark.parametrize("name", STEP_CACHES)
+def test_branches_and_sections_share_nothing(name: str, network: nn.Module) -> None:
+    cache, seen = STEP_CACHES[name], blocks(network, latents(0))  # type: ignore[arg-type]
+    alone, skipped = with_cache(network, cache)
+    with open_passes(cache, STEPS, MAGNITUDES, network, seen) as passes:
+        both = list[Tensor]()
+        for step in range(STEPS):
+            x = latents(step)
+            both.append(passes("positive", x, partial(compute, network, x, step)))
+            passes("negative", x, partial(compute, network, x, step, 9.0))
+        steps_without_work = passes.skipped
+    assert all(same(both, alone))
+    assert steps_without_work <= skipped
+    assert all(same(with_cache(network, cache)[0], alone))
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["first block streamed", "first block resident"])
+@pytest.mark.parametrize("name", STEP_CACHES)
+def test_a_skipped_step_copies_at_most_the_block_that_decides(
+    name: str, first: int, network: nn.Module
+) -> None:
+    expected, _ = with_cache(network, STEP_CACHES[name])
+    seen = blocks(network, latents(0))  # type: ignore[arg-type]
+    sizes = [sum(one.nbytes for one in block.parameters()) for block in seen.modules]
+    residency, copied = Residency(CPU), list[int]()
+    residency.move_model_to_device_with_memory_preservation(
+        network, blocks=seen.modules, streamed=range(first, len(sizes))
+    )
+    with open_passes(STEP_CACHES[name], STEPS, MAGNITUDES, network, seen) as passes:
+        skips, outputs = list[bool](), list[Tensor]()
+        for step in range(STEPS):
+            x, before = latents(step), (passes.skipped, residency.bytes_streamed)
+            outputs.append(passes("", x, partial(compute, network, x, step)))
+            skips.append(passes.skipped > before[0])
+            copied.append(residency.bytes_streamed - before[1])
+    residency.unload_complete_models()
+    assert all(same(outputs, expected))
+    decides = name in ("teacache", "teacache-gentle", "first-block") and not first
+    assert (
+        max(taken for taken, is_skipped in zip(copied, skips, strict=True) if is_skipped)
+        <= decides * sizes[0]
+    )
+    assert sum(copied) <= skips.count(False) * sum(sizes[first:])
