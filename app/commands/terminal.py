@@ -120,7 +120,9 @@ class ProgressBar:
         video = None
         if isinstance(event, Finished):
             video = event.video
-            self._say(f"Finished: {event.frames} frames in {duration(event.seconds)}.")
+            skipped = event.steps_skipped
+            steps = f" {count_text(skipped, 'step')} reused what earlier ones computed." if skipped else ""
+            self._say(f"Finished: {event.frames} frames in {duration(event.seconds)}.{steps}")
             if event.advice:
                 self._say(event.advice)
         elif isinstance(event, Cancelled | Failed):

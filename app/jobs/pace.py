@@ -21,6 +21,7 @@ from app.jobs.view import share_done
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
 from diffusers_helper.families.packing import SectionPlan
+from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.families.vae_windows import OWN_CHUNK, decode_work
 from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.request import GenerationRequest
@@ -108,6 +109,8 @@ def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
             tails[event.section] = max(0.0, event.time - last)
             last = event.time
         elif isinstance(event, Finished) and pixels and firsts and tails and start_up is not None:
+            if request.step_cache != OFF:  # its steps were no measure for a job that computes all of them
+                return None
             work = Effort(plan, request.steps, pixels, passes(request.cfg), request.vae_chunk)
             step = fmean(others or firsts)
             decoding = sum(work.tails[number - 1] for number in tails if 0 < number <= len(plan))

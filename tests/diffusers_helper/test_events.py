@@ -50,7 +50,7 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
         {
             "event": "step_done", **COMMON, "section": 2, "step": 11, "steps": 25, "preview": None,
             "skipped": 0,
-        },  # fmt: skip
+        },
     ),
     (
         PieceDone(**COMMON, stage="decode", section=2, piece=3, pieces=6),

@@ -25,6 +25,7 @@ from diffusers_helper.events import (
     Warned,
 )  # fmt: skip
 from diffusers_helper.families.packing import SectionPlan
+from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.registry import plan_of
 
 CellState = Literal["waiting", "running", "done"]
@@ -98,7 +99,8 @@ class LiveJob:
 
     def __post_init__(self) -> None:
         self.plan = plan_of(self.job.request)
-        self.timing = Timing(self.plan, self.job.request.steps, self.job.request.vae_chunk)
+        request = self.job.request
+        self.timing = Timing(self.plan, request.steps, request.vae_chunk, request.step_cache != OFF)
         self._foresee()
 
     def apply(self, event: Event) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 
 from app.jobs.pace import Effort, Pace
 from diffusers_helper.events import STAGES
@@ -34,12 +34,14 @@ class Timing:
     Attributes:
         steps: The number of steps of a section.
         chunk: The latent frames by which the VAE's windows of time advance.
+        skips: Whether a step cache makes some of the steps short, so their median says little.
         start_up: The time before the first section; None if unknown.
     """
 
     plan: SectionPlan
     steps: int
     chunk: int = OWN_CHUNK
+    skips: bool = False
     start_up: float | None = None
     _step_seconds: list[float] = field(default_factory=list[float])
     _lead_seconds: list[float] = field(default_factory=list[float])
@@ -84,7 +86,8 @@ class Timing:
     def step(self) -> float | None:
         """Return the usual seconds of a step."""
         if self._step_seconds:
-            return median(self._step_seconds[-_RECENT_STEPS:])
+            recent = self._step_seconds[-_RECENT_STEPS:]
+            return fmean(recent) if self.skips else median(recent)
         return self._lead_seconds[-1] if self._lead_seconds else None
 
     @property

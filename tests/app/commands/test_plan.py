@@ -51,6 +51,14 @@ def test_the_demo_needs_no_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan["cap_bytes"] == 28 * GB
 
 
+def test_the_steps_of_the_model_count_until_others_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    def passes(*arguments: str) -> int:
+        return as_json(capsys, *arguments)["stages"][STAGES.index("sample")]["passes_per_run"]
+
+    assert passes() == find_model("demo").steps == 8
+    assert passes("--steps", "12") == 12
+
+
 def test_the_memory_documents_card_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--model", "framepack-i2v", "--card", "gfx1100:24", "--seconds", "10"]) == 0
     text = capsys.readouterr().out
