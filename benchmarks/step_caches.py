@@ -227,6 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="demo")
     parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--cfg", type=float, nargs="+", default=[1.0, 2.0])
     parser.add_argument("--calibrate", action="store_true", help="print the model's magnitudes")
     parser.add_argument("--deep", action="store_true", help="time a network of FramePack's depth")
     parser.add_argument("--plot", type=Path, help="the SVG to write")
@@ -238,7 +239,7 @@ def main() -> None:
     if arguments.calibrate:
         sys.stdout.write(json.dumps({"magnitudes": calibrate(models, arguments.steps)}) + "\n")
         return
-    figures = [one for cfg in (1.0, 2.0) for one in compare(models, arguments.steps, cfg)]
+    figures = [one for cfg in arguments.cfg for one in compare(models, arguments.steps, cfg)]
     for one in figures:
         sys.stdout.write(f"{one.row}\n")
     if arguments.plot:

@@ -53,7 +53,7 @@ def test_the_demo_needs_no_setting(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_steps_of_the_model_count_until_others_are_given(capsys: pytest.CaptureFixture[str]) -> None:
     def passes(*arguments: str) -> int:
-        return as_json(capsys, *arguments)["stages"][STAGES.index("sample")]["passes_per_run"]
+        return as_json(capsys, *arguments)["stages"][STAGES.index("sample")]["passes"]
 
     assert passes() == find_model("demo").steps == 8
     assert passes("--steps", "12") == 12
