@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import mpmath
 import pytest
@@ -16,8 +14,6 @@ from hypothesis import strategies as st
 from mpmath import mp
 from torch import Tensor
 
-from diffusers_helper.framepack import work
-from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import StepInfo, flow_sigmas, shift_of
 from diffusers_helper.sampling.euler import sample_euler
 from diffusers_helper.sampling.unipc import sample_unipc, step_weights
@@ -393,17 +389,3 @@ def test_mu_is_linear_up_to_a_shift_of_seven() -> None:
 @given(few=st.integers(1, 20_000), more=st.integers(0, 20_000))
 def test_more_tokens_never_lower_the_shift(few: int, more: int) -> None:
     assert 1 < shift_of(few) <= shift_of(few + more) <= 7
-
-
-@pytest.mark.parametrize(
-    ("wanted", "own", "shift"), [(16.0, 70.0, 16.0), (0.0, 70.0, 70.0), (0.0, None, 7.0)]
-)
-def test_the_shift_is_that_of_the_request_or_of_the_model_or_goes_by_the_tokens(
-    wanted: float, own: float | None, shift: float
-) -> None:
-    info, family = SimpleNamespace(shift=own), SimpleNamespace(window=9)
-    job: Any = SimpleNamespace(
-        latents_shape=lambda frames: (1, 16, frames, 80, 76), family=family, models=SimpleNamespace(info=info)
-    )
-    request = GenerationRequest(image="a.png", steps=12, shift=wanted)
-    assert torch.equal(work.sigmas(job, request), flow_sigmas(12, shift))

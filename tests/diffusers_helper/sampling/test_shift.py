@@ -1,0 +1,27 @@
+"""Tests of where the shift of a section's noise levels comes from."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from diffusers_helper.framepack import work
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sampling import flow_sigmas
+
+
+@pytest.mark.parametrize(
+    ("wanted", "own", "shift"), [(16.0, 70.0, 16.0), (0.0, 70.0, 70.0), (0.0, None, 7.0)]
+)
+def test_the_shift_is_that_of_the_request_or_of_the_model_or_goes_by_the_tokens(
+    wanted: float, own: float | None, shift: float
+) -> None:
+    info, family = SimpleNamespace(shift=own), SimpleNamespace(window=9)
+    job: Any = SimpleNamespace(
+        latents_shape=lambda frames: (1, 16, frames, 80, 76), family=family, models=SimpleNamespace(info=info)
+    )
+    request = GenerationRequest(image="a.png", steps=12, shift=wanted)
+    assert torch.equal(work.sigmas(job, request), flow_sigmas(12, shift))
