@@ -195,7 +195,9 @@ def test_the_engines_environment_leaves_a_users_own_values_alone() -> None:
 
 def test_only_what_suits_the_card_is_set() -> None:
     assert engine_environment(profile_for(Machine("cpu", "", "", GB), {}), {}) == {
-        "OMP_WAIT_POLICY": "PASSIVE"
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "MALLOC_MMAP_THRESHOLD_": "1073741824",
+        "MALLOC_TRIM_THRESHOLD_": "1073741824",
     }
     assert engine_environment(profile_for(Machine("cuda", "", "", GB), {}), {}) == {}
     assert "PYTORCH_ALLOC_CONF" not in engine_environment(profile("gfx1151", 64), {})
