@@ -176,6 +176,9 @@ def open_folds(page: Any) -> None:
         if head.get_attribute("aria-expanded") == "false":
             head.click()
     page.wait_for_selector("#set-preserved_gb input")
+    experts = page.locator("#expert-head button")
+    if experts.get_attribute("aria-expanded") == "false":
+        experts.click()
 
 
 def status(page: Any, **facts: object) -> Any:

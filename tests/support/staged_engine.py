@@ -57,9 +57,14 @@ def memory_record(sections: int) -> dict[str, Any]:
 
 
 class StagedEngine:
-    """An engine that makes videos of `tests.support.clips.scene`, and whose events wait for `go`."""
+    """An engine that makes videos of `tests.support.clips.scene`, and whose events wait for `go`.
+
+    Attributes:
+        size: The width and the height of the videos that begin from now on.
+    """
 
     restarts = False
+    size: tuple[int, int] = (96, 64)
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -137,11 +142,12 @@ class StagedEngine:
 
     def _script(self, job: Job) -> Iterator[Event]:
         plan = plan_sections(job.request.seconds, mode=job.request.mode)
-        parts = cut(scene(plan.total_frames), plan)
-        video = writer(job.folder, job.request.mode)
+        width, height = self.size
+        parts = cut(scene(plan.total_frames, height, width), plan)
+        video = writer(job.folder, job.request.mode, width=width, height=height)
         about: dict[str, Any] = {"job": job.id, "time": 0.0}
         count = len(plan)
-        yield JobStarted(**about, sections=count, frames=plan.total_frames, width=96, height=64)
+        yield JobStarted(**about, sections=count, frames=plan.total_frames, width=width, height=height)
         yield StageStarted(**about, stage="text")
         shown = video.frames
         for number, (final, pending) in enumerate(parts, 1):
@@ -150,7 +156,7 @@ class StagedEngine:
             yield StageStarted(**about, stage="sample", section=number)
             for step in range(1, STEPS + 1):
                 preview = job.folder / f"preview-{number}-{step}.png"
-                Image.new("RGB", (48, 32), (200, 90 * step, 60)).save(preview)
+                Image.new("RGB", (width // 2, height // 2), (200, 90 * step, 60)).save(preview)
                 yield StepDone(**about, section=number, step=step, steps=STEPS, preview=str(preview))
             if (job.request.prompt, number) in ((FAILING_PROMPT, 1), (FAILING_LATE_PROMPT, 2)):
                 so_far: dict[str, Any] = {"video": str(video.latest), "frames": shown} if shown else {}

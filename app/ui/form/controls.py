@@ -28,6 +28,8 @@ SCRIPT: dict[str, Any] = {
     "queue": False, "preprocess": False, "show_progress": "hidden", "api_visibility": "private",
 }  # fmt: skip
 SHOW_STAGE: dict[str, Any] = {"fn": None, "js": call("live/live.js", "showStage"), **SCRIPT}
+_EXPERT = """<button type="button" aria-expanded="false" aria-controls="expert">
+Weight type and VAE: for experts</button>"""
 _CHANGED: dict[str, Any] = {"fn": None, "js": call("form/component.js", "changed"), **SCRIPT}
 
 
@@ -146,12 +148,17 @@ class RequestForm:
     def _add_memory(self, planner: Planner) -> None:
         for name in MEMORY_SETTINGS:
             self._add(name, minimum=0, maximum=planner.most_gb)
-        self._add_others("Memory")
         self.memory = gr.HTML(
             elem_id="memory-plan",
             apply_default_css=False,
             js_on_load=on_load("form/boxes.js", "keepPlanOpen"),
         )
+        gr.HTML(
+            _EXPERT, apply_default_css=False, elem_id="expert-head",
+            js_on_load=on_load("form/folds.js", "offerExpert"),
+        )  # fmt: skip
+        with gr.Column(elem_id="expert"):
+            self._add_others("Memory")
 
     def _add_buttons(self) -> None:
         # This sticks to the lower edge of the window, so it is always in sight.

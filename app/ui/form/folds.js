@@ -33,7 +33,15 @@ export function reportFolds(states) {
   for (const name of FOLDS) if (head(name)) head(name).dataset.state = states[name] || '';
 }
 
+/** Show or hide the settings for experts when their button is pressed. */
+export function offerExpert({ element }) {
+  const button = element.querySelector('button');
+  button.addEventListener('click', () => { button.ariaExpanded = String(button.ariaExpanded !== 'true'); });
+}
+
 /** Bring the control of a setting into the page, by opening the folds: a closed fold has no controls. */
 export function openFoldOf(setting) {
-  if (!document.querySelector(`#set-${setting}`)?.offsetParent) FOLDS.forEach(open);
+  const isAway = () => !document.querySelector(`#set-${setting}`)?.offsetParent;
+  if (isAway()) FOLDS.forEach(open);
+  requestAnimationFrame(() => { if (isAway()) document.querySelector('#expert-head [aria-expanded="false"]')?.click(); });
 }

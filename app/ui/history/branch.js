@@ -77,7 +77,6 @@ export class Branch {
 
   #fill(branch) {
     this.#job = this.#video.job;
-    for (const fold of [this.#fold, this.#longerFold]) fold.open = false;
     this.#keep.value = branch.kept.length;
     this.#prompt.value = branch.prompt;
     this.#seed.value = newSeed();

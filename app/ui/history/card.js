@@ -48,7 +48,7 @@ export class Card {
     setText(this.#state, data.sentence);
     setText(this.#words, data.words || 'No prompt');
     setText(this.#facts, factsOf(data));
-    showStar(this.#star, data);
+    showStar(this.#star, data.favourite, data.words);
   }
 
   focus() {
@@ -57,8 +57,7 @@ export class Card {
 
   /** Mark the video as a favourite, or remove the mark. */
   async toggleFavourite() {
-    const [job] = await call('jobs_favourite', [this.data.job], !this.data.favourite);
-    this.show({ ...this.data, favourite: job.favourite });
+    this.show(await setFavourite(this.data));
   }
 
   #listen() {
@@ -110,9 +109,16 @@ export class Card {
   }
 }
 
-/** Show on a button whether a video is a favourite. */
-export function showStar(button, { favourite, words }) {
+/** Mark a video as a favourite, or remove the mark. Return its data with the mark as it is now. */
+export async function setFavourite(video) {
+  const [{ favourite }] = await call('jobs_favourite', [video.job], !video.favourite);
+  return { ...video, favourite };
+}
+
+/** Show on a button whether a video is a favourite. One with a place for the star has words of its own. */
+export function showStar(button, favourite, words) {
   button.setAttribute('aria-pressed', String(favourite));
-  button.setAttribute('aria-label', `Favourite: ${words.slice(0, 60) || 'no prompt'}`);
-  setText(button, favourite ? '★' : '☆');
+  const place = button.querySelector('span');
+  if (!place) button.setAttribute('aria-label', `Favourite: ${words.slice(0, 60) || 'no prompt'}`);
+  setText(place ?? button, favourite ? '★' : '☆');
 }

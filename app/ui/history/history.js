@@ -3,7 +3,7 @@ import { call } from '../calls/call.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { Undo } from '../queue/undo.js';
 import { goTo, place, whenShown } from '../tabs.js';
-import { partsAreThere } from './layout.js';
+import { layOut } from './layout.js';
 import { Opened } from './opened.js';
 import { Gallery } from './gallery.js';
 
@@ -15,6 +15,7 @@ class History {
   #root;
   #gallery;
   #opened = null; // made when the first video is opened
+  #opening = null; // the promise of it
   #job = ''; // the video that is open
   #scroll = 0; // where the gallery was left
   #revision = null; // of the jobs that are shown
@@ -45,8 +46,8 @@ class History {
     this.#revision = queueNow().revision;
     if (job) {
       if (!before) this.#scroll = this.#scrolled;
-      await partsAreThere();
-      this.#opened ??= new Opened(this.#find('.lt-past-open'), (card) => this.#remove(card), () => this.#lead());
+      this.#opening ??= this.#makeOpened();
+      await this.#opening;
       if (job === this.#job) await this.#opened.open(job);
     } else {
       this.#opened?.close();
@@ -55,6 +56,12 @@ class History {
       this.#isLost = false;
       await this.#gallery.refresh();
     }
+  }
+
+  async #makeOpened() {
+    const root = this.#find('.lt-past-open');
+    const parts = await layOut(root);
+    this.#opened = new Opened(root, parts, (card) => this.#remove(card), () => this.#lead());
   }
 
   /** Show all videos in place of one that is not there. */

@@ -1,18 +1,13 @@
-// One video of the history: the card, its settings, its records, and the actions on it.
+// One video of the history, with its records and the actions on it.
 import { call } from '../calls/call.js';
-import { fillList, hasChanged, make, setText } from '../elements.js';
-import { showFigures } from '../live/figures.js';
-import { Log } from '../live/log.js';
-import { Player } from '../live/player.js';
-import { Strip } from '../live/strip.js';
-import { Actions } from './actions.js';
-import { Branch } from './branch.js';
-import { Card, lengthOf, showStar } from './card.js';
-import { layOut } from './layout.js';
+import { offerCopy } from '../copy.js';
+import { actOnce, hasChanged, make, setText } from '../elements.js';
+import { restoreForm } from '../form/fill.js';
+import { Film } from '../live/film.js';
+import { Card } from './card.js';
 import { exactly, when } from './words.js';
 
 const TICK = 500; // milliseconds
-const NOTHING = { job: '', poster: null, crop: 0.5, ratio: null, video: null };
 
 const stateRow = ({ label, time, reason }) => make(
   'li', {},
@@ -30,28 +25,22 @@ function fileRow({ name, size, url }) {
 export class Opened {
   #root;
   #parts;
-  #player;
-  #strip;
-  #log;
-  #actions;
-  #branch;
+  #film;
   #job = '';
   #miss;
   #video = null; // the endpoint's last answer
 
   /** `remove` is called with the card of a video that is to be removed, and `miss` if there is no such video. */
-  constructor(root, remove, miss) {
+  constructor(root, parts, remove, miss) {
     this.#root = root;
     this.#miss = miss;
-    this.#parts = layOut(root);
-    this.#strip = new Strip(this.#parts.strip, (at) => this.#player.jump(at));
-    this.#player = new Player(this.#parts.stage, (at) => this.#strip.mark(at));
-    this.#log = new Log(this.#parts.log);
-    const report = (words, job) => this.report(words, job);
-    this.#actions = new Actions(this.#parts, report, () => remove(this.#video.card));
-    this.#branch = new Branch(this.#parts.branch, this.#parts.longer, report);
-    this.#parts.star.addEventListener('click', () => this.#toggleFavourite());
-    setInterval(() => { if (this.#job) this.#log.tick(); }, TICK);
+    this.#parts = parts;
+    this.#film = new Film(parts.view);
+    const on = (button, act) => button.addEventListener('click', () => actOnce(button, act, (words) => this.#film.report(words)));
+    on(parts.use, async () => restoreForm(await call('history_settings', this.#job)));
+    on(parts.remove, () => remove(this.#video.card));
+    offerCopy(parts.copy, parts.address);
+    setInterval(() => { if (this.#job) this.#film.tick(); }, TICK);
   }
 
   /** Open a video. */
@@ -60,7 +49,8 @@ export class Opened {
     this.#root.dataset.job = '';
     this.#parts.body.hidden = true;
     this.report('');
-    this.#clear();
+    this.#film.report('');
+    this.#film.clear();
     await this.refresh();
     if (this.#job === job) this.#parts.back.focus({ preventScroll: true });
   }
@@ -81,65 +71,22 @@ export class Opened {
   /** Stop playback. */
   close() {
     this.#job = '';
-    this.#clear();
+    this.#film.clear();
   }
 
-  /** Show a text, with a link to a job if one is given. */
-  report(words, job = '') {
-    const link = make('a', { href: `#history/${encodeURIComponent(job)}`, textContent: 'Show it' });
-    this.#parts.say.replaceChildren(words, ...(job ? [' ', link] : []));
-    this.#parts.say.hidden = !words;
-  }
-
-  #clear() {
-    this.#player.show(NOTHING);
-    this.#log.show({ log: '' });
-  }
-
-  async #toggleFavourite() {
-    const { card } = this.#video;
-    try {
-      const [job] = await call('jobs_favourite', [card.job], !card.favourite);
-      this.#video.card = { ...card, favourite: job.favourite };
-      showStar(this.#parts.star, this.#video.card);
-    } catch (error) {
-      this.report(error.message);
-    }
-  }
+  /** Show a text in place of a video, or above it. */
+  report(words) { setText(this.#parts.say, words); }
 
   #show(video) {
-    const parts = this.#parts;
+    const { body, made, remove, address } = this.#parts;
     this.#video = video;
-    parts.body.hidden = false;
-    parts.view.dataset.state = video.state;
-    // The video plays at once and in a loop, as it does while it is being made.
-    this.#player.show({ ...video, isRunning: true });
-    this.#strip.show(video);
-    parts.strip.hidden = video.cells.length < 2;
-    this.#showHead(video);
-    this.#showFailure(video.failure);
-    showFigures(parts.spent, video);
-    fillList(parts.settings, video.settings);
+    body.hidden = false;
+    this.#film.show(video);
+    setText(made, `${when(video.card.created)} · ${video.card.model}`);
+    setText(address, new URL(`#history/${encodeURIComponent(video.job)}`, document.baseURI).href);
+    remove.hidden = !video.actions.includes('remove');
     this.#showLists(video);
-    this.#log.show(video);
-    this.#actions.show(video);
-    this.#branch.show(video);
     this.#root.dataset.job = video.job; // shows that the view is complete
-  }
-
-  #showHead({ card, label, note }) {
-    const parts = this.#parts;
-    setText(parts.title, card.words || 'No prompt');
-    setText(parts.facts, [label, when(card.created), lengthOf(card), card.model].filter(Boolean).join(' · '));
-    setText(parts.remark, note);
-    showStar(parts.star, card);
-  }
-
-  #showFailure(failure) {
-    const parts = this.#parts;
-    parts.failure.hidden = !failure;
-    setText(parts.failureText, failure ? `${failure.message} ${failure.remedy}` : '');
-    setText(parts.report, failure?.report ?? '');
   }
 
   #showLists({ states, files, parent, children }) {
@@ -154,6 +101,6 @@ export class Opened {
 
   #showCards(group, cards) {
     group.hidden = !cards.length;
-    group.querySelector('ul').replaceChildren(...cards.map((data) => new Card(data, (words) => this.report(words)).element));
+    group.querySelector('ul').replaceChildren(...cards.map((data) => new Card(data, (words) => this.#film.report(words)).element));
   }
 }

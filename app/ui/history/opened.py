@@ -40,6 +40,8 @@ class Opener:
         sentences = filter(None, (shown["headline"], shown["remark"]))
         return shown | {
             "preview": None,  # only the stage shows it
+            "plays": True,
+            "words": "beside",  # this tab has the whole width
             "cells": [_with_thumbnail(job, cell) for cell in shown["cells"]],
             "card": self.card(job),
             "isResumable": allows(job, "resume"),

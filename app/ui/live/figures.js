@@ -61,13 +61,13 @@ function showStages(box, stages) {
   if (!box.hidden && hasChanged(box, stages)) box.querySelector('tbody').replaceChildren(...stages.map(stageRow));
 }
 
-/** Show the figures of a scene in the part of the view that holds them. */
-export function showFigures(spent, { figures, memory }) {
+/** Show the figures of a scene in its view. */
+export function showFigures(view, { figures, memory }) {
   const { facts = [], stages = [] } = figures || {};
-  spent.hidden = !facts.length && !stages.length && !memory;
-  const list = spent.querySelector('.lt-facts');
+  const list = view.querySelector('.lt-facts');
   list.hidden = !facts.length;
   fillList(list, facts);
-  showStages(spent.querySelector('.lt-figures'), stages);
-  showMemory(spent.querySelector('.lt-memory'), memory);
+  view.querySelector('.lt-spent').hidden = !stages.length && !memory;
+  showStages(view.querySelector('.lt-figures'), stages);
+  showMemory(view.querySelector('.lt-memory'), memory);
 }

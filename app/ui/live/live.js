@@ -6,17 +6,12 @@ import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
 import { changed } from '../form/component.js';
 import { reportJobs } from '../jobs.js';
-import { After } from './after.js';
-import { JobButtons } from './buttons.js';
+import { Film, keepMarkup } from './film.js';
 import { bringStage, Line } from './line.js';
-import { Log } from './log.js';
 import { Next, nextWords } from './next.js';
 import { notify, prepareNotify, showNotify } from './notify.js';
-import { Player } from './player.js';
 import { Preview } from './preview.js';
 import { Pulse } from './pulse.js';
-import { prepareCopy, showStatus } from './status.js';
-import { Strip } from './strip.js';
 
 const TICK = 1000; // milliseconds
 // An id begins with the time of its creation.
@@ -42,15 +37,11 @@ export const openOnStage = async (job) => live.open(await call('jobs_scene', job
 /** The view of the running job, or else of the last one. */
 class Live {
   #view;
-  #player;
-  #strip;
+  #film;
   #preview;
   #pulse;
-  #log;
   #line;
   #next;
-  #buttons;
-  #after;
   #now = null; // what the server sent last
   #shown = null; // the scene on the stage
   #stays = false; // whether that is one that has ended, while the server sends another
@@ -61,17 +52,12 @@ class Live {
   constructor(view, subscribe) {
     const find = (selector) => view.querySelector(selector);
     this.#view = view;
-    this.#strip = new Strip(find('.lt-strip'), (at) => this.#player.jump(at));
-    this.#player = new Player(find('.lt-stage'), (at) => this.#strip.mark(at));
+    this.#film = new Film(view, () => this.expect());
     this.#preview = new Preview(find('.lt-stage'));
     this.#pulse = new Pulse(view, subscribe);
-    this.#log = new Log(find('.lt-log'));
     this.#line = new Line(view);
     this.#next = new Next(find('.lt-next'), () => this.follow());
-    this.#buttons = new JobButtons(find('.lt-actions'), () => this.expect());
-    this.#after = new After(find('.lt-actions'), () => this.expect());
     prepareNotify(find('.lt-notify'));
-    prepareCopy(find('.lt-failure'));
   }
 
   /** Take a scene from the server, or only the times that have moved since the last one. */
@@ -167,23 +153,17 @@ class Live {
   }
 
   show(scene) {
-    this.#view.dataset.state = scene.state;
     // On a narrow screen the video comes first while it is made, and does not leave when it is finished.
     this.#view.dataset.first = scene.isOpen || this.#watched;
-    if (scene.job) this.#strip.show(scene);
-    showStatus(this.#view.querySelector('.lt-status'), scene);
+    this.#film.show(scene);
     showNotify(this.#view.querySelector('.lt-notify'), scene.isOpen);
-    this.#buttons.show(scene);
-    this.#after.show(scene);
-    this.#player.show(scene);
     this.#preview.show(scene.preview || null);
-    this.#log.show(scene);
   }
 
   tick() {
     const isLost = this.#pulse.tick();
     if (isLost) document.title = 'Connection lost · Longtake';
-    this.#log.tick();
+    this.#film.tick();
     if (this.#now) this.#line.show(this.#now, this.#stays ? 'Next' : '');
   }
 
@@ -226,7 +206,9 @@ class Live {
 
 /** Set up the live view. */
 export default function startLive({ element, props, trigger, watch }) {
-  live = new Live(element.querySelector('.lt-view'), () => trigger('submit'));
+  const view = element.querySelector('.lt-view');
+  keepMarkup(view);
+  live = new Live(view, () => trigger('submit'));
   live.show(props.value);
   if (props.value.beat) live.receive(props.value);
   watch('value', () => live.receive(props.value));

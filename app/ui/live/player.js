@@ -52,11 +52,8 @@ export class Player {
       this.#clear(scene.poster);
       this.#parts.poster.style.objectPosition = `${100 * scene.crop}% ${100 * scene.crop}%`;
     }
-    const { isRunning } = scene;
-    this.#stage.style.setProperty('--ratio', scene.ratio || '');
-    this.#parts.fit.classList.toggle('lt-shaped', Boolean(scene.ratio));
-    if (this.#loops === null) this.#setLoop(isRunning && !reducedMotion.matches);
-    if (scene.video) this.#videos.want({ url: scene.video.url, front: scene.video.front, autoplay: isRunning });
+    if (this.#loops === null) this.#setLoop(scene.plays && !reducedMotion.matches);
+    if (scene.video) this.#videos.want({ url: scene.video.url, front: scene.video.front, autoplay: scene.plays });
   }
 
   #setLoop(loops) {

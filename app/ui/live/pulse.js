@@ -9,10 +9,8 @@ const JUST_NOW = 1.5; // seconds
 const NEARLY_DONE = 95; // percent
 const LATE = 5; // seconds
 
-/** Return the text of the line about the time, `since` seconds after the update. */
+/** Return the text of the line about the time of a running job, `since` seconds after the update. */
 function timeText(scene, since, isLost) {
-  if (!scene.isRunning && !scene.elapsed) return '';
-  if (!scene.isRunning) return scene.figures ? `took ${duration(scene.elapsed)}` : `${duration(scene.elapsed)} so far`;
   if (isLost) return `${duration(scene.elapsed)} when it was last heard of`;
   const soFar = `${duration(scene.elapsed + since)} so far`;
   if (scene.left === null) return soFar;
@@ -67,7 +65,7 @@ export class Pulse {
     const [kind, words] = signOfLife(this.#scene, waited / 1000, isLost);
     this.#find('.lt-pulse').dataset.kind = kind;
     setText(this.#find('.lt-pulse-text'), words);
-    setText(this.#find('.lt-eta'), timeText(this.#scene, waited / 1000, isLost));
+    if (this.#scene.isRunning) setText(this.#find('.lt-eta'), timeText(this.#scene, waited / 1000, isLost));
     setText(document.querySelector('.lt-lost'), isLost ? lostWords(this.#scene) : '');
     if (isLost) this.#retry();
     return isLost;

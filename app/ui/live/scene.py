@@ -27,6 +27,8 @@ from diffusers_helper.units import duration, gb_text
 
 _MAX_PREVIEW_BYTES = 500_000
 _MAX_SLUG = 40
+# Beside a video that is at most this many times as wide as it is high there is room for words.
+_WIDE = 1.3
 # Silence is mentioned after three times the usual duration, and never before this many seconds.
 _CALM_SECONDS, _CALM_FACTOR = 8.0, 3.0
 
@@ -93,6 +95,7 @@ def show(
         "doing": words.doing(live),
         "isGuess": live.is_guess,
         "elapsed": round(elapsed, 1),
+        "took": words.took(live, elapsed),
         "left": _rounded(words.trusted(live, live.seconds_left(elapsed))) if running else None,
         "warnings": _warnings(live),
         "cells": [_cell(live, cell) for cell in live.cells],
@@ -104,7 +107,7 @@ def show(
     shown |= _pulse(live, elapsed) if running else {}
     shown |= _pictures(live)
     if live.job.is_over:
-        shown["figures"] = _figures(live, elapsed, shown["memory"])
+        shown["figures"] = _figures(live, shown["memory"])
     if live.state == "failed":
         shown["failure"] = {
             "message": page_words(live.job.message, live.job.folder.parent),
@@ -129,6 +132,8 @@ def _standing(scene: Scene, live: LiveJob, headline: str) -> Shown:
         "buttons": buttons(live.job, scene.commands, live.section, live.sections),
         "announcement": words.announcement(live, headline),
         "isRunning": live.job.state == "running",
+        "plays": live.job.state == "running",
+        "favourite": live.job.favourite,
         "isOpen": not state.ending,
         "ending": {"sentence": state.ending, "title": state.title},
     }
@@ -156,11 +161,14 @@ def _pulse(live: LiveJob, elapsed: float) -> Shown:
 
 def _pictures(live: LiveJob) -> Shown:
     folder = JobFolder(live.job.folder)
+    ratio = live.width / live.height if live.height else None
     shown: Shown = {
         "poster": file_url(live.job, folder.input.name),
         "crop": live.job.request.crop,
-        "ratio": round(live.width / live.height, 4) if live.height else None,
+        "ratio": ratio and round(ratio, 4),
+        "words": "beneath" if ratio is None or ratio > _WIDE else "beside",
         "video": None,
+        "offersMore": live.video is not None and bool(WORDS[live.job.state].ending),
         "preview": None,
     }
     if live.video is not None:
@@ -207,10 +215,10 @@ def _span(cell: Cell) -> str:
     return f"{cell.begin:.1f} – {cell.end:.1f} s"
 
 
-def _figures(live: LiveJob, elapsed: float, memory: Shown | None) -> Shown:
+def _figures(live: LiveJob, memory: Shown | None) -> Shown:
     stages = words.stage_seconds(live)
     longest = max((seconds for _, seconds in stages), default=0.0)
-    facts = [("Total time", duration(elapsed))] if live.job.started else []
+    facts = words.made_with(live)
     if memory is not None:
         facts += memory["facts"]
     if live.timing.step is not None:

@@ -1,4 +1,4 @@
-// The card beneath the stage, with the job's state and progress, the download, and the failure if there is one.
+// The words about the video on the stage: its state and progress, the download, the failure, and its records.
 import { offerCopy } from '../copy.js';
 import { fillList, hasChanged, make, setText } from '../elements.js';
 import { showFigures } from './figures.js';
@@ -26,8 +26,8 @@ function showProgress(find, scene) {
 }
 
 // While a video is made, space is reserved for the link before there is something to download, so nothing moves.
-function showDownload(link, { video, isRunning }) {
-  link.hidden = !video && !isRunning;
+function showDownload(link, { video, isOpen }) {
+  link.hidden = !video && !isOpen;
   link.classList.toggle('lt-reserved', !video);
   if (!video) return;
   link.href = video.url;
@@ -52,20 +52,21 @@ export function prepareCopy(box) {
   offerCopy(box.querySelector('.lt-copy'), box.querySelector('.lt-report'));
 }
 
-/** Show a scene in its card. */
-export function showStatus(card, scene) {
-  const find = (selector) => card.querySelector(selector);
-  showFacts(card, scene);
+/** Show what a scene says of its video, and its records. */
+export function showStatus(view, scene) {
+  const find = (selector) => view.querySelector(selector);
+  showFacts(find('.lt-status'), scene);
+  find('.lt-records').hidden = !scene.job;
   if (!scene.job) return;
   setText(find('.lt-headline'), scene.headline);
   setText(find('.lt-remark'), scene.remark);
+  if (!scene.isRunning) setText(find('.lt-eta'), scene.took);
   setText(find('.lt-job'), `Job ${scene.job}`);
-  setText(find('.lt-prompt'), scene.prompt);
+  setText(find('.lt-prompt'), scene.prompt || 'No prompt');
   showProgress(find, scene);
   showDownload(find('.lt-download'), scene);
   showWarnings(find('.lt-warnings'), scene.warnings);
   showFailure(find, scene.failure);
-  showFigures(find('.lt-spent'), scene);
-  find('.lt-settings').hidden = false;
+  showFigures(view, scene);
   fillList(find('.lt-settings dl'), scene.settings);
 }

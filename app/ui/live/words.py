@@ -67,6 +67,21 @@ def announcement(live: LiveJob, headline: str) -> dict[str, str]:
     }
 
 
+def took(live: LiveJob, elapsed: float) -> str:
+    """Return how long a job that is not running has been made; empty if it has not begun."""
+    if live.state == "running" or not elapsed:
+        return ""
+    return f"took {duration(elapsed)}" if live.job.is_over else f"{duration(elapsed)} so far"
+
+
+def made_with(live: LiveJob) -> list[tuple[str, str]]:
+    """Return the settings that users compare between videos, by their names."""
+    request = live.job.request
+    found = [("Seed", str(request.seed)), ("Steps, guidance", f"{request.steps}, {request.guidance:g}")]
+    size = f"{live.width} × {live.height}, {live.plan.fps} fps"
+    return [*found, ("Size", size)] if live.width else found
+
+
 def doing(live: LiveJob) -> str:
     """Return a phrase for the current work on the section, for screen readers."""
     if live.stage == "write":

@@ -86,7 +86,7 @@ export class Card {
     this.#types = types;
     const title = make('h3', { tabIndex: -1 });
     const state = make('span', { className: 'lt-model-state' });
-    const size = make('p', { className: 'lt-model-size' });
+    const facts = make('p', { className: 'lt-model-facts' });
     const bar = make('i');
     const meter = make('div', { className: 'lt-model-meter', hidden: true }, bar);
     meter.setAttribute('role', 'progressbar');
@@ -100,17 +100,21 @@ export class Card {
     const buttons = make('div', { className: 'lt-model-actions' });
     const question = make('div', { className: 'lt-model-question', hidden: true });
     question.setAttribute('role', 'alertdialog');
-    const parts = fold('Its parts');
+    const parts = make('div', { className: 'lt-model-table', tabIndex: 0, role: 'region', ariaLabel: 'Its parts' });
     const plan = fold('On cards of 8 to 24 GB');
     const kinds = make('select', {}, ...types.map(([value, textContent]) => make('option', { value, textContent })));
     kinds.value = 'default';
     plan.lastElementChild.before(make('label', { className: 'lt-model-kinds' }, 'Weight type', kinds));
     const formats = fold('With files in other formats');
     this.element = make(
-      'li', { className: 'lt-model-card' }, make('div', { className: 'lt-model-head' }, title, state), size,
-      meter, progress, problem, checked, needs, buttons, question, licence, parts, plan, formats,
+      'li', { className: 'lt-model-card' }, make('div', { className: 'lt-model-head' }, title, state), facts,
+      meter, progress, problem, checked, buttons, question,
+      make(
+        'details', {}, make('summary', { textContent: 'More about it' }),
+        make('div', { className: 'lt-model-about' }, needs, licence, parts, plan, formats),
+      ),
     );
-    this.#parts = { title, state, size, bar, meter, progress, problem, checked, needs, licence, buttons, question, parts, plan, kinds, formats };
+    this.#parts = { title, state, facts, bar, meter, progress, problem, checked, needs, licence, buttons, question, parts, plan, kinds, formats };
     this.element.addEventListener('click', (event) => this.#takeClick(event));
     this.element.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeQuestion(); });
     const showPlan = () => { if (plan.open) this.#loadTable(plan, 'models_plan', planTable, kinds.value); };
@@ -132,18 +136,18 @@ export class Card {
   show(model) {
     const before = this.#model?.state;
     this.#model = model;
-    const { title, state, size, needs, licence, parts, plan, kinds, formats } = this.#parts;
+    const { title, state, facts, needs, licence, parts, plan, kinds, formats } = this.#parts;
     this.element.dataset.model = model.model;
     this.element.dataset.state = model.state;
     setText(title, model.title);
     kinds.setAttribute('aria-label', `Weight type: ${model.title}`);
     setText(state, STATES[model.state]);
-    setText(size, model.size);
+    setText(facts, model.facts);
     if (hasChanged(needs, model.needs)) needs.replaceChildren(...model.needs.map((textContent) => make('li', { textContent })));
     if (hasChanged(licence, model.sources)) {
       licence.replaceChildren(...(model.sources.length ? ['Licences: see ', ...linksTo(model.sources)] : []));
     }
-    if (hasChanged(parts, model.parts)) parts.lastElementChild.replaceChildren(tableOfParts(model.parts));
+    if (hasChanged(parts, model.parts)) parts.replaceChildren(tableOfParts(model.parts));
     plan.hidden = formats.hidden = !model.is_hub;
     this.#showProgress(model);
     this.#showProblem();
@@ -153,11 +157,11 @@ export class Card {
   }
 
   #showProgress({ state, title, progress }) {
-    const { meter, bar, progress: words, size } = this.#parts;
+    const { meter, bar, progress: words, facts } = this.#parts;
     const isShown = ACTIVE.includes(state) || (['paused', 'failed'].includes(state) && progress.total_bytes > 0);
     meter.hidden = !isShown;
     words.hidden = !isShown;
-    size.hidden = isShown && !['verifying', 'converting'].includes(state);
+    facts.hidden = isShown && !['verifying', 'converting'].includes(state);
     bar.style.transform = `scaleX(${progress.percent / 100})`;
     meter.setAttribute('aria-valuenow', String(Math.floor(progress.percent)));
     meter.setAttribute('aria-label', `${STATES[state]}: ${title}`);
@@ -189,10 +193,9 @@ export class Card {
     if (!found.some(([name]) => name === this.#asker)) question.hidden = true;
     if (!hasChanged(buttons, found)) return;
     const focused = buttons.contains(document.activeElement);
-    buttons.replaceChildren(...found.map(([name, label], index) => {
+    buttons.replaceChildren(...found.map(([name, label]) => {
       const button = make('button', { type: 'button', textContent: label });
       button.dataset.action = name;
-      button.classList.toggle('lt-first', index === 0 && name === 'get');
       button.setAttribute('aria-label', `${label.replace('…', '')}: ${model.title}`);
       return button;
     }));

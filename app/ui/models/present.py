@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.jobs.downloads.manager import DownloadProgress
 from app.jobs.pace import Effort, PaceBook
@@ -29,6 +29,13 @@ from diffusers_helper.units import GB, about, gb_text, size_text
 _CACHED = "models--"  # begins the name of a repository's folder in the hub's cache
 _HUB = "https://huggingface.co/"
 _TAKES_DAYS = "There is no GPU on this machine: a video of this model would take days."
+
+
+class _Needs(NamedTuple):
+    """What a video needs: in few words, and as sentences."""
+
+    fact: str
+    sentences: list[str]
 
 
 class ModelPresenter:
@@ -64,6 +71,8 @@ class ModelPresenter:
         progress = self._service.downloads.progress(name)
         complete = all(one.is_complete for one in parts)
         problems = self._service.downloads.problems(name) if is_hub else None
+        memory = self._memory(name, info)
+        time_fact, time_sentence = self._time(name, info)
         return {
             "model": name,
             "title": info.title,
@@ -74,7 +83,10 @@ class ModelPresenter:
             "missing_bytes": missing,
             "size": _size_words(here, missing, complete=complete),
             "parts": [_part(one) for one in parts],
-            "needs": self._needs(name, info),
+            "facts": " · ".join(
+                filter(None, (_size_words(here, missing, complete=complete), memory.fact, time_fact))
+            ),
+            "needs": [*memory.sentences, time_sentence],
             "sources": _sources(info),
             "progress": _progress(progress),
             "problems": None if problems is None else [*map(page_words, problems)],
@@ -83,24 +95,22 @@ class ModelPresenter:
             "download": "" if complete else _download(info),
         }
 
-    def _needs(self, name: str, info: ModelInfo) -> list[str]:
-        """Return sentences about the memory and the time that a video takes here."""
-        return [*self._memory(name, info), self._time(name, info)]
-
-    def _memory(self, name: str, info: ModelInfo) -> list[str]:
+    def _memory(self, name: str, info: ModelInfo) -> _Needs:
+        """Return what a video needs of the memory here."""
         planner = self._catalogue.planner
         if not planner.knows_the_size:
-            return ["Only the driver knows the card's size, so the plan is made together with the video."]
+            return _Needs(
+                "", ["Only the driver knows the card’s size, so the plan is made together with the video."]
+            )
         request = GenerationRequest(
             image="any", model=self._catalogue.key(name), mode=info.modes[0], steps=info.steps
         )
         cap = gb_text(planner.profile.cap_bytes.value)
         try:
             plan = planner.plan(request, info, None)
-        except DoesNotFit as error:
-            return [" ".join(page_error(error))]
         except LongtakeError as error:
-            return [" ".join(page_error(error))]
+            fact = "does not fit this machine" if isinstance(error, DoesNotFit) else ""
+            return _Needs(fact, [" ".join(page_error(error))])
         least = gb_text(plan.job.smallest_cap_bytes, up=True)
         where = "main memory" if planner.profile.machine.kind == "cpu" else "device memory"
         reported = [f"A video needs at least {least} GB of {where}; the cap of this machine is {cap} GB."]
@@ -112,17 +122,19 @@ class ModelPresenter:
                 f"{gb_text(plan.waiting_bytes)} GB of its weights are streamed in each step{time} and should "
                 f"fit into main memory, of which {gb_text(free)} GB are free."
             )
-        return reported
+        return _Needs(f"needs {least} GB of {where}", reported)
 
-    def _time(self, name: str, info: ModelInfo) -> str:
+    def _time(self, name: str, info: ModelInfo) -> tuple[str, str]:
+        """Return the time that a video takes here, in few words and as a sentence."""
         pace = self._paces.pace(self._catalogue.key(name))
         if pace is not None:
             plan = info.family.plan(5.0, info.modes[0])
             work = Effort(plan, info.steps, info.side * info.side)
-            return f"A video of 5 seconds takes {about(pace.seconds(work))} on this machine."
+            seconds = about(pace.seconds(work))
+            return f"a video of 5 s takes {seconds}", f"A video of 5 seconds takes {seconds} on this machine."
         if self._catalogue.planner.takes_days(info):
-            return _TAKES_DAYS
-        return "The first video will show how long it takes on this machine."
+            return "takes days without a GPU", _TAKES_DAYS
+        return "", "The first video will show how long it takes on this machine."
 
 
 def copy_offer(info: ModelInfo, weight_dtype: str) -> dict[str, str]:

@@ -134,7 +134,7 @@ def test_nothing_serious_among_the_models(
     themed.wait_for_selector(".lt-models[data-state=known]")
     check(themed, "models")
     card = themed.locator(".lt-model-card[data-model=framepack-i2v]")
-    card.get_by_text("Its parts").click()
+    card.get_by_text("More about it").click()
     card.get_by_text("On cards of 8 to 24 GB").click()
     card.get_by_text("Streamed weights should fit into the free main memory").wait_for()
     themed.get_by_role("button", name="Download: FramePack I2V").click()

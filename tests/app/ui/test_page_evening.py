@@ -21,7 +21,7 @@ STAGE_IN_SIGHT = """() => {
     const top = document.querySelector('.lt-stage').getBoundingClientRect().top;
     return document.querySelector('.lt-view').dataset.state === 'running' && top >= 0 && top < 120;
 }"""
-PLACES = """() => ['.lt-progress', '.lt-strip', '.lt-actions', '.lt-asked'].map((part) =>
+PLACES = """() => ['.lt-progress', '.lt-strip', '.lt-actions', '.lt-prompt'].map((part) =>
     Math.round(document.querySelector(part).getBoundingClientRect().top))"""
 
 
@@ -79,17 +79,13 @@ def test_a_file_that_is_no_picture_is_refused_in_the_page_s_own_words(page: Any,
     assert not page.locator(".toast-wrap").is_visible()
 
 
-def test_two_sections_fill_the_strip_and_nothing_moves_at_1024(
-    window: Any, stand: Stand, photo: Path
-) -> None:
+def test_nothing_moves_at_1024_while_two_sections_are_made(window: Any, stand: Stand, photo: Path) -> None:
     page = window
+    stand.engine.size = (144, 112)  # the shape that the form foresees for this picture
     start(page, photo, seconds=2.4)
     status(page, state="running")
     assert controls_are_in_sight(page)
     page.set_viewport_size({"width": 1024, "height": 768})
-    strip = page.locator(".lt-strip").bounding_box()
-    cells = [cell.bounding_box() for cell in page.locator(".lt-cell").all()]
-    assert sum(cell["width"] for cell in cells) > 0.95 * strip["width"]
     places = page.evaluate(PLACES)
     stand.engine.go(FIRST - 3)
     status(page, section=1, step=1)

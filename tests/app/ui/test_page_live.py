@@ -199,11 +199,13 @@ def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path
     finished = status(page, state="finished", frames=73)
     page.wait_for_function("document.title === 'Done · Longtake'")
     page.wait_for_selector('.lt-stage[data-url*="/video.mp4"]')
-    finished.get_by_text("Settings of this video").click()
-    assert finished.get_by_text("Seed", exact=True).locator("xpath=..").inner_text().split() == ["Seed", "7"]
+    page.get_by_text("Settings of this video").first.click()
+    assert page.locator(".lt-settings").get_by_text("Seed", exact=True).locator(
+        "xpath=.."
+    ).inner_text().split() == ["Seed", "7"]
     ram = finished.get_by_text("Peak in main memory so far").locator("xpath=..")
     assert ram.inner_text().endswith(f"{gb_text(PEAK)} GB")
-    rows = finished.get_by_role("rowheader", name="Denoising").all()  # of time, and of memory
+    rows = page.get_by_role("rowheader", name="Denoising").all()  # of time, and of memory
     assert [row.is_visible() for row in rows] == [True, True]
     with page.expect_download() as download:
         finished.get_by_text("Download the video (2.43 s)").click()
@@ -257,8 +259,8 @@ def test_reload_and_a_second_tab_find_the_running_job(page: Any, stand: Stand, p
     stand.engine.go(FIRST)
     status(page, state="running", frames=33, job=job)
     page.reload()
-    again = status(page, state="running", frames=33, job=job)
-    assert "Steps9" in (again.locator(".lt-settings").text_content() or "")
+    status(page, state="running", frames=33, job=job)
+    assert "Steps9" in (page.locator(".lt-settings").text_content() or "")
     second = page.context.new_page()
     visit(second, stand)
     status(second, state="running", frames=33, job=job)
@@ -282,8 +284,8 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
     # The page shows how time and memory were spent until then, from the records in the job's folder.
     facts = " ".join(failed.locator(".lt-facts").inner_text().split())
     assert f"Peak on the device {gb_text(MEASURED['decode'])} GB under a cap of 20 GB" in facts
-    assert failed.locator(".lt-plot .lt-use").count() == 3
-    assert failed.get_by_role("rowheader", name="Decoding").last.is_visible()
+    assert page.locator(".lt-plot .lt-use").count() == 3
+    assert page.get_by_role("rowheader", name="Decoding").last.is_visible()
     assert "Traceback" in failed.locator(".lt-report").inner_text()
     shows(page, 33)
     assert "Download the video so far (1.10 s)" in failed.inner_text()

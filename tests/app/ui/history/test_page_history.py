@@ -76,7 +76,8 @@ def test_yesterdays_video_is_found_among_many_and_opened(page: Any, stand: Stand
     assert facts == f"yesterday, {clock} · seed 31337 · Longtake demo model"
     card.get_by_role("link").click()
     view = opened(page, wanted)
-    assert view.locator(".lt-opened-title").inner_text() == "Der GRÜNE Ball rollt"
+    assert view.locator(".lt-prompt").inner_text() == "Der GRÜNE Ball rollt"
+    view.get_by_text("Settings of this video").click()
     settings = dict(
         zip(view.locator("dt").all_inner_texts(), view.locator("dd").all_inner_texts(), strict=True)
     )
@@ -205,14 +206,14 @@ def test_a_removed_video_comes_back_by_undo(page: Any, stand: Stand, make: Any) 
 def test_the_same_again_has_another_seed(page: Any, stand: Stand, make: Any) -> None:
     (job,) = make("a ball", seed=5)
     page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
-    opened(page, job).get_by_role("button", name="Same again with another seed").click()
-    page.locator(".lt-past-say").get_by_text("is in the queue").wait_for()
+    opened(page, job).get_by_role("button", name="Another seed").click()
+    page.locator(".lt-past-open .lt-after-say").get_by_text("is in the queue").wait_for()
     wait_until(lambda: stand.service.jobs()[0].is_over)
     again = stand.service.jobs()[0]
     assert again.id != job.id
     assert again.request.seed != 5
     assert (again.request.prompt, again.request.seconds) == ("a ball", 1.0)
-    page.locator(".lt-past-say").get_by_role("link", name="Show it").click()
+    page.locator(".lt-past-open .lt-after-say").get_by_role("link", name="Show it").click()
     opened(page, again)
 
 
@@ -229,7 +230,7 @@ def test_a_branch_says_what_it_keeps_and_becomes_family(page: Any, stand: Stand,
     branchable(job, 3)
     page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
     view = opened(page, job)
-    view.get_by_text("Continue from here").click()
+    view.get_by_text("Change from a section").click()
     keep = view.get_by_label("Sections to keep")
     assert keep.get_attribute("max") == "2"  # the last section of an inverted video has met the picture
     keep.focus()
@@ -246,7 +247,7 @@ def test_a_branch_says_what_it_keeps_and_becomes_family(page: Any, stand: Stand,
     view.get_by_label("Steps").fill("3")
     view.get_by_label("Sampler").select_option(label="Euler")
     view.get_by_role("button", name="Make this branch").click()
-    page.locator(".lt-past-say").get_by_text("The branch is in the queue.").wait_for()
+    page.locator(".lt-past-open .lt-after-say").get_by_text("The branch is in the queue.").wait_for()
     child = stand.service.jobs()[0]
     assert json.loads(JobFolder(child.folder).lineage.read_text())["parent"] == job.id
     assert (child.request.prompt, child.request.seed, child.request.seconds) == ("another ball", 77, 3.6)
@@ -270,7 +271,7 @@ def test_a_finished_video_is_made_longer(page: Any, stand: Stand, make: Any) -> 
     ).wait_for()
     view.get_by_label("Seconds to add").fill("3.6")
     view.get_by_role("button", name="Make it longer").click()
-    page.locator(".lt-past-say").get_by_text("The longer video is in the queue.").wait_for()
+    page.locator(".lt-past-open .lt-after-say").get_by_text("The longer video is in the queue.").wait_for()
     assert stand.service.jobs()[0].request.seconds == 6.0
 
 
@@ -284,7 +285,7 @@ def test_the_stage_offers_the_same_for_a_finished_video(page: Any, stand: Stand,
     box.get_by_text("Make it longer").first.click()
     box.get_by_text("Make the video in forward order to continue it.").first.wait_for()
     assert not box.get_by_role("button", name="Make it longer").is_visible()
-    box.get_by_role("button", name="Favourite: a ball").click()
+    box.get_by_role("button", name="Favourite").click()
     wait_until(lambda: stand.service.job(job.id).favourite)
     loop = page.locator(".lt-live .lt-loop")
     loop.click()
@@ -304,7 +305,7 @@ def test_a_failed_video_tells_why_and_goes_on(page: Any, stand: Stand, make: Any
     assert "The <b>stage</b> collapsed." in view.get_by_role("alert").inner_text()
     assert not view.get_by_role("link", name="Download").is_visible()
     view.get_by_role("button", name="Resume", exact=True).click()
-    page.locator(".lt-past-say").get_by_text("The video continues").wait_for()
+    page.locator(".lt-past-open .lt-after-say").get_by_text("The video continues").wait_for()
     wait_until(lambda: len(stand.service.history.transitions(job.id)) >= 5)
     assert [one.state for one in stand.service.history.transitions(job.id)][2:4] == ["failed", "queued"]
 

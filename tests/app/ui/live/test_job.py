@@ -154,7 +154,8 @@ def test_a_finished_job_tells_where_the_time_went() -> None:
     assert stages["Denoising"]["share"] == 1.0
     assert stages["Loading the model"]["share"] == pytest.approx(10 / 250)
     assert ("Peak in main memory so far", "2 GB") in figures["facts"]
-    assert ("Total time", "6 min 40 s") in figures["facts"]
+    assert scene_of(live)["took"] == "took 6 min 40 s"
+    assert ("Seed", str(live.job.request.seed)) in figures["facts"]
 
 
 def test_a_failed_job_comes_with_its_report_and_keeps_its_video() -> None:

@@ -157,7 +157,7 @@ def test_the_address_leads_to_a_model_and_its_tables(page: Any, stand: Stand) ->
     page.wait_for_selector(".lt-models[data-state=known]")
     page.wait_for_function("() => document.activeElement.textContent === 'FramePack I2V'")
     card = page.locator(".lt-model-card[data-model=framepack-i2v]")
-    card.get_by_text("Its parts").click()
+    card.get_by_text("More about it").click()
     rows = card.locator("details").first.locator("tbody tr").all_inner_texts()
     assert len(rows) == 8
     assert rows[0].split("\t")[:3] == ["Transformer", "missing", "24 GB"]

@@ -1,0 +1,103 @@
+// The actions on a video: those on the job while it is made, and those that lead on from it once it rests.
+import { call } from '../calls/call.js';
+import { actOnce, make, setText } from '../elements.js';
+import { newSeed } from '../form/seed.js';
+import { Branch } from '../history/branch.js';
+import { setFavourite, showStar } from '../history/card.js';
+
+/** The buttons of one view. */
+export class Actions {
+  #find;
+  #jobs; // the buttons that act on the job, by the names that the server gives them
+  #onward;
+  #folds;
+  #branch = null; // made when one of its folds is first opened
+  #offered = ''; // the job from which the others lead on
+  #scene = null;
+  #expect;
+
+  /** `expect` is called when a user has queued or resumed a video. */
+  constructor(box, expect) {
+    this.#find = (selector) => box.querySelector(selector);
+    this.#expect = expect;
+    this.#jobs = { resume: this.#find('.lt-resume'), pause: this.#find('.lt-pause'), stop_after_section: this.#find('.lt-stop') };
+    this.#onward = box.querySelectorAll('.lt-after');
+    this.#folds = [this.#find('.lt-change'), this.#find('.lt-longer')];
+    this.#listen();
+  }
+
+  #listen() {
+    const on = (button, act) => button.addEventListener('click', () => actOnce(button, act, (words) => this.report(words)));
+    this.#ask('pause', 'jobs_pause');
+    this.#ask('stop_after_section', 'jobs_cancel', true);
+    this.#ask('resume', 'jobs_resume');
+    on(this.#find('.lt-again'), async () => {
+      const seed = newSeed();
+      this.#expect();
+      const made = await call('jobs_duplicate', this.#scene.job, { seed });
+      this.report(`The same video with the seed ${seed} is in the queue.`, made.id);
+    });
+    on(this.#find('.lt-favourite'), async () => {
+      this.#scene = await setFavourite(this.#scene);
+      this.#showStar();
+    });
+    for (const fold of this.#folds) {
+      fold.addEventListener('toggle', () => {
+        if (fold.open) this.#offerBranch().catch((error) => this.report(error.message));
+      });
+    }
+  }
+
+  #ask(name, endpoint, ...rest) {
+    const button = this.#jobs[name];
+    button.addEventListener('click', async () => {
+      button.disabled = true; // until the next scene
+      if (name === 'resume') this.#expect();
+      try {
+        await call(endpoint, [this.#scene.job], ...rest);
+        if (name === 'resume') this.report('The video continues; finished work is not repeated.');
+      } catch (error) {
+        button.disabled = false;
+        this.report(error.message);
+      }
+    });
+  }
+
+  /** Show the buttons that apply to a scene. */
+  show(scene) {
+    this.#scene = scene;
+    for (const [name, button] of Object.entries(this.#jobs)) {
+      const shown = scene.buttons?.[name];
+      button.hidden = !shown;
+      if (!shown) continue;
+      setText(button, shown.label);
+      button.disabled = !shown.enabled;
+    }
+    const offered = scene.offersMore ? scene.job : '';
+    if (offered) this.#showStar();
+    if (offered === this.#offered) return;
+    this.#offered = offered;
+    this.report('');
+    for (const part of this.#onward) part.hidden = !offered;
+    for (const fold of this.#folds) fold.open = false;
+  }
+
+  #showStar() { showStar(this.#find('.lt-favourite'), this.#scene.favourite, this.#scene.prompt); }
+
+  async #offerBranch() {
+    const job = this.#offered;
+    const opened = await call('history_open', job);
+    if (job !== this.#offered) return;
+    this.#branch ??= new Branch(...this.#folds, (words, made) => {
+      if (made) this.#expect();
+      this.report(words, made);
+    });
+    this.#branch.show(opened);
+  }
+
+  /** Show a sentence, with a link to a job if one is given. */
+  report(words, job = '') {
+    const link = make('a', { href: `#history/${encodeURIComponent(job)}`, textContent: 'Show it' });
+    this.#find('.lt-after-say').replaceChildren(words, ...(job ? [' ', link] : []));
+  }
+}

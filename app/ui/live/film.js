@@ -1,0 +1,62 @@
+// A video with all that belongs to it: stage, sections, state, actions and records. The Create tab shows the one that
+// is being made, and the History tab any other.
+import { Actions } from './actions.js';
+import { Log } from './log.js';
+import { Player } from './player.js';
+import { prepareCopy, showStatus } from './status.js';
+import { Strip } from './strip.js';
+
+const NOTHING = { job: '', poster: null, crop: 0.5, ratio: null, video: null };
+let keep;
+const markup = new Promise((done) => { keep = done; }); // as the page came with it
+
+/** Keep the markup of a view for further films, before anything is shown in it. */
+export const keepMarkup = (view) => keep(view.cloneNode(true));
+
+/** Return an empty view for a further film, once the page has its markup: a link may open a video before that. */
+export const emptyView = async () => (await markup).cloneNode(true);
+
+/** A film in a view. */
+export class Film {
+  #view;
+  #player;
+  #strip;
+  #log;
+  #actions;
+
+  /** `expect` is called when a user has queued or resumed a video. */
+  constructor(view, expect = () => {}) {
+    const find = (selector) => view.querySelector(selector);
+    this.#view = view;
+    this.#strip = new Strip(find('.lt-strip'), (at) => this.#player.jump(at));
+    this.#player = new Player(find('.lt-stage'), (at) => this.#strip.mark(at));
+    this.#log = new Log(find('.lt-log'));
+    this.#actions = new Actions(find('.lt-actions'), expect);
+    prepareCopy(find('.lt-failure'));
+  }
+
+  /** Show a scene, with a video's records if the history has sent them. */
+  show(scene) {
+    const film = this.#view.querySelector('.lt-film');
+    this.#view.dataset.state = scene.state;
+    film.dataset.words = scene.words ?? 'beneath';
+    film.style.setProperty('--ratio', scene.ratio || '');
+    if (scene.job) this.#strip.show(scene);
+    showStatus(this.#view, scene);
+    this.#actions.show(scene);
+    this.#player.show(scene);
+    this.#log.show(scene);
+  }
+
+  /** Show a sentence beside the actions, with a link to a job if one is given. */
+  report(words, job) { this.#actions.report(words, job); }
+
+  /** Follow what is logged. */
+  tick() { this.#log.tick(); }
+
+  /** Stop playback. */
+  clear() {
+    this.#player.show(NOTHING);
+    this.#log.show({ log: '' });
+  }
+}
