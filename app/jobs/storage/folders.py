@@ -105,18 +105,20 @@ def discard(folder: JobFolder, trash: Path) -> None:
     sync_folder(folder.path.parent)
 
 
-def bring_back(folder: JobFolder, trash: Path) -> None:
-    """Move a job's folder back from the trash.
+def bring_back(outputs: Path, job_id: str, trash: Path) -> JobFolder:
+    """Move a job's folder back from the trash, and return it.
 
     Raises:
         NoSuchJob: If the folder is not in the trash.
         OSError: If the folder cannot be moved.
     """
-    # A name such as "../x" would lead out of the folder.
-    if not trash.is_dir() or folder.job not in os.listdir(trash) or not (trash / folder.job).is_dir():
-        raise NoSuchJob(folder.job)
-    (trash / folder.job).rename(folder.path)
-    sync_folder(folder.path.parent)
+    # A name such as "../x" would lead out of the folder, so the given name has to be in the list of names.
+    if not trash.is_dir() or job_id not in os.listdir(trash) or not (trash / job_id).is_dir():
+        raise NoSuchJob(job_id)
+    folder = JobFolder(outputs / job_id)
+    (trash / job_id).rename(folder.path)
+    sync_folder(outputs)
+    return folder
 
 
 def empty(trash: Path, kept_seconds: float = KEPT_SECONDS) -> None:

@@ -271,8 +271,7 @@ class JobStore:
     def restore(self, job_id: str) -> None:
         """Move a job back from the trash; see `folders.bring_back`."""
         with self.transaction() as database:
-            bring_back(self.folder(job_id), self.trash)
-            put(database, self.folder(job_id))
+            put(database, bring_back(self.outputs, job_id, self.trash))
 
     def hold(self, job_id: str, state: JobState, **facts: Any) -> bool:
         """Remember a state that cannot be written yet, for use within this process.

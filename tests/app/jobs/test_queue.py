@@ -138,6 +138,9 @@ def test_a_removed_job_comes_back_as_it_was_until_the_trash_is_emptied(sharing: 
     service.queue.remove(b.id)
     assert names(sharing) == "ac"
     assert not b.folder.exists()
+    for odd in (f"../{b.id}", f"{b.id}/", f"./{b.id}"):  # a path of a folder in the trash is no id
+        with pytest.raises(NoSuchJob):
+            service.queue.restore(odd)
     with pytest.raises(NoSuchJob):
         service.job(b.id)
     assert sharing.open(start=False).queue.restore(b.id) == b
