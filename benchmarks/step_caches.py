@@ -58,10 +58,10 @@ class Figure:
 
     @property
     def row(self) -> str:
-        decibels = f"{-20 * math.log10(self.deviation):.1f} dB" if self.deviation else "same"
+        decibels = f"{-20 * math.log10(self.deviation):.1f} dB" if self.deviation else ""
         return (
             f"{self.name:16} cfg {self.cfg:g}  {self.computed:2} computed  {self.speed:.2f} times  "
-            f"{100 * self.deviation:.2f} %  {decibels}"
+            f"{f'{100 * self.deviation:.2f} %  {decibels}' if self.deviation else ''}"
         )
 
 

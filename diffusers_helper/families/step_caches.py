@@ -41,14 +41,12 @@ class StepCache:
         reuse: What takes the place of a skipped computation.
         rule: Returns a rule, given the number of steps and the magnitudes of the model (`nearest`).
         signal: What the rule is given the change of.
-        needs_magnitudes: Whether the rule needs the magnitudes.
     """
 
     label: str
     reuse: Reuse
     rule: Callable[[int, Sequence[float]], Rule]
     signal: Signal = ""
-    needs_magnitudes: bool = False
 
     def state_bytes(self, tokens: int, noisy: int, width: int, size: int, latent_bytes: int) -> int:
         """Return the bytes that one pass of guidance keeps from step to step.
@@ -170,7 +168,7 @@ OFF = "off"
 STEP_CACHES: dict[str, StepCache] = {
     "teacache-gentle": StepCache("TeaCache, gentle", "blocks", _teacache(0.1), "modulated"),
     "teacache": StepCache("TeaCache", "blocks", _teacache(0.15), "modulated"),
-    "magcache": StepCache("MagCache", "blocks", _magcache, needs_magnitudes=True),
+    "magcache": StepCache("MagCache", "blocks", _magcache),
     "first-block": StepCache("FirstBlockCache", "blocks", _first_block, "first block"),
     "taylorseer": StepCache("TaylorSeer", "line", _taylorseer),
     "easycache": StepCache("EasyCache", "offset", _easycache, "output"),

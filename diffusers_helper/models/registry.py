@@ -85,7 +85,7 @@ class ModelInfo:
 
     def magnitudes(self, mode: Mode) -> tuple[float, ...]:
         """Return what MagCache must know of the model: see `families.step_caches.nearest`."""
-        return (self.own_magnitudes or self.family.magnitudes).get(mode, ())
+        return {**self.family.magnitudes, **self.own_magnitudes}.get(mode, ())
 
     @property
     def known_words(self) -> list[str]:

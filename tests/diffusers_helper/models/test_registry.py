@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.family import FRAMEPACK
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.weights.recognition import PARTS
 
@@ -58,12 +59,15 @@ def test_published_models_are_pinned(name: str, repository: str, mode: str) -> N
 def test_a_folder_tells_its_own_facts(folder: Path) -> None:
     facts = {"title": "Toy", "side": 64, "multiple": 16, "modes": ["forward"], "examples": ["a cat"]}
     facts["shift"] = 9.5
+    facts["magnitudes"] = {"forward": [1, 0.9]}
     facts["vocabulary"] = {"subjects": ["cat", "dog"]}
     (folder / "longtake.json").write_text(json.dumps(facts), encoding="utf-8")
     info = find_model(str(folder), allow_folder=True)
     assert (info.title, info.side, info.multiple, info.modes) == ("Toy", 64, 16, ("forward",))
     assert info.examples == ("a cat",)
     assert info.shift == 9.5
+    assert info.magnitudes("forward") == (1, 0.9)
+    assert info.magnitudes("inverted") == FRAMEPACK.magnitudes["inverted"]
     assert info.vocabulary == {"subjects": ("cat", "dog")}
     assert info.folder == folder
     assert info.parts["vae"].location == str(folder / "vae")
@@ -72,6 +76,7 @@ def test_a_folder_tells_its_own_facts(folder: Path) -> None:
 def test_a_folder_without_facts_is_taken_for_a_full_model(folder: Path) -> None:
     info = find_model(str(folder), allow_folder=True)
     assert (info.title, info.side, info.multiple, info.shift) == ("toy", 640, 32, None)
+    assert info.magnitudes("forward") == FRAMEPACK.magnitudes["forward"]
     assert set(info.modes) == {"inverted", "forward"}
     assert info.vocabulary == {}
 
@@ -88,6 +93,9 @@ def test_a_folder_without_facts_is_taken_for_a_full_model(folder: Path) -> None:
         '{"shift": 0.0}',
         '{"shift": NaN}',
         '{"shift": "much"}',
+        '{"magnitudes": {"sideways": [1]}}',
+        '{"magnitudes": {"forward": []}}',
+        '{"magnitudes": {"forward": [1, 0]}}',
     ],
 )
 def test_facts_that_cannot_be_read_are_refused(folder: Path, facts: str) -> None:
