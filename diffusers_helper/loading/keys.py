@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 import torch
-from diffusers.loaders.single_file_utils import convert_hunyuan_video_transformer_to_diffusers
 from torch import Tensor
 
 from diffusers_helper.loading.llama_cpp import from_llama_cpp, is_llama_cpp
 from diffusers_helper.units import count_text
+from diffusers_helper.weights.lora_keys import layers_named
 from diffusers_helper.weights.names import SCALE, is_beside
 
 # What programs put in front of the names of a whole checkpoint, a text encoder's own class included.
@@ -21,25 +21,8 @@ _PREFIXES = (
     "language_model.model.", "model.model.",
     "text_encoders.llama.transformer.model.", "text_encoders.clip_l.transformer.text_model.",
 )  # fmt: skip
-_SINGLE = re.compile(r"^(?:single_blocks)\.(\d+)\.linear1\.(weight|bias)$")
 _ORIGINAL = "double_blocks."
 _IN_BLOCK = re.compile(r"^(.*?)\.(\d+)\.")
-# The layers that ComfyUI's class names differently from HunyuanVideo's authors, whose names are unaffected.
-_COMFYUI = tuple(
-    (re.compile(own), authors)
-    for own, authors in (
-        (r"((?:img|txt|self)_attn)\.(qkv|proj)\.", r"\1_\2."),
-        (r"((?:img|txt)_attn)\.norm\.([qk])(?:uery|ey)_norm\.(?:weight|scale)$", r"\1_\2_norm.weight"),
-        (r"\.norm\.([qk])(?:uery|ey)_norm\.(?:weight|scale)$", r".\1_norm.weight"),
-        (r"(_mod|\.modulation)\.lin\.", r"\1.linear."),
-        (r"((?:img_|txt_|blocks\.\d+\.)mlp)\.0\.", r"\1.fc1."),
-        (r"((?:img_|txt_|blocks\.\d+\.)mlp)\.2\.", r"\1.fc2."),
-        (r"^(time_in|guidance_in|txt_in\.t_embedder)\.in_layer\.", r"\1.mlp.0."),
-        (r"^(time_in|guidance_in|txt_in\.t_embedder)\.out_layer\.", r"\1.mlp.2."),
-        (r"^txt_in\.c_embedder\.in_layer\.", "txt_in.c_embedder.linear_1."),
-        (r"^txt_in\.c_embedder\.out_layer\.", "txt_in.c_embedder.linear_2."),
-    )
-)
 
 
 class UnknownNames(ValueError):
@@ -100,26 +83,27 @@ def _check_width(tensors: Mapping[str, Tensor], width: int) -> None:
 
 
 def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
-    """Convert names in the layout of HunyuanVideo's authors, or of ComfyUI, by diffusers' own function.
+    """Convert names in the layout of HunyuanVideo's authors, or of ComfyUI, and split the layers they join.
 
-    FramePack's own layers have the same names in both layouts, and the function leaves them alone. It assumes
-    the full width when it splits the first layer of a single block, so that layer is split here.
+    diffusers' own function is not used: it knows neither ComfyUI's names nor any other width than 3072.
     """
-    split: dict[str, Tensor] = {}
-    for given, tensor in tensors.items():
-        name = given
-        for own, authors in _COMFYUI:
-            name = own.sub(authors, name)
-        match = _SINGLE.match(name)
-        if match is None:
-            split[name] = tensor
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        owner, _, leaf = name.rpartition(".")
+        target = layers_named(owner)
+        if target is None:
+            found[name] = tensor
             continue
-        block = f"single_transformer_blocks.{match[1]}"
-        sizes = [width, width, width, tensor.shape[0] - 3 * width]
-        layers = ("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp")
-        for layer, part in zip(layers, torch.split(tensor, sizes), strict=True):
-            split[f"{block}.{layer}.{match[2]}"] = part
-    return convert_hunyuan_video_transformer_to_diffusers(split)
+        if target.swaps:
+            tensor = torch.cat(tensor.chunk(2)[::-1])
+        rows, parts = len(tensor) // len(target.layers), [tensor]
+        if target.layers[-1].endswith("proj_mlp"):
+            parts = torch.split(tensor, [width, width, width, len(tensor) - 3 * width])
+        elif len(target.layers) > 1:
+            parts = torch.split(tensor, max(rows, 1))
+        leaf = "weight" if leaf == "scale" else leaf  # of a norm
+        found |= {f"{layer}.{leaf}": part for layer, part in zip(target.layers, parts, strict=True)}
+    return found
 
 
 def _smallest(scale: Tensor) -> Tensor:

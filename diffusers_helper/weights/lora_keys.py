@@ -1,6 +1,6 @@
-"""The names of the tensors in files with LoRAs, and the layers of FramePack's transformer that they change.
+"""The layers of FramePack's transformer that names of tensors stand for, in files with weights or LoRAs.
 
-FramePack and HunyuanVideo have the same blocks. Their LoRAs name the layers in one of three ways: as
+FramePack and HunyuanVideo have the same blocks. Their files name the layers in one of three ways: as
 diffusers and FramePack do, or as HunyuanVideo's authors do, who join the layers for queries, keys and values,
 or as ComfyUI's class does, which joins the same layers and follows Flux in some names. Trainers put a prefix
 before the name, and those of the kohya family replace its dots by underscores.
@@ -32,11 +32,15 @@ _ATTENTION = "attn.to_q attn.to_k attn.to_v"
 _ORIGINAL: dict[tuple[str, str], dict[str, str]] = {
     ("double_blocks.*.", "transformer_blocks.*."): {
         "img_attn_qkv": _ATTENTION,
+        "img_attn_q_norm": "attn.norm_q",
+        "img_attn_k_norm": "attn.norm_k",
         "img_attn_proj": "attn.to_out.0",
         "img_mod.linear": "norm1.linear",
         "img_mlp.fc1": "ff.net.0.proj",
         "img_mlp.fc2": "ff.net.2",
         "txt_attn_qkv": "attn.add_q_proj attn.add_k_proj attn.add_v_proj",
+        "txt_attn_q_norm": "attn.norm_added_q",
+        "txt_attn_k_norm": "attn.norm_added_k",
         "txt_attn_proj": "attn.to_add_out",
         "txt_mod.linear": "norm1_context.linear",
         "txt_mlp.fc1": "ff_context.net.0.proj",
@@ -44,12 +48,16 @@ _ORIGINAL: dict[tuple[str, str], dict[str, str]] = {
     },
     ("single_blocks.*.", "single_transformer_blocks.*."): {
         "linear1": f"{_ATTENTION} proj_mlp",
+        "q_norm": "attn.norm_q",
+        "k_norm": "attn.norm_k",
         "linear2": "proj_out",
         "modulation.linear": "norm.linear",
     },
     ("txt_in.individual_token_refiner.blocks.*.", "context_embedder.token_refiner.refiner_blocks.*."): {
         "self_attn_qkv": _ATTENTION,
         "self_attn_proj": "attn.to_out.0",
+        "norm1": "norm1",
+        "norm2": "norm2",
         "mlp.fc1": "ff.net.0.proj",
         "mlp.fc2": "ff.net.2",
         "adaLN_modulation.1": "norm_out.linear",
@@ -69,7 +77,11 @@ _ORIGINAL: dict[tuple[str, str], dict[str, str]] = {
         "guidance_in.mlp.0": "guidance_embedder.linear_1",
         "guidance_in.mlp.2": "guidance_embedder.linear_2",
     },
-    ("", ""): {"final_layer.linear": "proj_out", "final_layer.adaLN_modulation.1": "norm_out.linear!"},
+    ("", ""): {
+        "img_in.proj": "x_embedder.proj",
+        "final_layer.linear": "proj_out",
+        "final_layer.adaLN_modulation.1": "norm_out.linear!",
+    },
 }
 # The layers that ComfyUI's class names differently from HunyuanVideo's authors. The first ending that a name
 # has is replaced.
@@ -78,7 +90,7 @@ _COMFYUI = (
     ("mlp.fc1", "mlp.0"), ("mlp.fc2", "mlp.2"), ("t_embedder.mlp.0", "t_embedder.in_layer"),
     ("t_embedder.mlp.2", "t_embedder.out_layer"), ("c_embedder.linear_1", "c_embedder.in_layer"),
     ("c_embedder.linear_2", "c_embedder.out_layer"), ("_in.mlp.0", "_in.in_layer"),
-    ("_in.mlp.2", "_in.out_layer"),
+    ("_in.mlp.2", "_in.out_layer"), ("q_norm", "norm.query_norm"), ("k_norm", "norm.key_norm"),
 )  # fmt: skip
 _LIKE_FLUX = re.compile(
     r"blocks[._]\d+[._](?:(?:img|txt)_mod[._]lin|(?:img|txt)_mlp[._][02]|modulation[._]lin)$"
@@ -117,8 +129,12 @@ def target_of(beginning: str) -> Target | None:
     Args:
         beginning: The first result of `split_key`.
     """
-    flat = _PREFIX.sub("", beginning).replace(".", "_")
-    number = ""
+    return layers_named(_PREFIX.sub("", beginning))
+
+
+def layers_named(name: str) -> Target | None:
+    """Return the layers that a name without a prefix stands for, or None if FramePack has no such name."""
+    flat, number = name.replace(".", "_"), ""
     if match := _BLOCK.match(flat):
         flat, number = f"{match[1]}_*_{match[3]}", match[2]
     found = _table().get(flat)
