@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from diffusers_helper.errors import InputError, first_line
-from diffusers_helper.loading.fit import check_fit
 from diffusers_helper.loading.llama_cpp import is_llama_cpp
-from diffusers_helper.loading.networks import CLASSES, check_network, config_of
+from diffusers_helper.loading.networks import CLASSES, check_fit, check_network, config_of
 from diffusers_helper.models.added import AddedPart
 from diffusers_helper.models.hub_cache import part_folder
 from diffusers_helper.models.published import CONFIGS

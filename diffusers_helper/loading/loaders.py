@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,11 @@ from transformers import CLIPTokenizer, PreTrainedTokenizerFast, SiglipImageProc
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
-from diffusers_helper.loading.fit import check_fit
-from diffusers_helper.loading.networks import CLASSES, LoadedNetwork, load_network
-from diffusers_helper.loading.part_files import fingerprint
+from diffusers_helper.loading.networks import CLASSES, LoadedNetwork, check_fit, load_network
 from diffusers_helper.loading.read_ahead import read_ahead
 from diffusers_helper.machine.processor import slow_types
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
-from diffusers_helper.models.fetch import part_here
+from diffusers_helper.models.hub_cache import part_here
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import BLOCKS
 from diffusers_helper.weights.folders import weight_files
@@ -38,6 +36,10 @@ _log = logging.getLogger(__name__)
 
 # The libraries' exceptions for files that are missing, damaged or of another kind
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
+
+
+# The number and size of the samples of each file that make up a fingerprint.
+_SAMPLES, _SAMPLE_BYTES = 16, 65536
 
 
 class Models:
@@ -131,7 +133,7 @@ class Models:
                 # The `.data` of a tensor that is created in inference mode cannot be replaced later.
                 with torch.inference_mode(False):
                     self._parts[name] = self._load(name, place)
-                self._fingerprints[name] = fingerprint(place)
+                self._fingerprints[name] = _fingerprint(place)
             except _LOAD_ERRORS as error:
                 raise LongtakeError(
                     f"{name} of model {self.info.name} cannot be loaded from {place} "
@@ -205,3 +207,21 @@ def _load_words(name: str, folder: Path) -> Any:
     if not (folder / "vocab.json").is_file():
         raise FileNotFoundError("it contains neither tokenizer.json nor vocab.json")
     return CLIPTokenizer.from_pretrained(folder)
+
+
+def _fingerprint(place: Path) -> str:
+    """Return a checksum of weights, from the names and sizes of their files and samples of the content.
+
+    Reading all of a large model would take minutes, and an accidental change is very likely to show in a
+    sample or in a size.
+    """
+    return sha256_of(part for path in weight_files(place) for part in _samples(path))
+
+
+def _samples(path: Path) -> Iterator[bytes]:
+    size = path.stat().st_size
+    yield f"{path.name} {size} ".encode()
+    with path.open("rb") as file:
+        for place in range(_SAMPLES):
+            file.seek(size * place // _SAMPLES)
+            yield file.read(_SAMPLE_BYTES)

@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any, cast
@@ -28,16 +28,21 @@ from huggingface_hub.utils import (
     build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
     hf_raise_for_status,
 )
+from huggingface_hub.utils import (
+    logging as hub_logging,
+)
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line, short_repr
 from diffusers_helper.files import file_sum
 from diffusers_helper.machine.file_locks import take_lock
-from diffusers_helper.models.hub_cache import part_folder, repository_folder
-from diffusers_helper.models.registry import PartSource
+from diffusers_helper.models.downloads import NotHere, absence_of, bytes_in
+from diffusers_helper.models.hub_cache import part_folder, part_here, repository_folder
+from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.strangers.limited_json import parse_json
 from diffusers_helper.weights.folders import has_all_files, is_complete, partial_of
-from diffusers_helper.weights.not_weights import is_page
+from diffusers_helper.weights.reading import is_page
+from diffusers_helper.weights.recognition import PARTS
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +51,9 @@ _WANTED = ("*.json", "*.safetensors", "*.txt")
 _WORKERS = 4
 _MOST_LISTED, _MOST_SIZE = 4 * 2**20, 2**42
 _MOST_RESTARTS = 5
+# The hub's library writes pieces of 10 MB. Smaller ones show a slow download as moving, and cost less when it
+# is broken off.
+_PIECE_BYTES = 1024**2
 _LIST_SECONDS = (
     3.0,
     10.0,
@@ -77,25 +85,41 @@ class RemoteFile:
     checksum: str
 
 
-def part_here(source: PartSource) -> Path:
-    """Return the folder with one part's files, without a request to the hub.
+def get_model(info: ModelInfo, cancel: CancelToken, report: Callable[[int, int], None]) -> None:
+    """Download what is missing of a model.
+
+    Args:
+        info: The model.
+        cancel: The token that ends the download.
+        report: A function that any thread calls with the bytes of the whole model that are here and
+            those in all.
 
     Raises:
-        LongtakeError: If the folder does not exist, or the files of a hub repository are not all here.
+        NotHere: If the disk has no room for the sizes that the hub lists.
+        GenerationCancelled: If the download was cancelled.
+        LongtakeError: If the files cannot be downloaded.
     """
-    folder = part_folder(source)
-    if source.revision is None:
-        if not folder.is_dir():
-            raise LongtakeError(
-                f"There is no folder {folder}; expected a part of the model.", "Check the model's folder."
-            )
-    elif not is_complete(folder):
-        raise LongtakeError(
-            f"{source.location} is not completely on this machine.",
-            "Download the model on the page under Models, or with python -m app models get.",
-            code="download",
-        )
-    return folder
+    absence = absence_of(info)
+    if absence is None:
+        return
+    hub_logging.set_verbosity_error()  # otherwise the hub's library writes about each try
+    constants.DOWNLOAD_CHUNK_SIZE = min(constants.DOWNLOAD_CHUNK_SIZE, _PIECE_BYTES)
+    listed = {part: listed_files(info.parts[part]) for part in absence.part_bytes}
+    sizes = {part: sum(file.size for file in files) for part, files in listed.items()}
+    exact = replace(absence, part_bytes=sizes)
+    if not exact.has_room:
+        raise NotHere(exact)
+    complete = sum(bytes_in(part_folder(info.parts[part])) for part in PARTS if part not in sizes)
+    here = {part: min(absence.here_bytes.get(part, 0), size) for part, size in sizes.items()}
+    total = complete + sum(sizes.values())
+    for part, files in listed.items():
+
+        def received(count: int, part: str = part) -> None:
+            here[part] = count
+            report(complete + sum(here.values()), total)
+
+        get_part(info.parts[part], cancel, received, files)
+        received(sizes[part])
 
 
 def get_part(
@@ -121,8 +145,9 @@ def get_part(
     if source.revision is None or is_complete(folder):
         return part_here(source)
     _log.info("downloading %s %s", source.location, source.subfolder)
+    listed = listed_files(source) if files is None else files
     try:
-        _fetch(source, _listed(source) if files is None else files, _Tally(cancel, on_bytes))
+        _fetch(source, listed, _Tally(cancel, on_bytes))
     except _FAILURES as error:
         if not is_complete(folder):  # no other program got them, either
             raise _not_got(source, first_line(error)) from error
@@ -147,12 +172,15 @@ def listed_files(source: PartSource) -> list[RemoteFile]:
         LongtakeError: If the hub does not answer, or lists what does not belong there.
     """
     try:
-        return _listed(source)
+        entries = _listing(source)
+        if not isinstance(entries, list):
+            raise _WrongFile("the hub's list of files is none")
+        return [file for entry in cast(list[Any], entries) if (file := _listed_file(source, entry))]
     except _FAILURES as error:
         raise _not_got(source, first_line(error)) from error
 
 
-def _listed(source: PartSource) -> list[RemoteFile]:
+def _listing(source: PartSource) -> Any:
     place = "/".join(filter(None, (source.location, "tree", str(source.revision), source.subfolder)))
     address, answer = f"{constants.ENDPOINT}/api/models/{place}", bytearray()
     # This is the first request, so it tells soon if there is no network; `http_get` would try for long.
@@ -164,10 +192,7 @@ def _listed(source: PartSource) -> list[RemoteFile]:
             answer += piece
             if len(answer) > _MOST_LISTED:
                 raise _WrongFile(f"the server sends more than the {_MOST_LISTED} bytes of the list of files")
-    entries: Any = parse_json(bytes(answer))
-    if not isinstance(entries, list):
-        raise _WrongFile("the hub's list of files is none")
-    return [file for entry in cast(list[Any], entries) if (file := _listed_file(source, entry))]
+    return parse_json(bytes(answer))
 
 
 def _listed_file(source: PartSource, entry: Any) -> RemoteFile | None:
@@ -191,7 +216,7 @@ def _listed_file(source: PartSource, entry: Any) -> RemoteFile | None:
     return RemoteFile(path, size, checksum)
 
 
-def _bar(stream: IO[bytes], size: int, what: str, take: Callable[[int], None] = lambda count: None) -> type:
+def _bar(stream: IO[bytes], size: int, what: str, take: Callable[[int], None]) -> type:
     """Return a stand-in for the progress bar of the hub's library, which ends a download that has no end.
 
     Args:
@@ -202,29 +227,23 @@ def _bar(stream: IO[bytes], size: int, what: str, take: Callable[[int], None] = 
     """
     restarts = 0
 
-    def check(count: int) -> None:
-        nonlocal restarts
-        restarts += count < 0  # the connection broke off, and the server began anew
-        if stream.tell() > size:
-            raise _WrongFile(f"the server sends more than the {size} bytes of {what}")
-        if restarts > _MOST_RESTARTS:
-            raise _WrongFile(f"the server breaks off {what} again and again")
-        take(count)
-
-    class Bar:
+    class Bar(AbstractContextManager[Any]):
         """A progress bar that shows nothing."""
 
-        def __init__(self, *_: Any, **__: Any) -> None:
+        def __init__(self, **_: Any) -> None:
             """Accept the arguments of a progress bar."""
-
-        def __enter__(self) -> Bar:
-            return self
 
         def __exit__(self, *_: object) -> None:
             """Do nothing."""
 
-        def update(self, count: float | None = 1) -> None:
-            check(int(count or 0))
+        def update(self, n: float | None = 1) -> None:
+            nonlocal restarts
+            restarts += (n or 0) < 0  # the connection broke off, and the server began anew
+            if stream.tell() > size:
+                raise _WrongFile(f"the server sends more than the {size} bytes of {what}")
+            if restarts > _MOST_RESTARTS:
+                raise _WrongFile(f"the server breaks off {what} again and again")
+            take(int(n or 0))
 
     return Bar
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.registry import PartSource
 from diffusers_helper.weights.folders import is_complete
 
@@ -32,3 +33,24 @@ def network_folder(source: PartSource) -> Path | None:
     """Return the folder with a network's files, or its single file; None for one that is not downloaded."""
     folder = part_folder(source)
     return folder if is_complete(folder) or (source.revision is None and folder.is_dir()) else None
+
+
+def part_here(source: PartSource) -> Path:
+    """Return the folder with one part's files, without a request to the hub.
+
+    Raises:
+        LongtakeError: If the folder does not exist, or the files of a hub repository are not all here.
+    """
+    folder = part_folder(source)
+    if source.revision is None:
+        if not folder.is_dir():
+            raise LongtakeError(
+                f"There is no folder {folder}; expected a part of the model.", "Check the model's folder."
+            )
+    elif not is_complete(folder):
+        raise LongtakeError(
+            f"{source.location} is not completely on this machine.",
+            "Download the model on the page under Models, or with python -m app models get.",
+            code="download",
+        )
+    return folder

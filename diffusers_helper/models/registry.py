@@ -175,22 +175,18 @@ def _are_magnitudes(values: object) -> bool:
 
 
 def _from_folder(name: str, folder: Path) -> ModelInfo:
-    facts = _read_facts(folder / FACTS_FILE)
+    facts: dict[str, Any] = {"title": folder.name, **_read_facts(folder / FACTS_FILE)}
+    plain = ("title", "side", "multiple", "steps", "guidance", "shift")
     return ModelInfo(
         name=name,
-        title=facts.get("title", folder.name),
         parts={part: PartSource(location=str(folder / part)) for part in PARTS},
         family=FAMILIES[facts.get("family", FRAMEPACK.name)],
         modes=tuple(facts.get("modes", MODES)),
-        side=facts.get("side", 640),
-        multiple=facts.get("multiple", 32),
-        steps=facts.get("steps", 25),
-        guidance=facts.get("guidance", 10.0),
-        shift=facts.get("shift"),
         own_magnitudes={mode: tuple(values) for mode, values in facts.get("magnitudes", {}).items()},
         vocabulary={group: tuple(words) for group, words in facts.get("vocabulary", {}).items()},
         examples=tuple(facts.get("examples", ())),
         folder=folder,
+        **{fact: facts[fact] for fact in plain if fact in facts},
     )
 
 

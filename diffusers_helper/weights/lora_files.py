@@ -6,18 +6,19 @@ Only safetensors files are read, which hold numbers and text and no code.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
-from diffusers_helper.lora_choice import MOST_LORAS, Choice, choices_of
+from diffusers_helper.lora_choice import Choice, choices_of
 from diffusers_helper.strangers.confined import confined
+from diffusers_helper.strangers.limited_json import parse_json
 from diffusers_helper.weights.lora_keys import Kind, Target, is_like_flux, split_key, target_of
-from diffusers_helper.weights.lora_notes import noted_scale, noted_triggers
 from diffusers_helper.weights.reading import read_contents
 from diffusers_helper.weights.tensors import Contents, NotWeights, TensorInfo
 
@@ -33,6 +34,13 @@ _OTHERS = {
     "LoHa": (".hada_w1_a",),
     "LoKr": (".lokr_w1", ".lokr_w1_a"),
 }
+# The notes of an author or a trainer in the metadata, and how much is taken of them.
+_ADAPTER = "lora_adapter_metadata"
+_TRIGGERS = (
+    "modelspec.trigger_phrase", "trigger_phrase", "trigger_words", "trigger_word", "activation text",
+    "instance_prompt",
+)  # fmt: skip
+_MOST_TAGS, _MOST_CHARACTERS, _MOST_VALUES = 5, 200, 200_000
 _NOTED = ("modelspec.architecture", "ss_base_model_version")
 _OWN_MODELS = re.compile(r"hunyuan|framepack", re.IGNORECASE)
 _OTHER_MODELS = re.compile(r"flux|wan|sdxl|stable-diffusion|sd3|sd_v|qwen|ltx|z-image|lumina", re.IGNORECASE)
@@ -139,7 +147,7 @@ def read_lora(path: Path) -> LoraFile:
     Raises:
         InputError: If it is missing, or holds no LoRA for FramePack. The message is one sentence.
     """
-    return _remembered(path, _read)
+    return _remembered(read_lora_file, path)
 
 
 def triggers_of(path: Path) -> tuple[str, ...]:
@@ -148,14 +156,14 @@ def triggers_of(path: Path) -> tuple[str, ...]:
     Raises:
         InputError: If `read_lora` refuses the file.
     """
-    return _remembered(path, _read_triggers)
+    return _remembered(read_lora_triggers, path)
 
 
-def _remembered(path: Path, read: Callable[[Path, int, int], _R | InputError]) -> _R:
-    """Return the facts that a function remembers of a file, by the file's time of change and its size."""
+def _remembered(read: Callable[[Path], _R], path: Path) -> _R:
+    """Return what a reader found in a file, which is remembered by the file's time of change and its size."""
     try:
         facts = path.stat()
-        found = read(path, facts.st_mtime_ns, facts.st_size)
+        found = _found(read, path, facts.st_mtime_ns, facts.st_size)
     except OSError as error:
         raise _refusal(path.name, f"cannot be read ({error.strerror})", "Check its name.") from error
     if isinstance(found, InputError):
@@ -163,18 +171,10 @@ def _remembered(path: Path, read: Callable[[Path, int, int], _R | InputError]) -
     return found
 
 
-@lru_cache(maxsize=2 * MOST_LORAS)
-def _read(path: Path, changed: int, size: int) -> LoraFile | InputError:
-    try:
-        return read_lora_file(path)
-    except InputError as error:
-        return error
-
-
 @lru_cache(maxsize=1024)
-def _read_triggers(path: Path, changed: int, size: int) -> tuple[str, ...] | InputError:
+def _found(read: Callable[[Path], Any], path: Path, changed: int, size: int) -> Any:
     try:
-        return read_lora_triggers(path)
+        return read(path)
     except InputError as error:
         return error
 
@@ -204,9 +204,9 @@ def read_lora_file(path: Path) -> LoraFile:
         raise _refusal(path.name, f"is a {contents.format} file; expected safetensors", again)
     if len(contents.tensors) > _MOST_KEYS:
         raise _refusal(path.name, f"has {len(contents.tensors)} keys; expected at most {_MOST_KEYS}")
-    found = _pairs(contents.tensors, noted_scale(contents.metadata))
+    found = _pairs(contents.tensors, _noted_scale(contents.metadata))
     _check(path.name, contents, found)
-    return LoraFile(path, found, len(contents.tensors), noted_triggers(contents.metadata))
+    return LoraFile(path, found, len(contents.tensors), _noted_triggers(contents.metadata))
 
 
 def _check(name: str, contents: Contents, pairs: Sequence[Pair]) -> None:
@@ -297,3 +297,60 @@ def rank_of(loras: Collection[LoraFile]) -> int:
 
 def _refusal(name: str, problem: str, remedy: str = "") -> InputError:
     return InputError(f"LoRA {name} {problem}.", remedy, setting="lora")
+
+
+def _noted_triggers(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the words by which a LoRA is called, as its author or its trainer has noted them."""
+    for name in _TRIGGERS:
+        if words := _clean(metadata.get(name)):
+            return (words,)
+    return _common_tags(metadata.get("ss_tag_frequency"))
+
+
+def _common_tags(text: object) -> tuple[str, ...]:
+    """Return the tags that the trainer has counted most often.
+
+    Args:
+        text: JSON of unknown origin: for each folder of pictures, the number of times that each tag occurs.
+    """
+    tags = Counter[str]()
+    try:
+        folders: Any = parse_json(text.encode(), most_values=_MOST_VALUES) if isinstance(text, str) else {}
+        for counts in folders.values():
+            tags.update({str(tag).strip(): int(count) for tag, count in counts.items()})
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return ()
+    most = max(tags.values(), default=0)
+    common = (_clean(tag) for tag, count in tags.most_common(_MOST_TAGS) if count >= most / 2)
+    return tuple(tag for tag in common if tag)
+
+
+def _clean(text: object) -> str:
+    """Return a text of unknown origin as one short line."""
+    if not isinstance(text, str):
+        return ""
+    start = text[: 10 * _MOST_CHARACTERS]
+    return " ".join("".join(c if c.isprintable() else " " for c in start).split())[:_MOST_CHARACTERS]
+
+
+def _noted_scale(metadata: Mapping[str, str]) -> Callable[[Target, int], float]:
+    """Return a function for the scales in the metadata that diffusers writes, which may lack."""
+    try:
+        text = metadata.get(_ADAPTER, "{}").encode()
+        noted = cast(dict[str, Any], parse_json(text, most_values=_MOST_VALUES))
+        facts = {name.removeprefix("transformer."): value for name, value in noted.items()}
+        alpha = float(facts.get("lora_alpha") or 0)
+        pattern = cast(dict[str, Any], facts.get("alpha_pattern") or {})
+        others = {name: (place, float(value)) for place, (name, value) in enumerate(pattern.items())}
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return lambda target, rank: 1.0
+    has_root = facts.get("use_rslora") is True
+
+    def scale(target: Target, rank: int) -> float:
+        parts = target.layers[0].split(".")
+        ends = (".".join(parts[place:]) for place in range(len(parts)))
+        # Of several names that fit, the first one counts.
+        _, numerator = min((others[end] for end in ends if end in others), default=(0, alpha))
+        return numerator / (rank**0.5 if has_root else rank) if numerator else 1.0
+
+    return scale

@@ -88,11 +88,3 @@ def default_base(given: Mapping[str, Path]) -> str:
     except OSError:
         is_f1 = False
     return _F1 if is_f1 else _I2V
-
-
-def forget_model(name: str) -> bool:
-    """Take a model that a user has added off the list, and return whether there was one."""
-    if ADDED_MODELS.find(name) is None:
-        return False
-    ADDED_MODELS.remove(name)
-    return True

@@ -7,13 +7,12 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from app.commands.arguments import EXIT_FAILED, Parser, Verb, add_verbs, check_proxies
 from app.commands.inspect import add_inspect_arguments, print_inspection
-from app.commands.models.add import add_model_arguments, forget_model, take_model
-from app.commands.models.convert import add_convert_arguments, convert, facts_of
+from app.commands.models.add import add_model_arguments, take_model
+from app.commands.models.convert import add_convert_arguments, convert
 from app.commands.models.downloading import download
 from app.commands.models.plans import add_plan_arguments, print_card_plans
 from app.jobs.stdio import say
@@ -32,6 +31,7 @@ from diffusers_helper.models.installed import (
 )
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.units import count_text, gb_text
+from diffusers_helper.weights.folders import weight_files
 
 _EXIT_CODES = (
     "exit codes: 0 done, 1 failed or incomplete, 2 the command is invalid, 130 interrupted (the next\n"
@@ -131,50 +131,30 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _remove(arguments: argparse.Namespace) -> int:
     added = ADDED_MODELS.find(arguments.model)
-    if added is not None and added.copy:
-        return _remove_converted(arguments, Path(added.copy))
-    if forget_model(arguments.model):
-        _report(
-            arguments, f"Removed {arguments.model} from the list; its files stay where they are.",
-            model=arguments.model, removed_bytes=0, parts=[], kept={},
-        )  # fmt: skip
+    if added is not None and not added.copy:
+        ADDED_MODELS.remove(added.name)  # even if its base is gone, so that it cannot be found any more
+        text = f"Removed {added.name} from the list; its files stay where they are."
+        _report(arguments, text, model=added.name, removed_bytes=0, parts=[], kept={})
         return 0
     info = find_model(arguments.model, allow_folder=True)
     removal = plan_removal(info)
-    if not removal.files:
+    if not (removal.files or added):
         raise InputError(f"Model {info.name} has no files of its own on this machine.", setting="model")
-    what = f"{gb_text(removal.num_bytes)} GB of {info.name}: {', '.join(removal.files)}"
+    size, parts = gb_text(removal.num_bytes), list(removal.files)
+    what = f"{size} GB of {info.name}" + (f" in {added.copy}" if added else f": {', '.join(parts)}")
     if not _is_agreed(arguments, what):
         return EXIT_CANCELLED
     try:
         remove(info)
     except OSError as error:
         raise LongtakeError(
-            f"{error.filename} cannot be removed ({error.strerror}).", "Check the hub folder's permissions."
+            f"{error.filename} cannot be removed ({error.strerror}).",
+            "Check the rights of its folder." if added else "Check the hub folder's permissions.",
         ) from error
     kept = [f"{part} stays because it is used by {', '.join(u)}." for part, u in removal.kept.items()]
     _report(
         arguments, f"Removed {what}.", *kept, model=info.name, removed_bytes=removal.num_bytes,
-        parts=list(removal.files), kept=removal.kept,
-    )  # fmt: skip
-    return 0
-
-
-def _remove_converted(arguments: argparse.Namespace, folder: Path) -> int:
-    info = find_model(arguments.model)
-    size = plan_removal(info).num_bytes
-    what = f"{gb_text(size)} GB of {arguments.model} in {folder}"
-    if not _is_agreed(arguments, what):
-        return EXIT_CANCELLED
-    try:
-        remove(info)
-    except OSError as error:
-        raise LongtakeError(
-            f"{error.filename} cannot be removed ({error.strerror}).", "Check the rights of its folder."
-        ) from error
-    _report(
-        arguments, f"Removed {what}.", model=arguments.model, removed_bytes=size, parts=["transformer"],
-        kept={},
+        parts=["transformer"] if added else parts, kept=removal.kept,
     )  # fmt: skip
     return 0
 
@@ -191,10 +171,13 @@ def _is_agreed(arguments: argparse.Namespace, what: str) -> bool:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    copy = convert(arguments)
-    done = "converted" if copy.is_new else "already converted"
-    text = f"{copy.name}: {done}, {gb_text(copy.num_bytes)} GB in {copy.folder}"
-    _report(arguments, text, **facts_of(copy))
+    name, folder, is_new = convert(arguments)
+    done, size = (
+        "converted" if is_new else "already converted",
+        sum(file.stat().st_size for file in weight_files(folder)),
+    )
+    text = f"{name}: {done}, {gb_text(size)} GB in {folder}"
+    _report(arguments, text, model=name, state=done, folder=str(folder), bytes=size)
     return 0
 
 
@@ -203,11 +186,8 @@ def _add(arguments: argparse.Namespace) -> int:
     reported = [f"  {part}: {found.words}" for part, found in parts.items()]
     absence = absence_of(info)
     lacking = f"; {absence.sizes}: get them with models get {info.name}" if absence else ""
-    lines = [f"{info.name}: {info.title}, added{lacking}", *reported]
-    if not absence:
-        lines.append(
-            f"Make a video with: python -m app generate --model {info.name} --image PICTURE --prompt TEXT"
-        )
+    example = f"Make a video with: python -m app generate --model {info.name} --image PICTURE --prompt TEXT"
+    lines = [f"{info.name}: {info.title}, added{lacking}", *reported, *([] if absence else [example])]
     facts = {part: {"path": found.path, "inspection": asdict(found.facts)} for part, found in parts.items()}
     _report(arguments, *lines, model=info.name, title=info.title, state="added", parts=facts)
     return 0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from app.commands.arguments import Parser
 from app.commands.models.add import base_key, default_base
@@ -31,23 +30,6 @@ _PART = "transformer"
 _TYPES = [name for name in WEIGHT_TYPES if name not in (AUTO, "default")]
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A converted copy.
-
-    Attributes:
-        name: The name of the model with the copy.
-        folder: The folder of the copy.
-        num_bytes: The size of its weights.
-        is_new: Whether it was written now.
-    """
-
-    name: str
-    folder: Path
-    num_bytes: int
-    is_new: bool
-
-
 def add_convert_arguments(parser: Parser) -> None:
     """Add the arguments of the verb."""
     parser.add_argument(
@@ -68,8 +50,11 @@ def add_convert_arguments(parser: Parser) -> None:
     )  # fmt: skip
 
 
-def convert(arguments: argparse.Namespace) -> Copy:
+def convert(arguments: argparse.Namespace) -> tuple[str, Path, bool]:
     """Write the copy that the arguments ask for, unless it is there, and put its model on the list.
+
+    Returns:
+        The name of the model with the copy, the folder of the copy, and whether it was written now.
 
     Raises:
         InputError: If the model cannot be converted, or its copy's name or folder is in use.
@@ -100,7 +85,7 @@ def convert(arguments: argparse.Namespace) -> Copy:
         title = f"{info.title}, {arguments.weight_dtype}"
         parts = {**own, _PART: AddedPart(str(folder))}
         ADDED_MODELS.add(AddedModel(name, title, base, parts, str(folder)))
-    return Copy(name, folder, sum(file.stat().st_size for file in weight_files(folder)), not is_here)
+    return name, folder, not is_here
 
 
 def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str, AddedPart]]:
@@ -162,11 +147,3 @@ def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: arg
         raise LongtakeError(f"{place} cannot be read ({first_line(error)}).", "Use another file.") from error
     finally:
         progress.end()
-
-
-def facts_of(copy: Copy) -> dict[str, Any]:
-    """Return the facts about a copy for JSON."""
-    return {
-        "model": copy.name, "state": "converted" if copy.is_new else "already converted",
-        "folder": str(copy.folder), "bytes": copy.num_bytes,
-    }  # fmt: skip

@@ -31,7 +31,7 @@ def download(info: ModelInfo, *, as_json: bool) -> None:
         NotHere: If the disk has no room for it.
         LongtakeError: If the files cannot be downloaded.
     """
-    from diffusers_helper.models.getting import get_model  # the hub's library takes a second to import
+    from diffusers_helper.models.fetch import get_model  # the hub's library takes a second to import
 
     progress = Progress(info.name, "downloading", as_json=as_json)
     try:

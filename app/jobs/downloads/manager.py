@@ -1,29 +1,92 @@
-"""The downloads of models beside the queue, which one program after the other carries on."""
+"""The downloads of models beside the queue, which one program after the other carries on.
+
+What a user has ordered is kept in the outputs folder, so that it outlasts every program.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from app.jobs.downloads.orders import DownloadOrder, DownloadOrders
-from app.jobs.downloads.process import ModelProcess
+from app.jobs.downloads.process import Adding, ModelProcess, Task
 from diffusers_helper.errors import InputError
+from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.models.downloads import NotHere, absence_of, missing_parts
 from diffusers_helper.models.installed import installed_parts
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names
+from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS, _END_SECONDS = 0.5, 5.0
+_SUFFIX = ".json"
 _KNOWN_SECONDS = 1.0  # a look at a model's files is good for so long
 
 Activity = Literal["", "getting", "verifying", "converting", "paused", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadOrder:
+    """What a user wants of a model that is not completely here.
+
+    Attributes:
+        state: Whether it is to be downloaded, rests until a user lets it go on, or could not be downloaded.
+        message: Why it could not be downloaded.
+        remedy: What a user can do about that.
+        total_bytes: The size of the whole model, as the hub lists it; 0 while that is not known.
+    """
+
+    state: Literal["wanted", "paused", "failed"]
+    message: str = ""
+    remedy: str = ""
+    total_bytes: int = 0
+
+
+class DownloadOrders:
+    """The orders of one outputs folder, which any program may read and change.
+
+    Args:
+        folder: The folder of the orders, which need not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self) -> dict[str, DownloadOrder]:
+        """Return the orders by the names of their models."""
+        found: dict[str, DownloadOrder] = {}
+        for file in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            with contextlib.suppress(OSError, ValueError, TypeError):  # damaged, or just taken away
+                found[file.stem] = DownloadOrder(**plain_json(read_file(file)))
+        return found
+
+    def write(self, model: str, order: DownloadOrder) -> None:
+        """Put an order in the place of an earlier one.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        for folder in (self._folder.parent, self._folder):  # but not the folder that holds all jobs
+            folder.mkdir(exist_ok=True)
+        write_atomic(self._folder / f"{model}{_SUFFIX}", json.dumps(asdict(order)).encode())
+
+    def forget(self, model: str) -> None:
+        """Remove the order for a model, if there is one."""
+        (self._folder / f"{model}{_SUFFIX}").unlink(missing_ok=True)
+
+    def lock(self, model: str) -> Lock | None:
+        """Return the lock of the program that executes an order; None if another program holds it."""
+        try:
+            return Lock(self._folder / f"{model}.lock")
+        except BlockingIOError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +118,9 @@ class Downloads:
     Args:
         folder: The folder of the orders.
         on_change: Called when a model has become usable or an order has changed.
+
+    Attributes:
+        adding: The addition of models of a user's own files.
     """
 
     def __init__(self, folder: Path, on_change: Callable[[], None]) -> None:
@@ -63,9 +129,9 @@ class Downloads:
         self._ended = threading.Condition(self._lock)
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
+        self.adding = Adding()
         self._getting: dict[str, tuple[ModelProcess, Lock]] = {}
-        self._verifying: dict[str, ModelProcess] = {}
-        self._converting: dict[str, ModelProcess] = {}
+        self._others: dict[tuple[Task, str], ModelProcess] = {}  # checks and conversions
         self._waiting: dict[str, tuple[float, dict[str, str]]] = {}
 
     def start(self) -> None:
@@ -116,8 +182,7 @@ class Downloads:
         was_ordered = name in self._orders.read()
         self._orders.forget(name)
         with self._lock:
-            found = [self._verifying.pop(name, None), self._converting.pop(name, None)]
-        processes = [process for process in found if process is not None]
+            processes = [self._others.pop(key) for key in list(self._others) if key[1] == name]
         for process in processes:
             process.end()
         self._changed()
@@ -130,24 +195,23 @@ class Downloads:
 
     def verify(self, name: str) -> None:
         """Begin to check the files of a model."""
-        with self._lock:
-            if name in self._verifying and not self._verifying[name].is_over:
-                return
-            self._verifying[name] = ModelProcess("verify", name)
-        self._changed()
+        self._start("verify", name)
 
     def convert(self, name: str, weight_dtype: str) -> None:
         """Begin to write a copy of a model's transformer in another type, as a model of its own."""
+        self._start("convert", name, weight_dtype)
+
+    def _start(self, task: Task, name: str, weight_dtype: str = "") -> None:
         with self._lock:
-            if name in self._converting and not self._converting[name].is_over:
+            known = self._others.get((task, name))
+            if known is not None and not known.is_over:
                 return
-            self._converting[name] = ModelProcess("convert", name, weight_dtype)
+            self._others[task, name] = ModelProcess(task, name, weight_dtype)
         self._changed()
 
     def problems(self, name: str) -> list[str] | None:
         """Return what the last check of a model has found; None if there is none that is over."""
-        with self._lock:
-            process = self._verifying.get(name)
+        process = self._others.get(("verify", name))
         if process is None or not process.is_over:
             return None
         if process.has_failed:
@@ -157,22 +221,21 @@ class Downloads:
     def forget_check(self, name: str) -> None:
         """Forget what the last check of a model has found, since its files have changed."""
         with self._lock:
-            self._verifying.pop(name, None)
+            self._others.pop(("verify", name), None)
         self._changed()
 
     def progress(self, name: str) -> DownloadProgress:
         """Return what happens to a model now."""
         with self._lock:
-            checking, getting = self._verifying.get(name), self._getting.get(name)
-            converting = self._converting.get(name)
+            getting = self._getting.get(name)
+            checking, converting = self._others.get(("verify", name)), self._others.get(("convert", name))
         if checking is not None and not checking.is_over:
             return _progress("verifying", checking)
         if converting is not None and not converting.is_over:
             return _progress("converting", converting)
         if converting is not None and converting.has_failed:
-            return DownloadProgress(
-                message=f"It was not converted. {converting.message}", remedy=converting.remedy
-            )
+            message = f"It was not converted. {converting.message}"
+            return DownloadProgress(message=message, remedy=converting.remedy)
         order = self._orders.read().get(name)
         if order is None:
             return DownloadProgress()
@@ -248,8 +311,7 @@ class Downloads:
                     _log.warning("No model can be downloaded, which is tried again. %s", trouble)
             self._wake.wait(_LOOK_SECONDS)
         with self._lock:
-            processes = [process for process, _ in self._getting.values()]
-            processes += [*self._verifying.values(), *self._converting.values()]
+            processes = [*(process for process, _ in self._getting.values()), *self._others.values()]
         for process in processes:
             process.end()
         for _, lock in self._getting.values():

@@ -1,4 +1,4 @@
-"""One process that downloads, checks or converts a model, as the program that started it sees it."""
+"""The processes that download, check, convert or add a model, as the program that started them sees them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import os
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import IO, Any, Literal
 
 from app.jobs.stdio import ErrorTail, opened
 from app.machine import module_command
+from app.redact import without_paths
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.downloads import Speed
 
 Task = Literal["get", "verify", "convert"]
-SAID = (1, 2)  # the exit codes with which a command has explained an error in one line
-_END_SECONDS, _TIDY_SECONDS = 2.0, 10.0
+_SAID = (1, 2)  # the exit codes with which a command has explained an error in one line
+_END_SECONDS, _TIDY_SECONDS, _MOST_SECONDS = 2.0, 10.0, 300
 
 
 class ModelProcess:
@@ -28,7 +32,6 @@ class ModelProcess:
     Attributes:
         task: What the process does.
         done, total: The bytes that are here, checked or written, and those in all; 0 while not known.
-        bytes_per_second: The speed of the last seconds; 0 while it is not known.
         problems: What a check has found so far, in sentences.
         message, remedy: Why the task failed; empty if it did not.
     """
@@ -46,7 +49,6 @@ class ModelProcess:
         self.problems: list[str] = []
         self.message = self.remedy = ""
         self._speed: Speed | None = None
-        self.bytes_per_second = 0.0
         module, arguments = "app.jobs.downloads.worker", (task, model)
         if task == "convert":  # torch is needed, which this layer of the program does without
             module, arguments = "app", ("models", task, model, "--weight-dtype", weight_dtype, "--json")
@@ -62,6 +64,11 @@ class ModelProcess:
         self._reader.start()
 
     @property
+    def bytes_per_second(self) -> float:
+        """Return the speed of the last seconds, in which perhaps nothing came; 0 while it is not known."""
+        return self._speed.at(self.done, time.monotonic()) if self._speed else 0.0
+
+    @property
     def is_over(self) -> bool:
         """Return whether the process has ended and everything that it said is known."""
         return self._process.poll() is not None and not self._reader.is_alive()
@@ -71,7 +78,7 @@ class ModelProcess:
         """Return whether the process, which is over, has not done its task."""
         if self._process.returncode and not self.message:
             lines = self._errors.text().strip().splitlines() or [f"exit code {self._process.returncode}"]
-            if self.task == "convert" and self._process.returncode in SAID:
+            if self.task == "convert" and self._process.returncode in _SAID:
                 self.message = lines[-1]
             else:
                 self.message, self.remedy = f"The process for it has died ({lines[-1][:200]}).", "Try again."
@@ -101,7 +108,72 @@ class ModelProcess:
         elif "problems" in reported:
             self.problems += reported["problems"]
         else:
-            now = time.monotonic()
             self.done, self.total = reported["done_bytes"], reported["total_bytes"]
-            self._speed = self._speed or Speed(self.done, now)
-            self.bytes_per_second = self._speed.at(self.done, now)
+            self._speed = self._speed or Speed(self.done, time.monotonic())
+
+
+class Adding:
+    """The addition of models of a user's own files, one at a time, for pages that were opened meanwhile.
+
+    Attributes:
+        name: The model that is being checked; "" for none.
+        since: When that began, by the monotonic clock.
+        problem: Why the last one was not added; "" if it was.
+    """
+
+    def __init__(self) -> None:
+        self.name, self.since, self.problem = "", 0.0, ""
+        self._lock = threading.Lock()
+
+    def facts(self) -> dict[str, Any]:
+        """Return the name, the seconds that its check has taken, and the problem."""
+        seconds = time.monotonic() - self.since if self.name else 0.0
+        return {"name": self.name, "seconds": round(seconds), "problem": self.problem}
+
+    def add(self, name: str, parts: Mapping[str, Path], base: str) -> None:
+        """Check files and list the model that they make, in a process, since the check needs torch.
+
+        Args:
+            name: The new model's name.
+            parts: The file or folder of each part, by the part's name.
+            base: The model that has all other parts; "" for the one that fits the transformer.
+
+        Raises:
+            InputError: If the name or a file cannot be used, in a text without paths. Nothing is added then.
+            LongtakeError: If the process has died or takes too long.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise InputError("Another model is being checked.", "Try again in a moment.")
+        try:
+            self.name, self.since, self.problem = name, time.monotonic(), ""
+            _add(name, parts, base)
+        except LongtakeError as error:
+            self.problem = str(error)
+            raise
+        finally:
+            self.name = ""
+            self._lock.release()
+
+
+def _add(name: str, parts: Mapping[str, Path], base: str) -> None:
+    # Each value stands behind an equals sign, and the name at the end, so that none is taken for an option.
+    options = [f"--{part.replace('_', '-')}={path}" for part, path in parts.items()]
+    options += [f"--base={base}"] * bool(base)
+    command, environ = module_command("app", os.environ)
+    try:
+        done = subprocess.run(
+            (*command, "models", "add", "--json", *options, "--", name),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            env=environ, timeout=_MOST_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise LongtakeError(f"The check took more than {_MOST_SECONDS} seconds.", "Try again.") from error
+    if not done.returncode:
+        return
+    text = done.stderr.strip()
+    for path in parts.values():  # whatever their names contain
+        text = text.replace(str(path), path.name)
+    last = without_paths(next(reversed(text.splitlines()), f"exit code {done.returncode}"))
+    if done.returncode in _SAID:
+        raise InputError(last)
+    raise LongtakeError(f"The process that checks the files has died ({last[:200]}).", "Try again.")

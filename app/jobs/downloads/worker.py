@@ -17,11 +17,10 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.machine.signals import ignore_ctrl_c
 from diffusers_helper.models.downloads import absence_of
-from diffusers_helper.models.getting import get_model
+from diffusers_helper.models.fetch import get_model
 from diffusers_helper.models.installed import installed_parts, verify
 from diffusers_helper.models.registry import ModelInfo, find_model
 
-_TELL_SECONDS = 0.3
 _AGAIN_SECONDS = 5.0
 
 
@@ -51,33 +50,9 @@ def _say(**facts: Any) -> None:
     say(json.dumps(facts))
 
 
-class _ProgressReport:
-    """The progress, which is told a few times a second, also while nothing comes, since its speed changes."""
-
-    def __init__(self) -> None:
-        self._latest = 0, 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._report, daemon=True)
-
-    def take(self, done: int, total: int) -> None:
-        """Take the bytes that are here and those in all; any thread may call this."""
-        self._latest = done, total
-
-    def __enter__(self) -> _ProgressReport:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _report(self) -> None:
-        is_over = False
-        while not is_over:
-            is_over = self._over.wait(_TELL_SECONDS)
-            done, total = self._latest
-            if total:
-                _say(done_bytes=done, total_bytes=total)
+def _progress(done: int, total: int) -> None:
+    """Tell the bytes that are here and those in all, for each piece of a file."""
+    _say(done_bytes=done, total_bytes=total)
 
 
 def _get(info: ModelInfo) -> None:
@@ -85,8 +60,7 @@ def _get(info: ModelInfo) -> None:
     here = _here(info)
     while True:
         try:
-            with _ProgressReport() as progress:
-                get_model(info, CancelToken(), progress.take)
+            get_model(info, CancelToken(), _progress)
         except LongtakeError as error:
             before, here = here, _here(info)
             if error.code != "download" or here <= before:
@@ -103,16 +77,15 @@ def _here(info: ModelInfo) -> int:
 
 def _verify(info: ModelInfo) -> None:
     read, total = 0, sum(one.here_bytes for one in installed_parts(info))
-    with _ProgressReport() as progress:
 
-        def count(number: int) -> None:
-            nonlocal read
-            read += number
-            progress.take(min(read, total), total)
+    def count(number: int) -> None:
+        nonlocal read
+        read += number
+        _progress(min(read, total), total)
 
-        progress.take(0, total)
-        for verdict in verify(info, count):
-            _say(part=verdict.part, checked=verdict.checked, problems=verdict.problems)
+    count(0)
+    for verdict in verify(info, count):
+        _say(part=verdict.part, checked=verdict.checked, problems=verdict.problems)
 
 
 if __name__ == "__main__":

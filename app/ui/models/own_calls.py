@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from app.jobs.downloads.adding import ADDING, add_model
 from app.jobs.service import JobService
 from app.redact import plain_paths
 from app.ui.catalogue import Catalogue
@@ -20,6 +19,7 @@ class OwnFileCalls:
     """The endpoints of one service: each public method is one, which programs know by its docstring."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._adding = service.downloads.adding
         self._catalogue, self._presenter = catalogue, ModelPresenter(service, catalogue)
 
     @property
@@ -32,7 +32,9 @@ class OwnFileCalls:
 
         `adding` is the model that is being added now, if any, or why the last one was not.
         """
-        return listed_files(weights_folder(os.environ), self._catalogue.names) | {"adding": ADDING.facts()}
+        return listed_files(weights_folder(os.environ), self._catalogue.names) | {
+            "adding": self._adding.facts()
+        }
 
     def models_inspect(self, file: str) -> dict[str, Any]:
         """Return what the headers of a file or folder of that list tell, as `python -m app inspect` does."""
@@ -60,5 +62,5 @@ class OwnFileCalls:
             known = ", ".join(self._catalogue.names)
             raise InputError(f"base is {short_repr(base)}; expected one of {known}.", "Correct it.")
         key = self._catalogue.key(base) if base else ""
-        add_model(model, dict(zip(parts, paths, strict=True)), key)
+        self._adding.add(model, dict(zip(parts, paths, strict=True)), key)
         return self._presenter.one(model)

@@ -12,7 +12,7 @@ from app.cli import main
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import Absence, NotHere, Speed, absence_of, bytes_in
-from diffusers_helper.models.getting import get_model
+from diffusers_helper.models.fetch import get_model
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import GB
 from diffusers_helper.weights.recognition import PARTS

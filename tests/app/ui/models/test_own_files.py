@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 from app.cli import main
-from app.jobs.downloads import adding
-from app.jobs.downloads.adding import add_model
+from app.jobs.downloads import process
+from app.jobs.downloads.process import Adding
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.models.own_calls import OwnFileCalls
@@ -147,22 +147,24 @@ def test_a_refusal_is_that_of_the_command_without_paths(calls: OwnFileCalls, wei
 def test_a_second_model_is_refused_during_the_first_check(
     monkeypatch: pytest.MonkeyPatch, weights: Path
 ) -> None:
+    adding = Adding()
+
     def run(*_: object, **__: object) -> object:
         with pytest.raises(InputError, match="Another model is being checked"):
-            add_model("second", {}, "")
+            adding.add("second", {}, "")
         return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr(adding, "subprocess", SimpleNamespace(run=run, DEVNULL=-3, TimeoutExpired=OSError))
-    add_model("first", {"transformer": weights / FILE}, "")
+    monkeypatch.setattr(process, "subprocess", SimpleNamespace(run=run, DEVNULL=-3, TimeoutExpired=OSError))
+    adding.add("first", {"transformer": weights / FILE}, "")
 
 
 def test_a_failed_check_is_told_without_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "my files" / "a b.gguf"
     reported = SimpleNamespace(returncode=-9, stderr=f"warning\n{file} is bad")
     double = SimpleNamespace(run=lambda *_, **__: reported, DEVNULL=-3, TimeoutExpired=OSError)
-    monkeypatch.setattr(adding, "subprocess", double)
+    monkeypatch.setattr(process, "subprocess", double)
     with pytest.raises(LongtakeError, match=r"has died \(a b\.gguf is bad\)"):
-        add_model("mine", {"transformer": file}, "")
+        Adding().add("mine", {"transformer": file}, "")
     reported.returncode = 1
     with pytest.raises(InputError, match=r"^a b\.gguf is bad$"):
-        add_model("mine", {"transformer": file}, "")
+        Adding().add("mine", {"transformer": file}, "")
