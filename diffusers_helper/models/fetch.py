@@ -3,6 +3,10 @@
 The copy is in the hub's local cache, in the layout that other programs use, too. A file that is being
 downloaded has a temporary name until its size and checksum are right. A download that was interrupted, even
 by a kill, continues after the last byte that was written.
+
+The hub's library sends the requests, with its tokens, retries and resumption. Its `snapshot_download` is not
+used: it compares sizes but no checksums, ends no answer that is too long, and keeps what is partly here apart
+from the folder of the part, which then looks complete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The parts of the registered models on this machine: their list, their check and their removal."""
+"""The parts of the registered models on this machine: their list, their check and their removal.
+
+The hub's library can scan its cache and delete whole revisions, but a part is one folder of a revision.
+"""
 
 from __future__ import annotations
 

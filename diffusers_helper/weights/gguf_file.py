@@ -1,4 +1,8 @@
-"""The header of a GGUF file, versions 2 and 3: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
+"""The header of a GGUF file, versions 2 and 3: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+
+gguf's own reader is not used: it makes an array for each value before any size is checked, so a list that
+claims 2**60 numbers keeps it busy forever, and it recurses as deeply as lists are nested.
+"""
 
 from __future__ import annotations
 
