@@ -95,7 +95,7 @@ def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tenso
             found[name] = tensor
             continue
         if target.swaps:
-            tensor = torch.cat(tensor.chunk(2)[::-1])
+            tensor = torch.cat([*tensor.chunk(2)[::-1]])  # GGUF keeps its type only in a list
         rows, parts = len(tensor) // len(target.layers), [tensor]
         if target.layers[-1].endswith("proj_mlp"):
             parts = torch.split(tensor, [width, width, width, len(tensor) - 3 * width])
