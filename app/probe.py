@@ -44,16 +44,13 @@ def main() -> None:
 def _kernel(device: Any) -> str:
     """Return the operation that SDPA runs; its name says if it is flash, memory-efficient or math."""
     import torch
-    from torch.profiler import ProfilerActivity, profile
+
+    from diffusers_helper.attention.operation import operation_of
 
     tokens = _TOKENS if device.type == "cuda" else 256
     shape = (1, _HEADS, tokens, _HEAD_DIM)
     q, k, v = (torch.randn(shape, device=device, dtype=torch.bfloat16) for _ in range(3))
-    with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU]) as trace:
-        torch.nn.functional.scaled_dot_product_attention(q, k, v).sum().item()
-    names = [event.key.removeprefix("aten::") for event in trace.key_averages()]
-    found = [name for name in names if "attention" in name and name != "scaled_dot_product_attention"]
-    return min(found, key=len, default="")
+    return operation_of(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))[0]
 
 
 if __name__ == "__main__":

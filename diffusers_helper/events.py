@@ -67,12 +67,18 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobStarted(Event):
-    """The start of a job's work. `frames` is the length that the video will have."""
+    """The start of a job's work.
+
+    Attributes:
+        frames: The length that the video will have.
+        attention: The way to compute attention (`attention.ways.WAYS`); "" in events of earlier versions.
+    """
 
     sections: int
     frames: int
     width: int
     height: int
+    attention: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from diffusers_helper.attention.attending import attending
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
@@ -156,7 +157,10 @@ def denoise(job: OpenJob, section: Section, condition: Any, context: Any) -> Ten
 
     def sample(network: Any) -> Tensor:
         noisy = noise.to(job.models.device)
-        with job.passes(request, network, work.blocks(network, noisy)) as passes:
+        with (
+            attending(network, *job.memory.attention),
+            job.passes(request, network, work.blocks(network, noisy)) as passes,
+        ):
             denoiser, on_step = (
                 work.denoiser(network, condition, context, passes),
                 job.on_step(section, passes),

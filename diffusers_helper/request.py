@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, Self, cast
 
+from diffusers_helper.attention.ways import WAYS
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.packing import MAX_SECONDS, MIN_SECONDS, Mode
 from diffusers_helper.families.step_caches import OFF, STEP_CACHE_LABELS
@@ -26,6 +27,7 @@ WEIGHT_TYPES = {
     AUTO: "Automatic", "default": "As in the files", "bf16": "16 bit, wide range", "fp16": "16 bit",
     "fp8_e4m3fn": "8 bit", "fp8_e5m2": "8 bit, wide range", "int8": "8 bit, whole numbers",
 }  # fmt: skip
+ATTENTIONS = {AUTO: "Automatic", **{name: way.label for name, way in WAYS.items()}}
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
 MAX_SEED = 2**63 - 1
@@ -175,6 +177,13 @@ class GenerationRequest:
         "1 the right or lower end.",
         "What to make", low=0, high=1, step=0.01, scope="input",
     )] = 0.5
+    attention: Annotated[str, SettingInfo(
+        "Attention",
+        "The kernel that computes attention; another one changes the pixels slightly. Automatic takes the "
+        "fastest that gives the right results on this card. In slices is slower, but works where "
+        "PyTorch has no fast kernel.",
+        "Memory", choices=ATTENTIONS,
+    )] = AUTO
     lora: Annotated[str, SettingInfo(
         "LoRA",
         "LoRAs add a style, a motion or a subject to the model. Each line names a safetensors file that was "

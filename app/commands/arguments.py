@@ -22,8 +22,7 @@ from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.terminal import is_whole
 from diffusers_helper.models.lora_folder import located, lora_folder
 from diffusers_helper.models.registry import model_names
-from diffusers_helper.planning.profiles import engine_environment
-from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES
+from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, engine_environment
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.setting import Section
 
@@ -238,7 +237,7 @@ def take_engine_environment() -> None:
 
     Call this before torch is imported, because torch reads its environment only once.
     """
-    os.environ.update(engine_environment(this_profile(os.environ), os.environ))
+    os.environ.update(engine_environment(this_profile(os.environ).environment, os.environ))
 
 
 def check_proxies(environ: Mapping[str, str]) -> None:

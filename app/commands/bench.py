@@ -27,7 +27,7 @@ from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.machine.measured import Speeds, keep_speeds
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import built_in_names, find_model
-from diffusers_helper.planning.profiles import engine_environment
+from diffusers_helper.planning.variables import engine_environment
 from diffusers_helper.units import duration
 
 _DESCRIPTION = """\
@@ -114,7 +114,7 @@ def _prepare(
 ) -> tuple[Report, Plan]:
     """Return the report to continue, or a new one, and the plan of what is to be measured."""
     begin = time.monotonic()
-    environ = {**os.environ, **engine_environment(this_profile(os.environ), os.environ)}
+    environ = {**os.environ, **engine_environment(this_profile(os.environ).environment, os.environ)}
     facts = published(machine_facts(os.environ, ask_torch(environ)))
     report: Report = {
         "format": FORMAT, "version": VERSION, "level": level, "weights": "real" if model else "random",

@@ -18,10 +18,11 @@ from app.jobs.making.awake import can_stay_awake
 from app.jobs.stdio import complain, say
 from app.machine import module_command, output_of, this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
+from diffusers_helper.attention.ways import kernel_words
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import given_path
+from diffusers_helper.machine.attention import keep_kernel
 from diffusers_helper.machine.disk import DiskSpeeds
-from diffusers_helper.machine.kernels import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_version
 from diffusers_helper.models.downloads import NotHere, absence_of
@@ -29,13 +30,11 @@ from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.cards.recommended import recommend
 from diffusers_helper.planning.profiles import (
-    ALLOCATOR_VARIABLES,
     Machine,
     Profile,
-    engine_environment,
-    environment_report,
     profile_for,
 )
+from diffusers_helper.planning.variables import ALLOCATOR_VARIABLES, engine_environment, environment_report
 from diffusers_helper.planning.video import VideoPlan, known_networks, plan_video, weights_speed
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, count_text, gb_text
@@ -138,7 +137,7 @@ def examine(
     report = Findings()
     machine = this_machine(environ, root)
     profile = profile_for(machine, environ)
-    facts = (probe or ask_torch)({**environ, **engine_environment(profile, environ)})
+    facts = (probe or ask_torch)({**environ, **engine_environment(profile.environment, environ)})
     if machine.kind == "cuda" and not machine.total_bytes:
         total, name = int(facts.get("total_bytes", 0)), str(facts.get("name", machine.name))
         machine = replace(machine, name=name, total_bytes=total)
@@ -203,6 +202,7 @@ def _cards(report: Findings, machine: Machine, profile: Profile, root: Path) -> 
         ("preserved", gb_text(profile.budget().preserved_bytes) + " GB", profile.preserved_bytes),
         ("VAE precision", profile.vae_dtype.value, profile.vae_dtype),
         ("VAE tile", str(profile.vae_tile.value), profile.vae_tile),
+        ("attention kernel", profile.kernel.value, profile.kernel),
         ("attention", profile.attention.value, profile.attention),
     )
     for name, text, setting in settings:
@@ -239,10 +239,11 @@ def _torch(
 
 def _attention(report: Findings, machine: Machine, kernel: str) -> None:
     if "math" not in kernel:
-        report.add("attention", f"SDPA runs {kernel}; plans assume it")
+        report.add("attention", f"SDPA runs {kernel} ({kernel_words(kernel)}); plans assume it")
         return
     report.add(
-        "attention", f"SDPA runs {kernel}, which stores the scores of all tokens; plans assume it", "note",
+        "attention", f"SDPA runs {kernel}, which stores the scores of all tokens; slices are used instead",
+        "note",
         "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1 and run doctor again."
         if machine.kind == "rocm"
         else "Update the driver and torch, and run doctor again.",
@@ -290,11 +291,13 @@ def _disk(report: Findings, outputs: Path) -> None:
 
 
 def _environment(report: Findings, profile: Profile, environ: Mapping[str, str]) -> None:
-    for variable in environment_report(profile, environ):
+    for variable in environment_report(profile.environment, environ):
         whose = "yours" if variable.is_yours else "Longtake's"
         report.add("environment", f"{variable.name}={variable.value} ({whose}; {variable.reason})")
     if profile.machine.kind == "rocm":
-        for text, remedy in find_mode_findings({**environ, **engine_environment(profile, environ)}):
+        for text, remedy in find_mode_findings(
+            {**environ, **engine_environment(profile.environment, environ)}
+        ):
             report.add("MIOpen", text, "note" if remedy else "ok", remedy)
     elif "MIOPEN_FIND_MODE" in environ:
         report.add("environment", "the find mode has no effect here: MIOpen runs on AMD cards only")

@@ -143,6 +143,8 @@ def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
         "vae_tile_px": job.vae_tile_px,
         "keep_all_resident": job.keep_all_resident,
         "weight_dtype": plan.weight_dtype,
+        "attention": plan.attention.value,
+        "attention_reason": plan.attention.reason,
         "seconds_per_step": plan.seconds_per_step,
         "streamed_bytes_per_step": plan.step_bytes,
         "disk_bytes_per_step": plan.disk_bytes,
@@ -185,7 +187,9 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
     reasons = [
         f"{STAGES[stage.stage].network}: {stage.reason}" for stage in job.stages if stage.streamed_blocks
     ]
+    attention = plan.attention
     tail = [
+        f"Attention: {attention.value} ({attention.reason}; {attention.source}).",
         f"Predicted peak {gb_text(job.peak_bytes)} GB; the smallest cap that works is "
         f"{gb_text(job.smallest_cap_bytes, up=True)} GB.",
         *reasons,

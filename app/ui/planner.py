@@ -16,7 +16,6 @@ from app.ui.pictures import Pictures
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.machine.disk import DiskSpeeds
-from diffusers_helper.machine.kernels import seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo
@@ -122,9 +121,8 @@ class Planner:
             InputError: If the model cannot make this video, or does not fit a LoRA.
             LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
         """
-        # `doctor` may have found the kernel since the page was opened.
-        profile = self.profile.with_kernel(seen_kernel(self.local.kernels, self.profile.machine.card))
-        profile = profile_of(request, profile)
+        # `doctor` and jobs may have seen more of attention since the page was opened.
+        profile = profile_of(request, self.profile.with_seen(self.local))
         calibration = Calibration.read(self.local.calibration, profile.machine.card)
         return plan_video(
             request, info, profile,
@@ -148,7 +146,8 @@ class Planner:
         folders = network_folders(info)
         vae = request.vae_tile, profile.vae_dtype.value, request.vae_chunk, request.vae_threshold
         own = request.lora, request.weight_dtype, request.step_cache, *calibration.factors.items()
-        key = info.name, folders, height, width, texts, vae, profile.attention.value, own
+        attention = request.attention, profile.backend, *profile.ways.items()
+        key = info.name, folders, height, width, texts, vae, attention, own
         with self._lock:
             if key in self._demands:
                 return self._demands[key]

@@ -176,6 +176,11 @@ class JobMemory:
         return self._plans.weight_dtype
 
     @property
+    def attention(self) -> tuple[str, int]:
+        """Return the way to compute the transformer's attention, and the bytes of a slice of it."""
+        return self._plans.attention
+
+    @property
     def device(self) -> Device:
         return self.store.device
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,21 +10,33 @@ from typing import Any
 
 import torch
 
+from diffusers_helper.attention.ways import check_way, tried_ways
 from diffusers_helper.loading.casting import EIGHT_BIT, WEIGHT_DTYPES, cast_weights
 from diffusers_helper.loading.loaders import Models
+from diffusers_helper.machine.attention import keep_trial, shape_key
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device
+from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.advice import TileTimes
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.first import first_plan, learned_levels, limit_notes
-from diffusers_helper.planning.profiles import Machine, Setting, detect, profile_in_force
+from diffusers_helper.planning.profiles import YOU, Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.smaller_plans import LearnedLevels
-from diffusers_helper.planning.video import demands_for, profile_of
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.planning.video import (
+    attention_note,
+    attention_shape,
+    demands_for,
+    known_networks,
+    longest_text,
+    profile_of,
+)
+from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.vae.passes import DTYPES
+
+_log = logging.getLogger(__name__)
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
@@ -60,6 +73,7 @@ class MemoryPlans:
         local: Local,
         *,
         overflowed: bool = False,
+        stored_attention: str = "",
     ) -> None:
         """Make the first plan, at the level that was stored after shortages in earlier jobs.
 
@@ -70,6 +84,7 @@ class MemoryPlans:
             width: The video's width in pixels.
             local: The settings of this machine.
             overflowed: Whether the VAE is known to overflow in this job.
+            stored_attention: What an earlier run of the job has stored of `attention`; "" for nothing.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
@@ -79,6 +94,9 @@ class MemoryPlans:
         self.device, self.in_fp32 = open_device(models.device, is_guest=local.is_guest), ""
         machine = machine_of(self.device, local.environ)
         profile = profile_of(request, profile_in_force(machine, local))
+        request, profile = _with_attention(
+            request, profile, models.info, (height, width), local, stored_attention
+        )
         calibration = Calibration.read(local.calibration, machine.card)
 
         def demands(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
@@ -96,7 +114,10 @@ class MemoryPlans:
         first = first_plan(request, models.info, profile, height, width, demands, local.learned)
         self.request, self.demands, self._learned = first.request, first.demands, first.levels
         self._ladder = first.ladder
-        self.notes = (*filter(None, (first.reason,)), *limit_notes(self.plan, profile))
+        attention = self.demands[0].attention
+        _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
+        own = first.reason, attention_note(attention)
+        self.notes = (*filter(None, own), *limit_notes(self.plan, profile))
         if overflowed:
             self.use_fp32()
 
@@ -114,6 +135,11 @@ class MemoryPlans:
     def vae_dtype(self) -> torch.dtype | None:
         """Return the type that the VAE computes in, or None for the type of its weights."""
         return DTYPES.get(self._profile.vae_dtype.value)
+
+    @property
+    def attention(self) -> tuple[str, int]:
+        """Return the way to compute the transformer's attention, and the bytes of a slice of it."""
+        return self.demands[0].attention.value, self._profile.slice_bytes
 
     @property
     def weight_dtype(self) -> torch.dtype | None:
@@ -177,6 +203,38 @@ class MemoryPlans:
         if change is not None:
             self._learned.write(self._ladder.level)
         return change
+
+
+def _with_attention(
+    request: GenerationRequest, profile: Profile, info: ModelInfo, size: tuple[int, int], local: Local,
+    stored: str,
+) -> tuple[GenerationRequest, Profile]:  # fmt: skip
+    """Return the request and the profile with which the job computes attention.
+
+    The way is the one that an earlier run has stored, or that the user has set. Otherwise, the ways that this
+    GPU has are tried at the job's shape, unless that was done before.
+
+    Raises:
+        InputError: If this machine does not have the way.
+    """
+    if stored:
+        way, _, num_bytes = stored.partition(" ")
+        request, profile = replace(request, attention=way), replace(profile, slice_bytes=int(num_bytes))
+    has_gpu, is_open = profile.machine.kind != "cpu", request.attention == AUTO
+    if has_gpu and is_open and profile.attention.source != YOU and local.try_attention:
+        known = replace(request, weight_dtype=_known_type(request))
+        networks = known_networks(info, profile, weight_dtype=known.weight_dtype)
+        shape = attention_shape(known, networks, *size, longest_text(known, info))
+        if shape_key(*shape) not in profile.ways:
+            found = local.try_attention(tried_ways(), *shape, profile.slice_bytes)
+            keep_trial(local.kernels, profile.machine.card, shape_key(*shape), found)
+            profile = profile.with_seen(local)
+    check_way(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
+    return request, profile
+
+
+def _known_type(request: GenerationRequest) -> str:
+    return SETTINGS["weight_dtype"].default if request.weight_dtype == AUTO else request.weight_dtype
 
 
 def _tile_times(local: Local, size: str, chunk: int, dtype: str) -> TileTimes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from diffusers_helper.attention.ways import NATIVE, WAYS
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures
@@ -219,6 +221,8 @@ class OpenJob:
         info = self.models.info
         revision = info.parts["transformer"].revision
         made_with = versions() | {"av": av.__version__, "weights": self.models.fingerprint}
+        if self.memory.attention[0] != NATIVE:
+            made_with["attention"] = self.memory.attention[0]
         return Recipe.of(
             self.request, self.lineage.spans, read_uses(self.folder.vae),
             model=None if info.folder and info.name != DEFAULT_MODEL else info.name,
@@ -262,18 +266,22 @@ def open_job(
     sections = lineage.sections(request, family)
     overflowed = earlier is not None and earlier.overflow.exists()
     largest = _largest(lineage, _as_begun(request, earlier))
-    plans = MemoryPlans(largest, models, height, width, local, overflowed=overflowed)
+    plans = MemoryPlans(
+        largest, models, height, width, local,
+        overflowed=overflowed, stored_attention=_kept_attention(earlier),
+    )  # fmt: skip
 
     opened = _open_folder(request, given, earlier, folder)
     if request.weight_dtype == AUTO:
         request = replace(request, weight_dtype=plans.request.weight_dtype)
         write_atomic(opened.weight_type, request.weight_dtype.encode())
+    write_atomic(opened.attention, "{} {}".format(*plans.attention).encode())
     _keep_facts(opened, earlier, lineage, overflowed=overflowed)
     video = GrowingVideo(
         opened.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
     )
     report = Report(opened, sections, video, on_event)
-    report.started(width, height)
+    report.started(width, height, plans.attention[0])
     for doubt in filter(None, (video.doubt, *plans.notes)):
         report.warned(doubt)
     if unknown := models.info.unknown_words(" ".join(Timeline.of(request.prompt).texts)):
@@ -317,6 +325,14 @@ def _as_begun(request: GenerationRequest, earlier: JobFolder | None) -> Generati
     if request.weight_dtype != AUTO or earlier is None or not earlier.weight_type.exists():
         return request
     return replace(request, weight_dtype=read_file(earlier.weight_type).decode("ascii"))
+
+
+def _kept_attention(earlier: JobFolder | None) -> str:
+    """Return what an earlier run has written of `MemoryPlans.attention`; "" if it has written nothing."""
+    if earlier is None or not earlier.attention.exists():
+        return ""
+    text = read_file(earlier.attention).decode("ascii", "replace")
+    return text if re.fullmatch(rf"({'|'.join(WAYS)}) \d{{1,15}}", text) else ""
 
 
 def _largest(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:

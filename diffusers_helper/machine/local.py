@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from diffusers_helper.machine.facts import Facts
 
@@ -17,11 +18,15 @@ class Local:
         environ: The environment variables, of which `planning.profiles` reads some.
         folder: The folder for this machine's measurements and the levels of smaller plans; None for neither.
         is_guest: Whether the process belongs to another program, whose limits stay as they are.
+        try_attention: A function that tries ways to compute attention in a process of its own, given their
+            names and the other arguments of `attention.trial.try_ways`, and returns what that yields; None
+            if nothing is tried.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     folder: Path | None = None
     is_guest: bool = False
+    try_attention: Callable[..., list[dict[str, Any]]] | None = None
 
     @property
     def calibration(self) -> Path | None:
@@ -40,7 +45,7 @@ class Local:
 
     @property
     def kernels(self) -> Facts:
-        """Return the store of attention kernels that SDPA was seen to run (`machine.kernels`)."""
+        """Return the store of what was seen of attention (`machine.attention`)."""
         return self._facts("attention.json")
 
     @property

@@ -53,9 +53,9 @@ class Report:
         """Return the number of steps that a step cache has skipped."""
         return sum(self._skipped.values())
 
-    def started(self, width: int, height: int) -> None:
-        sections, frames = len(self._plan), self._plan.total_frames
-        self._report(JobStarted, sections=sections, frames=frames, width=width, height=height)
+    def started(self, width: int, height: int, attention: str) -> None:
+        facts = {"sections": len(self._plan), "frames": self._plan.total_frames, "attention": attention}
+        self._report(JobStarted, width=width, height=height, **facts)
 
     def warned(self, message: str) -> None:
         self._report(Warned, message=message)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
+from diffusers_helper.attention.ways import NATIVE, WAYS, slice_of
 from diffusers_helper.planning.measured_factors import measured_ratio
 from diffusers_helper.planning.variables import Setting
 from diffusers_helper.units import GB
@@ -49,11 +51,13 @@ class Backend:
     """The memory behaviour of a machine's kernels.
 
     Attributes:
-        attention: The kind of SDPA kernel. "math" holds the full matrix of attention scores in fp32.
+        attention: The kind of kernel that SDPA chooses. "math" holds the matrix of all scores in fp32.
         attention_factor: The memory at the peak of attention, as a multiple of what the formula counts.
         conv_decode: The memory that decoding takes, as a multiple of what kernels without workspace take.
         conv_encode: The same factor for encoding.
         card: The card whose measured rows correct the estimates; "" for none.
+        way: The way in which the transformer computes attention, one of `attention.ways.WAYS`.
+        slice_bytes: The memory for one slice, where attention is sliced.
     """
 
     attention: Attention = "fused"
@@ -61,6 +65,16 @@ class Backend:
     conv_decode: float = 1.0
     conv_encode: float = 1.0
     card: str = ""
+    way: str = NATIVE
+    slice_bytes: int = 0
+
+    def score_bytes(self, heads: int, tokens: int, head_dim: int) -> int:
+        """Return the memory that the transformer's attention takes for scores."""
+        kind = WAYS[self.way].scores
+        if kind == "slice":
+            return slice_of(tokens, head_dim, self.slice_bytes)[1]
+        stores_all = kind == "all" or (kind == "as chosen" and self.attention == "math")
+        return ceil(SCORE_BYTES * heads * tokens**2 * self.attention_factor) if stores_all else 0
 
 
 def factor(name: Factor, *places: str) -> Setting[float]:

@@ -12,9 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from diffusers_helper.attention.ways import NATIVE
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.sizes import Weights
+from diffusers_helper.planning.variables import Setting
 from diffusers_helper.units import gb_text
+
+PLAIN_ATTENTION = Setting(NATIVE, "", "")
 
 MAX_VRAM_USAGE_GB: float = 20.0
 """The largest default cap for Radeons of up to 24 GB, in GB of 1024^3 bytes. The value comes from the memory
@@ -40,10 +44,17 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The needs of a job whose VAE works in tiles of one size (in pixels; None if nothing is tiled)."""
+    """The needs of a job.
+
+    Attributes:
+        vae_tile_px: The side of the VAE's tiles in pixels; None if nothing is tiled.
+        stages: The needs of its stages in the order they run.
+        attention: The way to compute the transformer's attention (`attention.ways.WAYS`), with its reason.
+    """
 
     vae_tile_px: int | None
     stages: tuple[Stage, ...]
+    attention: Setting[str] = PLAIN_ATTENTION
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from diffusers_helper.families.buckets import buckets
 from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
 from diffusers_helper.models.sizes import NETWORKS, Network
-from diffusers_helper.planning.backend import MARGIN, SCORE_BYTES, Backend
+from diffusers_helper.planning.backend import MARGIN, Backend
 from diffusers_helper.planning.budget import Demand, Stage
 from diffusers_helper.planning.measured_factors import corrected
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
@@ -123,7 +123,7 @@ def transformer_bytes(
     frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
     history = 2 + HISTORY_1X + HISTORY_2X + HISTORY_4X
     state = frame * (4 * (history + 5 * WINDOW) + size * (history + WINDOW))
-    scores = SCORE_BYTES * heads * tokens**2 * backend.attention_factor if backend.attention == "math" else 0
+    scores = backend.score_bytes(heads, tokens, head_dim)
     low = (tokens + rank) * rank * size
     return ceil(MARGIN * streams + state + scores + low)
 

@@ -13,20 +13,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
+from diffusers_helper.attention.ways import NATIVE, SLICED, WAYS, slice_bytes
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.kernels import seen_kernel
+from diffusers_helper.machine.attention import seen_kernel, seen_ways
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, Gpu, Link, amd_gpus, gfx_name, host_memory, nvidia_link
 from diffusers_helper.planning.backend import Attention, Backend, backend_of, reserve_of
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
 from diffusers_helper.planning.variables import (
-    ALLOCATOR_VARIABLES,
     DOCUMENT,
     Setting,
     check_choices,
     variables_for,
 )
-from diffusers_helper.request import SETTINGS
+from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_bytes, gb_text
 
 Kind = Literal["rocm", "cuda", "cpu"]
@@ -74,8 +74,11 @@ class Profile:
         cap_bytes, preserved_bytes, reserve_bytes: The same limits as in `Budget`.
         vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
         vae_tile: The side of the largest tiles that the automatic choice takes, in pixels.
-        attention: The kind of kernel that SDPA is expected to run.
+        kernel: The kind of kernel that SDPA is expected to run.
+        attention: The way to compute attention for jobs that leave it open (`attention.ways.WAYS`).
         environment: The environment variables of the engine.
+        ways: The fastest ways that were measured here, by `machine.attention.shape_key`.
+        slice_bytes: The memory for one slice of attention; 0 for what suits the cap.
     """
 
     family: str
@@ -85,13 +88,18 @@ class Profile:
     reserve_bytes: Setting[int]
     vae_dtype: Setting[VaeDtype]
     vae_tile: Setting[int]
-    attention: Setting[Attention]
+    kernel: Setting[Attention]
+    attention: Setting[str]
     environment: Mapping[str, Setting[str]] = field(default_factory=dict[str, Setting[str]])
+    ways: Mapping[str, str] = field(default_factory=dict[str, str])
+    slice_bytes: int = 0
 
     @property
     def backend(self) -> Backend:
         """Return the properties of the kernels, which the estimates need."""
-        return backend_of(self.machine.card, self.family, self.machine.kind, self.attention.value)
+        found = backend_of(self.machine.card, self.family, self.machine.kind, self.kernel.value)
+        slices = self.slice_bytes or slice_bytes(self.cap_bytes.value)
+        return replace(found, way=self.attention.value, slice_bytes=slices)
 
     @property
     def vae_bytes(self) -> int | None:
@@ -101,12 +109,32 @@ class Profile:
     def with_kernel(self, kernel: str) -> Profile:
         """Return the profile with the attention kernel that SDPA was seen to run ("" if none was seen).
 
-        A value that the user has set takes precedence.
+        A way to compute attention that the user has set takes precedence.
         """
-        if not kernel or self.attention.source == YOU:
+        if not kernel:
             return self
         kind: Attention = "math" if "math" in kernel else "fused"
-        return replace(self, attention=Setting(kind, f"SDPA ran {kernel} here", "`doctor` measured it"))
+        seen: Setting[Attention] = Setting(kind, f"SDPA ran {kernel} here", "`doctor` measured it")
+        way = self.attention if self.attention.source == YOU else _way(seen, self.machine)
+        return replace(self, kernel=seen, attention=way)
+
+    def with_seen(self, local: Local) -> Profile:
+        """Return the profile with the attention kernel and the fastest ways that were seen here."""
+        facts, card = local.kernels, self.machine.card
+        return replace(self.with_kernel(seen_kernel(facts, card)), ways=seen_ways(facts, card))
+
+    def attention_for(self, request: GenerationRequest, key: str) -> Setting[str]:
+        """Return the way to compute attention of one shape in a job.
+
+        Args:
+            request: The settings of the video.
+            key: The shape's `machine.attention.shape_key`.
+        """
+        if request.attention != AUTO:
+            return Setting(request.attention, "set for the job", YOU)
+        if key in self.ways and self.attention.source != YOU and self.machine.kind != "cpu":
+            return Setting(self.ways[key], "the fastest on this card", "measured")
+        return self.attention
 
     def budget(self, cap_gb: float | None = None, preserved_gb: float | None = None) -> Budget:
         """Return the profile's budget, with the values in GB that the user has set for the job.
@@ -244,7 +272,8 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
         reserve_bytes=reserve_of(machine.card, family),
         vae_dtype=_vae_dtype(family),
         vae_tile=Setting(256, "tiles that fit every card; larger Conv3d shapes abort on gfx1151", _FRAMEPACK),
-        attention=_attention(family),
+        kernel=_kernel(family),
+        attention=_way(_kernel(family), machine),
         environment=variables_for(family),
     )
     return _with_environment(profile, environ)
@@ -256,8 +285,7 @@ def profile_in_force(machine: Machine, local: Local) -> Profile:
     Raises:
         InputError: For a value in the environment that cannot be used.
     """
-    kernel = seen_kernel(local.kernels, machine.card)
-    return profile_for(machine, local.environ).with_kernel(kernel)
+    return profile_for(machine, local.environ).with_seen(local)
 
 
 def _is_small_radeon(family: str, machine: Machine) -> bool:
@@ -294,7 +322,7 @@ def _vae_dtype(family: str) -> Setting[VaeDtype]:
     return Setting("fp16", "the format in which FramePack decodes", _FRAMEPACK)
 
 
-def _attention(family: str) -> Setting[Attention]:
+def _kernel(family: str) -> Setting[Attention]:
     if family == "gfx103x":
         return Setting(
             "math",
@@ -304,6 +332,12 @@ def _attention(family: str) -> Setting[Attention]:
     return Setting(
         "fused", "SDPA's flash or memory-efficient kernel", "reports of others, until `doctor` has tested it"
     )
+
+
+def _way(kernel: Setting[Attention], machine: Machine) -> Setting[str]:
+    """Return the way to compute attention for a kernel of SDPA. Its scores must not fill a card."""
+    is_sliced = kernel.value == "math" and machine.kind != "cpu"
+    return Setting(SLICED if is_sliced else NATIVE, kernel.reason, kernel.source)
 
 
 def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
@@ -318,13 +352,14 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
                 f"{variable} is {str(text)[:60]!r}; expected {error}.", "Correct it, or leave it out."
             ) from None
 
+    attention = own(ATTENTION_VARIABLE, _one_of((AUTO, *WAYS)), profile.attention)
     return replace(
         profile,
         cap_bytes=own(CAP_VARIABLE, _number("vram_cap_gb", gb_bytes), profile.cap_bytes),
         preserved_bytes=own(PRESERVED_VARIABLE, _number("preserved_gb", gb_bytes), profile.preserved_bytes),
         vae_tile=own(TILE_VARIABLE, _number("vae_tile", int), profile.vae_tile),
         vae_dtype=own(VAE_DTYPE_VARIABLE, _one_of(get_args(VaeDtype)), profile.vae_dtype),
-        attention=own(ATTENTION_VARIABLE, _one_of(get_args(Attention)), profile.attention),
+        attention=attention if attention.value in WAYS else profile.attention,
     )
 
 
@@ -354,41 +389,3 @@ def _one_of(choices: tuple[T, ...]) -> Callable[[str], T]:
         raise _Unusable(" or ".join(map(str, choices)))
 
     return read
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A variable of the engine's environment, and whether the user has set it."""
-
-    name: str
-    value: str
-    is_yours: bool
-    reason: str
-    source: str
-
-
-def environment_report(profile: Profile, environ: Mapping[str, str]) -> list[Variable]:
-    """Return the variables that the profile sets, with the user's value where the user has set one.
-
-    The user's value counts under a variable's older names, too.
-    """
-    report: list[Variable] = []
-    for name, setting in profile.environment.items():
-        names = ALLOCATOR_VARIABLES if name in ALLOCATOR_VARIABLES else (name,)
-        yours = next((other for other in names if other in environ), None)
-        if yours is None:
-            report.append(Variable(name, setting.value, False, setting.reason, setting.source))
-        else:
-            same = environ[yours] == setting.value
-            reason = setting.reason if same else f"replaces {setting.value}: {setting.reason}"
-            report.append(Variable(yours, environ[yours], True, reason, setting.source))
-    return report
-
-
-def engine_environment(profile: Profile, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to add to `environ` for the engine, leaving out those that the user has set."""
-    return {
-        variable.name: variable.value
-        for variable in environment_report(profile, environ)
-        if not variable.is_yours
-    }

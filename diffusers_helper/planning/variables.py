@@ -96,6 +96,9 @@ _XDLOPS = Setting("1", "the kernels for matrix cores stay in the search; only CD
 _AOTRITON = Setting(
     "1", "otherwise, SDPA falls back to the kernel that stores all scores", "PyTorch; unsloth 8225 and 8821"
 )
+_TRITON = Setting(
+    "TRUE", "otherwise, flash-attn looks for kernels that only CDNA has", "flash-attn's page on AMD cards"
+)
 _ALLOCATOR = Setting(
     "garbage_collection_threshold:0.8,max_split_size_mb:64",
     "keeps blocks small and returns memory early",
@@ -117,6 +120,8 @@ def variables_for(family: str) -> dict[str, Setting[str]]:
     if family == "cuda":
         return {}
     found = {"MIOPEN_FIND_MODE": _FAST, "MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD": _NAIVE}
+    if family != "cdna":
+        found["FLASH_ATTENTION_TRITON_AMD_ENABLE"] = _TRITON
     if family in ("gfx1100", "gfx1151", "gfx1200"):
         found["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] = _AOTRITON
     if family == "cdna":
@@ -124,3 +129,41 @@ def variables_for(family: str) -> dict[str, Setting[str]]:
     if family in ("gfx1100", "gfx1200", "gfx103x", "radeon"):
         found[ALLOCATOR_VARIABLES[0]] = _ALLOCATOR
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable of the engine's environment, and whether the user has set it."""
+
+    name: str
+    value: str
+    is_yours: bool
+    reason: str
+    source: str
+
+
+def environment_report(settings: Mapping[str, Setting[str]], environ: Mapping[str, str]) -> list[Variable]:
+    """Return the variables that a profile sets, with the user's value where the user has set one.
+
+    The user's value counts under a variable's older names, too.
+    """
+    report: list[Variable] = []
+    for name, setting in settings.items():
+        names = ALLOCATOR_VARIABLES if name in ALLOCATOR_VARIABLES else (name,)
+        yours = next((other for other in names if other in environ), None)
+        if yours is None:
+            report.append(Variable(name, setting.value, False, setting.reason, setting.source))
+        else:
+            same = environ[yours] == setting.value
+            reason = setting.reason if same else f"replaces {setting.value}: {setting.reason}"
+            report.append(Variable(yours, environ[yours], True, reason, setting.source))
+    return report
+
+
+def engine_environment(settings: Mapping[str, Setting[str]], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables to add to `environ` for the engine, leaving out those that the user has set."""
+    return {
+        variable.name: variable.value
+        for variable in environment_report(settings, environ)
+        if not variable.is_yours
+    }

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import cast
 
+from diffusers_helper.attention.ways import SLICED, slice_bytes
 from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, texts_in
+from diffusers_helper.machine.attention import shape_key
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.measured import speeds
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.lora_fit import check_loras, with_loras
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS, Network, networks
-from diffusers_helper.planning.budget import Demand, JobPlan
+from diffusers_helper.planning.budget import PLAIN_ATTENTION, Demand, JobPlan
 from diffusers_helper.planning.bus import Bus, bus_of
-from diffusers_helper.planning.estimates import Calibration, demand_of, largest_bucket, tile_steps
+from diffusers_helper.planning.estimates import (
+    Calibration,
+    demand_of,
+    largest_bucket,
+    latent_tokens,
+    tile_steps,
+    vision_tokens,
+)
 from diffusers_helper.planning.first import Needs, first_plan, limit_notes
 from diffusers_helper.planning.preserved import PreservedChoice, preserved_choice
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
@@ -74,6 +83,7 @@ class VideoPlan:
         bus: The way on which streamed weights come to the card; None without a card.
         step_bytes: The bytes that are streamed to the device in each step, in all passes of the step.
         disk_bytes: The bytes that each step reads from the disk; 0 if main memory can hold them.
+        attention: The way to compute attention, with its reason.
     """
 
     job: JobPlan
@@ -90,6 +100,7 @@ class VideoPlan:
     bus: Bus | None = None
     step_bytes: int = 0
     disk_bytes: int = 0
+    attention: Setting[str] = PLAIN_ATTENTION
 
     @property
     def copy_seconds(self) -> float:
@@ -161,7 +172,9 @@ def weights_speed(info: ModelInfo, ask: Callable[[Path], float | None]) -> float
 
 
 def profile_of(request: GenerationRequest, profile: Profile) -> Profile:
-    """Return the profile with the VAE's number format from the request, unless that is "auto"."""
+    """Return the profile with the request's number format for the VAE, and with slices that suit its cap."""
+    slices = profile.slice_bytes or slice_bytes(profile.budget(request.vram_cap_gb).cap_bytes)
+    profile = replace(profile, slice_bytes=slices)
     if request.vae_precision == "auto":
         return profile
     dtype = cast(VaeDtype, request.vae_precision)
@@ -197,14 +210,36 @@ def demands_for(
     loras = [lora for _, lora in loras_of(request.lora)]
     known = known_networks(info, profile, in_fp32, request.weight_dtype)
     known["transformer"] = with_loras(transformer or known["transformer"], loras)
+    text = longest_text(request, info)
+    shape = attention_shape(request, known, height, width, text)
+    profile = replace(profile, attention=profile.attention_for(request, shape_key(*shape)))
     with_tiles = partial(
         demand_of, known, height, width,
-        text=longest_text(request, info), texts=len(request.texts), rank=rank_of(loras),
-        step_cache=request.step_cache,
+        text=text, texts=len(request.texts), rank=rank_of(loras), step_cache=request.step_cache,
         vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration or Calibration(),
     )  # fmt: skip
-    return tuple(map(with_tiles, tile_steps(profile.vae_tile.value, request.vae_tile)))
+    tiles = tile_steps(profile.vae_tile.value, request.vae_tile)
+    return tuple(replace(with_tiles(tile), attention=profile.attention) for tile in tiles)
+
+
+def attention_shape(
+    request: GenerationRequest, known: Mapping[str, Network], height: int, width: int, text: int
+) -> tuple[int, int, int, str]:
+    """Return the heads, tokens, values per head and type with which the transformer computes attention.
+
+    Args:
+        request: The settings of the video.
+        known: The model's networks.
+        height: The video's height in pixels.
+        width: The video's width in pixels.
+        text: The number of tokens of the longest prompt.
+    """
+    network, encoder = known["transformer"], known["image_encoder"]
+    heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
+    tokens = latent_tokens(height, width) + text + vision_tokens(encoder)
+    half = "float16" if request.weight_dtype == "fp16" else "bfloat16"
+    return heads, tokens, head_dim, half if network.dtype_bytes < _FP32_BYTES else "float32"
 
 
 def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
@@ -270,12 +305,22 @@ def plan_video(
         from_disk, speed = waiting * texts, disk_speed() or measured.disk_read_bytes_per_second
         seconds = from_disk / speed if speed else None
         notes.append(_slow_note(waiting, free_ram_bytes, seconds))
+    if note := attention_note(first.demands[0].attention):
+        notes.append(note)
     demand = next(one for one in first.demands if one.vae_tile_px == job.vae_tile_px)
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
         None if ladder.reason else preserved_choice(job, demand), request.weight_dtype,
         bus_of(profile.machine, measured), texts * job.stage("sample").streamed_bytes, from_disk,
+        first.demands[0].attention,
     )  # fmt: skip
+
+
+def attention_note(attention: Setting[str]) -> str:
+    """Return a sentence on attention that is sliced although the user has not asked for it, or ""."""
+    if attention.value != SLICED or attention.source == YOU:
+        return ""
+    return f"Attention is computed in slices, which takes longer, because {attention.reason}."
 
 
 def host_share(request: GenerationRequest, info: ModelInfo, profile: Profile) -> Fraction:

@@ -43,6 +43,7 @@ class JobFolder:
     encodings = _Inside("encodings.safetensors")  # the encodings of prompt and picture
     overflow = _Inside("vae_fp32")  # exists if the VAE has overflowed in this job, and so computes in fp32
     weight_type = _Inside("weight_type")  # the type of the weights that the job has chosen itself
+    attention = _Inside("attention")  # the way to compute attention that was chosen, and the bytes of a slice
     shortage = _Inside(
         "shortage.json"
     )  # exists after deaths for lack of memory; see `provenance.crash_record`

@@ -37,7 +37,7 @@ _PREVIEW_SIDE = 512
 
 _FIRST = ("image", "prompt", "model", "seconds", "seed", "steps")
 # A workflow saved by ComfyUI's page has the values in the order of the inputs, so what is added comes last.
-_ADDED = ("lora", "weight_dtype")
+_ADDED = ("lora", "weight_dtype", "attention")
 
 
 class ROCMFramePackVideo:

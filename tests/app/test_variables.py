@@ -31,7 +31,7 @@ WRONG = {
     "LONGTAKE_PRESERVED_GB": ("-1", "a number from 0 to 128"),
     "LONGTAKE_VAE_TILE": ("7", "a whole number from 64 to 1024, a multiple of 32"),
     "LONGTAKE_VAE_DTYPE": ("fp8", "stored or fp32 or bf16 or fp16"),
-    "LONGTAKE_ATTENTION": ("flash", "fused or math"),
+    "LONGTAKE_ATTENTION": ("fused", "auto or native or sliced or flash or efficient or math or triton"),
     "LONGTAKE_PROFILE": ("gfx9", "one of gfx1100"),
 }
 COMMANDS = {

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES
-from diffusers_helper.request import SAMPLERS, SETTINGS, VAE_PRECISIONS, WEIGHT_TYPES, GenerationRequest
+from diffusers_helper.request import (
+    ATTENTIONS,
+    SAMPLERS,
+    SETTINGS,
+    VAE_PRECISIONS,
+    WEIGHT_TYPES,
+    GenerationRequest,
+)
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
@@ -41,6 +48,7 @@ requests = st.builds(
     vae_threshold=st.floats(0.1, 1),
     vae_cleanup=st.integers(0, 1000),
     crop=st.floats(0, 1),
+    attention=st.sampled_from([*ATTENTIONS]),
 )
 
 
@@ -51,7 +59,8 @@ def test_defaults_are_framepacks() -> None:
         "cfg_rescale": 0.0, "step_cache": "off", "crf": 16,
         "sampler": "unipc", "model": "demo", "preserved_gb": None, "vram_cap_gb": None,
         "weight_dtype": "default", "vae_tile": None, "vae_precision": "auto", "vae_chunk": 3,
-        "vae_threshold": 1.0, "vae_cleanup": 0, "crop": 0.5, "lora": "", "prompt_blend": 0,
+        "vae_threshold": 1.0, "vae_cleanup": 0, "crop": 0.5, "attention": "auto", "lora": "",
+        "prompt_blend": 0,
     }  # fmt: skip
 
 
@@ -135,6 +144,7 @@ def test_resolutions_outside_the_range_are_refused(value: object) -> None:
     ("name", "sentence"),
     [
         ("mode", "inverted or forward"), ("sampler", "unipc or euler"),
+        ("attention", "auto or native or sliced or flash or efficient or math or triton or aiter or sage"),
         ("vae_precision", "auto or fp32 or fp16 or bf16"),
         ("weight_dtype", "auto or default or bf16 or fp16 or fp8_e4m3fn or fp8_e5m2 or int8"),
     ],

@@ -19,7 +19,7 @@ from app.jobs.stdio import ErrorTail, close_child, opened, wait_or_kill
 from app.machine import module_command, this_profile
 from diffusers_helper.events import Event, from_dict
 from diffusers_helper.failures import cause_of_death
-from diffusers_helper.planning.profiles import engine_environment
+from diffusers_helper.planning.variables import engine_environment
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
@@ -163,7 +163,7 @@ class EngineProcess:
             return self._process
         # The child is in this process's group, so that signals reach both, and has its log level.
         command, environ = module_command("app.engine", os.environ)
-        environ |= engine_environment(this_profile(os.environ), os.environ)
+        environ |= engine_environment(this_profile(os.environ).environment, os.environ)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         self._process = subprocess.Popen(
             (*(self._command or command), level),

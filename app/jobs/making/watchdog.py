@@ -11,8 +11,8 @@ from pathlib import Path
 from app.machine import this_profile
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.machine.kernels import installed_torch
-from diffusers_helper.planning.profiles import engine_environment
+from diffusers_helper.machine.attention import installed_torch
+from diffusers_helper.planning.variables import engine_environment
 from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def card_in_use(environ: Mapping[str, str]) -> str:
     machine = profile.machine
     if machine.kind != "rocm":
         return machine.name
-    engine = {**environ, **engine_environment(profile, environ)}
+    engine = {**environ, **engine_environment(profile.environment, environ)}
     torch = installed_torch() or "?"  # torch brings MIOpen
     return f"{machine.name} ({machine.arch}), torch {torch}, find mode {engine.get('MIOPEN_FIND_MODE', '?')}"
 

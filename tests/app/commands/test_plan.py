@@ -13,7 +13,7 @@ from app.cli import main
 from app.commands import plan as plan_command
 from app.machine import named_machine, this_local
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.kernels import keep_kernel
+from diffusers_helper.machine.attention import keep_kernel
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.first import learned_levels
@@ -164,7 +164,9 @@ def test_what_jobs_and_doctor_found_is_in_the_plan(
     local.learned.forget()
     assert as_json(capsys, *common) == before
     keep_kernel(local.kernels, "gfx1100", metadata.version("torch"), "_scaled_dot_product_attention_math")
-    assert main(["plan", *common]) == 2
+    sliced = as_json(capsys, *common)
+    assert (before["attention"], sliced["attention"]) == ("native", "sliced")
+    assert main(["plan", *common, "--attention", "native"]) == 2
 
 
 def test_a_small_cap_takes_smaller_tiles_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

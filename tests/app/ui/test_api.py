@@ -88,7 +88,7 @@ def test_every_setting_arrives(client: Client, photo: Path, program: PageProgram
         "resolution": 80, "guidance": 7.5, "cfg": 1.5, "cfg_rescale": 0.25, "crf": 30,
         "sampler": "euler", "preserved_gb": 2.5, "vram_cap_gb": 5.5, "vae_tile": 128, "crop": 0.25,
         "weight_dtype": "fp8_e4m3fn", "vae_precision": "fp32", "vae_chunk": 8, "vae_threshold": 0.5,
-        "vae_cleanup": 1,
+        "vae_cleanup": 1, "attention": "sliced",
     }  # fmt: skip
     before = set(program.outputs.iterdir())
     client.predict(image=handle_file(photo), prompt="a red ball", **settings, api_name="/generate")

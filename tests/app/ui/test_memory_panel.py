@@ -22,7 +22,7 @@ from app.ui.form.memory_view import report
 from app.ui.live.memory_record import memory_of
 from app.ui.planner import Planner
 from diffusers_helper.machine import processor
-from diffusers_helper.machine.kernels import keep_kernel
+from diffusers_helper.machine.attention import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
@@ -112,7 +112,7 @@ def test_the_set_up_of_the_card_is_said_or_offered(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_request_that_does_not_fit_is_offered_the_set_up_that_does() -> None:
-    state, text = reported(Planner(profile_for(named_machine("gfx103x:16"), {})))
+    state, text = reported(Planner(profile_for(named_machine("gfx103x:16"), {})), attention="native")
     assert state == "does not fit"
     assert "Recommended for this card: FramePack I2V at 384 pixels" in text
 
@@ -244,7 +244,8 @@ def test_what_doctor_found_while_the_page_is_up_changes_the_plan(tmp_path: Path)
     assert reported(planner)[0].startswith("fits")
     kernel = "_scaled_dot_product_attention_math"
     keep_kernel(planner.local.kernels, "gfx1100", metadata.version("torch"), kernel)
-    assert reported(planner)[0] == "does not fit"
+    assert "Attention is computed in slices" in str(reported(planner))
+    assert reported(planner, attention="native")[0] == "does not fit"
 
 
 def test_where_main_memory_is_short_the_page_says_what_a_step_costs(

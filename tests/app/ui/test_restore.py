@@ -62,6 +62,7 @@ def test_a_recipe_brings_every_setting_and_its_picture(folder: Path) -> None:
         "prompt": "赤い ball", "negative": "–", "seconds": 3.6, "seed": 9, "steps": 12, "mode": "forward",
         "resolution": 192, "guidance": 6.0, "cfg": 2.0, "cfg_rescale": 0.5, "crf": 20, "sampler": "euler",
         "model": "demo", "weight_dtype": "fp16", "vae_tile": 128, "vae_precision": "fp32", "vae_chunk": 2,
+        "attention": "sliced",
     }  # fmt: skip
     found = Recipe(given_settings, (SPAN,), pictures={"image": photo})
     reported = Restored.of_recipe(found, "a.mp4", CATALOGUE).to_dict()

@@ -18,7 +18,7 @@ from diffusers_helper.events import Event, Failed, Finished, StepDone, Warned
 from diffusers_helper.job.memory import MemoryPlans
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.kernels import keep_kernel
+from diffusers_helper.machine.attention import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.store import Move, Store
 from diffusers_helper.pipeline import Result, generate
@@ -131,7 +131,7 @@ def test_a_job_counts_with_the_kernel_that_doctor_saw(
     keep_kernel(local.kernels, "cpu", metadata.version("torch"), "_scaled_dot_product_attention_math")
     seen = MemoryPlans(request, deep_models, 64, 64, local).plan
     assert seen.stage("sample").working_bytes > believed.stage("sample").working_bytes
-    own = Local({"LONGTAKE_ATTENTION": "fused"}, tmp_path)
+    own = Local({"LONGTAKE_ATTENTION": "flash"}, tmp_path)
     assert MemoryPlans(request, deep_models, 64, 64, own).plan == believed
 
 

@@ -13,9 +13,9 @@ import pytest
 from diffusers_helper.conditions.prompts import HEAD_TOKENS, TEMPLATE, encoded_tokens
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.machine import disk
+from diffusers_helper.machine.attention import keep_kernel, seen_kernel
 from diffusers_helper.machine.disk import DiskSpeeds, disk_speed
 from diffusers_helper.machine.facts import Facts
-from diffusers_helper.machine.kernels import keep_kernel, seen_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
@@ -185,14 +185,14 @@ def test_the_kernel_that_ran_takes_the_place_of_the_belief(tmp_path: Path) -> No
     keep_kernel(facts, "gfx1100", version, "_scaled_dot_product_attention_math")
     assert seen_kernel(facts, "gfx1030") == ""  # another card
     slow = RADEON.with_kernel(seen_kernel(facts, "gfx1100"))
-    assert slow.attention.value == "math"
+    assert (slow.kernel.value, slow.attention.value) == ("math", "sliced")
     assert "SDPA ran _scaled_dot_product_attention_math here" in slow.attention.reason
     assert RADEON.with_kernel("") == RADEON
     believed = profile_for(Machine("rocm", "gfx1030", "card", 24 * GB), {})
-    assert believed.attention.value == "math"
-    assert believed.with_kernel("_scaled_dot_product_flash_attention").attention.value == "fused"
-    own = profile_for(RADEON.machine, {ATTENTION_VARIABLE: "fused"})
-    assert own.with_kernel("_scaled_dot_product_attention_math").attention.value == "fused"
+    assert (believed.kernel.value, believed.attention.value) == ("math", "sliced")
+    assert believed.with_kernel("_scaled_dot_product_flash_attention").attention.value == "native"
+    own = profile_for(RADEON.machine, {ATTENTION_VARIABLE: "triton"})
+    assert own.with_kernel("_scaled_dot_product_attention_math").attention.value == "triton"
 
 
 def test_the_disks_speed_is_that_of_reading(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,10 @@ from diffusers_helper.planning.profiles import (
     Machine,
     Profile,
     detect,
-    engine_environment,
-    environment_report,
     family_of,
     profile_for,
 )
+from diffusers_helper.planning.variables import engine_environment, environment_report
 from diffusers_helper.units import gb_bytes
 from tests.support.jobs import ROOT, wait_until
 from tests.support.machines import GB, write, write_card, write_memory
@@ -138,7 +137,7 @@ def test_each_value_has_a_reason_and_a_source() -> None:
         assert found.family == family
         settings = (
             found.cap_bytes, found.preserved_bytes, found.reserve_bytes, found.vae_dtype, found.vae_tile,
-            found.attention, *found.environment.values(),
+            found.kernel, found.attention, *found.environment.values(),
         )  # fmt: skip
         assert all(setting.reason and setting.source for setting in settings)
 
@@ -181,27 +180,32 @@ def test_values_that_cannot_be_used_are_refused_by_name(name: str, value: str) -
 
 def test_the_engines_environment_leaves_a_users_own_values_alone() -> None:
     found = profile("gfx1100", 24)
-    ours = engine_environment(found, {})
+    ours = engine_environment(found.environment, {})
     assert ours["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8,max_split_size_mb:64"
     assert ours["MIOPEN_FIND_MODE"] == "FAST"
     assert ours["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] == "1"
     environ = {"MIOPEN_FIND_MODE": "NORMAL", "PYTORCH_HIP_ALLOC_CONF": "max_split_size_mb:512"}
-    assert set(ours) - set(engine_environment(found, environ)) == {"MIOPEN_FIND_MODE", "PYTORCH_ALLOC_CONF"}
-    mine = {line.name: line for line in environment_report(found, environ) if line.is_yours}
+    assert set(ours) - set(engine_environment(found.environment, environ)) == {
+        "MIOPEN_FIND_MODE",
+        "PYTORCH_ALLOC_CONF",
+    }
+    mine = {line.name: line for line in environment_report(found.environment, environ) if line.is_yours}
     assert set(mine) == set(environ)
     assert mine["MIOPEN_FIND_MODE"].value == "NORMAL"
     assert "replaces FAST" in mine["MIOPEN_FIND_MODE"].reason
 
 
 def test_only_what_suits_the_card_is_set() -> None:
-    assert engine_environment(profile_for(Machine("cpu", "", "", GB), {}), {}) == {
+    assert engine_environment(profile_for(Machine("cpu", "", "", GB), {}).environment, {}) == {
         "OMP_WAIT_POLICY": "PASSIVE",
         "MALLOC_MMAP_THRESHOLD_": "1073741824",
         "MALLOC_TRIM_THRESHOLD_": "1073741824",
     }
-    assert engine_environment(profile_for(Machine("cuda", "", "", GB), {}), {}) == {}
-    assert "PYTORCH_ALLOC_CONF" not in engine_environment(profile("gfx1151", 64), {})
-    assert "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL" not in engine_environment(profile("gfx1030", 16), {})
+    assert engine_environment(profile_for(Machine("cuda", "", "", GB), {}).environment, {}) == {}
+    assert "PYTORCH_ALLOC_CONF" not in engine_environment(profile("gfx1151", 64).environment, {})
+    assert "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL" not in engine_environment(
+        profile("gfx1030", 16).environment, {}
+    )
 
 
 def test_the_engine_starts_with_the_profiles_environment(
@@ -228,8 +232,8 @@ def test_the_engine_starts_with_the_profiles_environment(
 
 def test_kernels_for_matrix_cores_are_asked_for_where_there_are_such_cores() -> None:
     name = "MIOPEN_DEBUG_3D_CONV_IMPLICIT_GEMM_HIP_FWD_XDLOPS"
-    assert engine_environment(profile("gfx942", 64), {})[name] == "1"
-    assert name not in engine_environment(profile("gfx942", 64), {name: "0"})
+    assert engine_environment(profile("gfx942", 64).environment, {})[name] == "1"
+    assert name not in engine_environment(profile("gfx942", 64).environment, {name: "0"})
     for arch in ("gfx1100", "gfx1151", "gfx1200", "gfx1030"):
         assert name not in engine_environment(profile(arch, 16), {})
 

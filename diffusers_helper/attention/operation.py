@@ -1,0 +1,19 @@
+"""The name of the operation that computes attention, which says the kind of kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+
+def operation_of(compute: Callable[[], Tensor]) -> tuple[str, Tensor]:
+    """Return the operation of attention that a function runs, and the function's result."""
+    with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU]) as trace:
+        result = compute()
+        result.sum().item()
+    names = [event.key.removeprefix("aten::") for event in trace.key_averages()]
+    found = [name for name in names if "attention" in name and name != "scaled_dot_product_attention"]
+    return min(found, key=len, default=""), result

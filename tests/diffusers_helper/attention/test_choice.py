@@ -1,0 +1,193 @@
+"""Tests of the automatic choice: kernels are tried in a process of their own, and the choice is kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from app.machine import named_machine, try_attention
+from diffusers_helper.attention.ways import WAYS, tried_ways
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Event, JobStarted
+from diffusers_helper.job.plans import MemoryPlans
+from diffusers_helper.loading.loaders import Models
+from diffusers_helper.machine.attention import keep_trial, seen_kernel, seen_ways, shape_key
+from diffusers_helper.machine.facts import Facts
+from diffusers_helper.machine.local import Local
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.pipeline import generate
+from diffusers_helper.planning.profiles import profile_for, profile_in_force
+from diffusers_helper.planning.video import plan_video
+from diffusers_helper.provenance.recipe import read_recipe
+from diffusers_helper.request import ATTENTIONS, SETTINGS, GenerationRequest
+from tests.support.attention_kernels import ABORTS, HANGS, RAISES, RIGHT, WRONG, write_kernel
+from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request
+
+SHAPE = (2, 96, 16, "bfloat16", 2**20)
+FLASH, MATH = "_scaled_dot_product_flash_attention", "_scaled_dot_product_attention_math"
+
+
+def test_the_setting_has_every_way() -> None:
+    assert SETTINGS["attention"].default == "auto"
+    assert list(ATTENTIONS) == ["auto", *WAYS]
+    assert tried_ways() == ("native",)  # nothing else is installed where the tests run
+
+
+@pytest.mark.slow
+def test_a_bad_kernel_costs_only_itself(tmp_path: Path) -> None:
+    write_kernel(tmp_path, "flash_attn", ABORTS)
+    write_kernel(tmp_path, "sageattention", WRONG)
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    found = try_attention(("triton", "sage", "native", "sliced", "aiter"), *SHAPE, environ=environ)
+    assert [one["way"] for one in found] == ["triton", "sage", "native", "sliced", "aiter"]
+    assert found[0]["failed"] == "its process ended with -6"
+    assert found[1]["failed"].startswith("its results differ by ")
+    assert 0 < found[2]["error"] < 0.01
+    assert "flash" in found[2]["kernel"]
+    assert found[3]["error"] <= found[2]["error"]
+    assert "diffusers cannot use" in found[4]["failed"]
+
+
+@pytest.mark.slow
+def test_a_kernel_that_raises_is_left_out_and_a_right_one_is_timed(tmp_path: Path) -> None:
+    write_kernel(tmp_path, "flash_attn", RAISES)
+    write_kernel(tmp_path, "sageattention", RIGHT)
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    raised, right = try_attention(("triton", "sage"), *SHAPE, environ=environ)
+    assert raised == {"way": "triton", "failed": "no kernel image is available"}
+    assert right["seconds"] > 0
+    assert "failed" not in right
+
+
+def test_a_kernel_that_hangs_is_ended(tmp_path: Path) -> None:
+    write_kernel(tmp_path, "flash_attn", HANGS)
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    (found,) = try_attention(("triton",), *SHAPE, environ=environ, seconds=1)
+    assert found == {"way": "triton", "failed": "it took more than 1 seconds"}
+
+
+def result(way: str, seconds: float, kernel: str = FLASH) -> dict[str, Any]:
+    return {"way": way, "seconds": seconds, "error": 0.003, "kernel": kernel}
+
+
+BAD = {"way": "sage", "failed": "its results differ by 1 of their size"}
+
+
+@pytest.mark.parametrize(
+    ("found", "way"),
+    [
+        ([result("native", 1.0), result("triton", 0.95), BAD], "native"),
+        ([result("native", 1.0), result("triton", 0.8), BAD], "triton"),
+        ([result("native", 1.0, MATH), result("triton", 2.0)], "triton"),
+        ([result("native", 1.0, MATH), BAD], "sliced"),
+        ([{"way": "native", "failed": "out of memory"}], "sliced"),
+        ([], "sliced"),
+    ],
+)
+def test_the_fastest_right_way_is_kept_for_card_torch_and_shape(
+    found: list[dict[str, Any]], way: str, tmp_path: Path
+) -> None:
+    facts, key = Facts(tmp_path / "attention.json"), shape_key(24, 18400, 128, "bfloat16")
+    assert keep_trial(facts, "gfx1100", key, found) == way
+    assert seen_ways(facts, "gfx1100") == {key: way}
+    assert seen_ways(facts, "gfx1030") == {}
+    assert shape_key(24, 18200, 128, "bfloat16") == key != shape_key(24, 18433, 128, "bfloat16")
+    if found and "kernel" in found[0]:
+        assert seen_kernel(facts, "gfx1100") == found[0]["kernel"]
+    keep_trial(facts, "gfx1100", "another", [result("native", 1.0)])
+    assert seen_ways(facts, "gfx1100") == {key: way, "another": "native"}
+
+
+def plan(card: str, local: Local = Local(), **settings: Any) -> Any:  # noqa: B008 - frozen
+    request = GenerationRequest(image="x", model="framepack-i2v", **settings)
+    profile = profile_in_force(named_machine(card), local)
+    return plan_video(request, find_model("framepack-i2v"), profile, local=local)
+
+
+def test_a_card_with_only_math_attention_has_a_plan_that_runs() -> None:
+    whole, sliced = plan("gfx1100:16"), plan("gfx103x:16")
+    assert (whole.attention.value, sliced.attention.value) == ("native", "sliced")
+    more = sliced.job.stage("sample").working_bytes - whole.job.stage("sample").working_bytes
+    assert 0.9 * 2**28 < more <= 2**28
+    assert any("in slices, which takes longer, because AOTriton has no" in note for note in sliced.notes)
+    assert plan("gfx103x:8").attention.value == "sliced"
+    with pytest.raises(InputError, match="the working set takes 65"):
+        plan("gfx103x:16", attention="native")
+
+
+def test_what_was_seen_and_what_is_set_decide(tmp_path: Path) -> None:
+    local = Local(folder=tmp_path)
+    key = shape_key(24, 18485, 128, "bfloat16")
+    keep_trial(local.kernels, "gfx1030", key, [result("native", 1.0, MATH), result("triton", 1.0)])
+    found = plan("gfx103x:16", local)
+    assert (found.attention.value, found.attention.reason) == ("triton", "the fastest on this card")
+    assert plan("gfx103x:16", local, resolution=320).attention.value == "sliced"  # another shape
+    assert plan("gfx103x:16", local, attention="sliced").attention.value == "sliced"
+    own = Local({"LONGTAKE_ATTENTION": "efficient"}, tmp_path)
+    assert plan("gfx103x:16", own).attention.value == "efficient"
+    assert plan("gfx103x:16", own, attention="sage").attention.value == "sage"
+    assert plan("gfx103x:16", Local({"LONGTAKE_ATTENTION": "auto"}, tmp_path)) == found
+    with pytest.raises(InputError, match="LONGTAKE_ATTENTION is 'fused'; expected auto or native or sliced"):
+        profile_for(named_machine("gfx1100:24"), {"LONGTAKE_ATTENTION": "fused"})
+
+
+def test_a_gpu_tries_once_for_each_shape_and_a_cpu_never(
+    deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def tried(*arguments: Any) -> list[dict[str, Any]]:
+        calls.append(arguments)
+        return [result("native", 1.0, MATH)]
+
+    local, request = Local(folder=tmp_path, try_attention=tried), tiny_request(small_scene)
+    assert MemoryPlans(request, deep_models, 64, 64, local).attention == ("native", 2**28)
+    assert calls == []
+    monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: named_machine("gfx1100:24"))
+    for _ in range(2):
+        assert MemoryPlans(request, deep_models, 64, 64, local).attention[0] == "sliced"
+    ((ways, heads, tokens, head_dim, dtype, limit),) = calls
+    assert (ways, heads, head_dim, dtype, limit) == (("native",), 2, 16, "float32", 2**28)
+    assert 100 < tokens < 1024
+    with pytest.raises(InputError, match="attention is triton, but the package flash_attn is not installed"):
+        MemoryPlans(tiny_request(small_scene, attention="triton"), deep_models, 64, 64, local)
+    stored = MemoryPlans(request, deep_models, 64, 64, local, stored_attention="math 77").attention
+    assert stored == ("math", 77)
+    assert len(calls) == 1
+
+
+@pytest.mark.slow
+def test_a_resumed_job_attends_as_it_began(tiny_model: Path, small_scene: Path, tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(event: Event) -> None:
+        if outline([event]) == ["sample 2"]:
+            raise Stop
+
+    models = load_tiny(tiny_model)
+    request = tiny_request(small_scene, seconds=seconds_for(2), steps=1)
+    sliced = Local({"LONGTAKE_ATTENTION": "sliced"})
+    whole, events = make(request, models, tmp_path / "whole", local=sliced)
+    started = next(event for event in events if isinstance(event, JobStarted))
+    assert started.attention == "sliced"
+    assert (tmp_path / "whole" / "attention").read_text() == f"sliced {2**28}"
+    native, _ = make(request, models, tmp_path / "native")
+    assert not torch.equal(native.latents, whole.latents)  # otherwise, this test would show nothing
+    torch.testing.assert_close(native.latents, whole.latents, atol=1e-3, rtol=1e-3)
+
+    begun = tmp_path / "begun"
+    with pytest.raises(Stop):
+        generate(request, models, folder=begun, on_event=stop, local=sliced)
+    copy = shutil.copytree(begun, tmp_path / "copy")
+    resumed, _ = make(request, models, begun, resume_from=begun)
+    assert resumed.video.read_bytes() == whole.video.read_bytes()
+    assert read_recipe(resumed.video).made_with["attention"] == "sliced"
+    (copy / "attention").write_text("nonsense")
+    again, _ = make(request, models, copy, resume_from=copy, local=sliced)
+    assert again.video.read_bytes() == whole.video.read_bytes()

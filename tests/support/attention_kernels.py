@@ -1,0 +1,37 @@
+"""Packages that pass for flash-attn and SageAttention, whose kernels do what a test wants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# The bodies of kernels (B, N, H, D).
+RIGHT = "return sdpa(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)"
+WRONG = "return q * 0 + 1"
+ABORTS = "os.abort()"
+HANGS = "time.sleep(10_000)"
+RAISES = 'raise RuntimeError("no kernel image is available")'
+
+_PACKAGES = {
+    "flash_attn": ("2.8.0", ("flash_attn_func", "flash_attn_varlen_func")),
+    "sageattention": (
+        "2.2.0",
+        (
+            "sageattn", "sageattn_qk_int8_pv_fp8_cuda", "sageattn_qk_int8_pv_fp8_cuda_sm90",
+            "sageattn_qk_int8_pv_fp16_cuda", "sageattn_qk_int8_pv_fp16_triton", "sageattn_varlen",
+        ),
+    ),
+}  # fmt: skip
+
+
+def write_kernel(folder: Path, package: str, body: str) -> None:
+    """Write a package to a folder that can be in PYTHONPATH."""
+    version, names = _PACKAGES[package]
+    text = "import os, time\nfrom torch.nn.functional import scaled_dot_product_attention as sdpa\n"
+    text += "".join(f"\ndef {name}(q, k, v, **others):\n    {body}\n" for name in names)
+    (folder / package).mkdir()
+    (folder / package / "__init__.py").write_text(text)
+    inner = "_wrapped_flash_attn_backward = _wrapped_flash_attn_forward = None\n"
+    (folder / package / "flash_attn_interface.py").write_text(inner)
+    facts = folder / f"{package}-{version}.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
