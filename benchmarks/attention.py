@@ -23,7 +23,7 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
-from benchmarks.interrupts import EXIT_INTERRUPTED, until_interrupted  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.attention.attending import attention_of  # noqa: E402
 from diffusers_helper.attention.ways import WAYS  # noqa: E402
 from diffusers_helper.errors import InputError  # noqa: E402
@@ -95,19 +95,21 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with torch.inference_mode(), until_interrupted() as interrupt:
+    with torch.inference_mode(), Rows(__file__) as rows:
         for tokens in given.tokens:
             dtype = getattr(torch, given.dtype)
             for row in measure(device, given.heads, tokens, given.head_dim, dtype, given.slice_mb):
-                if given.json:
-                    sys.stdout.write(json.dumps({"tokens": tokens, **row}) + "\n")
-                    continue
-                figures = row.get("fails") or (
-                    f"{row['seconds'] * 1000:9.1f} ms  {row['ratio']:6.2f} x native  "
-                    f"error {row['error']:.1e}  {row['measured_mb']:8.1f} MB, planned {row['planned_mb']:.1f}"
-                )
-                sys.stdout.write(f"{tokens:6} tokens  {row['way']:16} {figures}\n")
-    return EXIT_INTERRUPTED if interrupt.happened else 0
+                rows.add({"tokens": tokens, **row})
+    if given.json:
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return rows.exit_code()
+    for row in rows:
+        figures = row.get("fails") or (
+            f"{row['seconds'] * 1000:9.1f} ms  {row['ratio']:6.2f} x native  error {row['error']:.1e}  "
+            f"{row['measured_mb']:8.1f} MB, planned {row['planned_mb']:.1f}"
+        )
+        sys.stdout.write(f"{row['tokens']:6} tokens  {row['way']:16} {figures}\n")
+    return rows.exit_code()
 
 
 if __name__ == "__main__":

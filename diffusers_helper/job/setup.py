@@ -265,18 +265,14 @@ def open_job(
     height, width = family.shape(start.height, start.width, side, models.info.multiple)
     sections = lineage.sections(request, family)
     overflowed = earlier is not None and earlier.overflow.exists()
-    largest = _largest(lineage, _as_begun(request, earlier))
-    plans = MemoryPlans(
-        largest, models, height, width, local,
-        overflowed=overflowed, stored_attention=_kept_attention(earlier),
-    )  # fmt: skip
+    stored, largest = _kept_attention(earlier), _largest(lineage, _as_begun(request, earlier))
+    plans = MemoryPlans(largest, models, height, width, local, overflowed=overflowed, stored_attention=stored)
 
     opened = _open_folder(request, given, earlier, folder)
     if request.weight_dtype == AUTO:
         request = replace(request, weight_dtype=plans.request.weight_dtype)
         write_atomic(opened.weight_type, request.weight_dtype.encode())
-    write_atomic(opened.attention, "{} {}".format(*plans.attention).encode())
-    _keep_facts(opened, earlier, lineage, overflowed=overflowed)
+    _keep_facts(opened, earlier, lineage, plans.attention, overflowed=overflowed)
     video = GrowingVideo(
         opened.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
     )
@@ -310,8 +306,12 @@ def _recorder_and_encodings(opened: JobFolder, local: Local) -> tuple[Recorder |
     return None, EncodingCache(None if local.environ.get(ENCODINGS_VARIABLE) == "0" else local.encodings)
 
 
-def _keep_facts(opened: JobFolder, earlier: JobFolder | None, lineage: Lineage, *, overflowed: bool) -> None:
+def _keep_facts(
+    opened: JobFolder, earlier: JobFolder | None, lineage: Lineage, attention: tuple[str, int], *,
+    overflowed: bool,
+) -> None:  # fmt: skip
     """Write to a job's folder what a later run must know of this one and of an earlier one."""
+    write_atomic(opened.attention, "{} {}".format(*attention).encode())
     if not opened.lineage.exists():
         lineage.write(opened.lineage)
     if earlier and earlier != opened:  # the encoded picture of the earlier run is reused

@@ -282,9 +282,7 @@ def plan_video(
         InputError: If the model cannot make this video, or does not fit a LoRA.
         LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
     """
-    info.check_mode(request.mode)
-    check_prompt(request, info)
-    check_loras(request.lora, info)
+    _check(request, info)
     height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
     profile = profile_of(request, profile)
     calibration = Calibration.read(local.calibration, profile.machine.card)
@@ -299,21 +297,27 @@ def plan_video(
     waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
     wanted, side = first.demands[0].vae_tile_px or 0, max(height, width)
     notes, seconds = [*_notes(job, ladder.reason, profile), *_vae_notes(job, wanted, side, request)], None
-    notes += filter(None, (profile.preserved_advice(job.budget), first.reason))
+    attention = first.demands[0].attention
+    notes += filter(None, (profile.preserved_advice(job.budget), first.reason, attention_note(attention)))
     measured, from_disk = speeds(local.speeds, profile.machine.card), 0
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         from_disk, speed = waiting * texts, disk_speed() or measured.disk_read_bytes_per_second
         seconds = from_disk / speed if speed else None
         notes.append(_slow_note(waiting, free_ram_bytes, seconds))
-    if note := attention_note(first.demands[0].attention):
-        notes.append(note)
     demand = next(one for one in first.demands if one.vae_tile_px == job.vae_tile_px)
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
         None if ladder.reason else preserved_choice(job, demand), request.weight_dtype,
         bus_of(profile.machine, measured), texts * job.stage("sample").streamed_bytes, from_disk,
-        first.demands[0].attention,
+        attention,
     )  # fmt: skip
+
+
+def _check(request: GenerationRequest, info: ModelInfo) -> None:
+    """Refuse a request that the model cannot carry out on any machine."""
+    info.check_mode(request.mode)
+    check_prompt(request, info)
+    check_loras(request.lora, info)
 
 
 def attention_note(attention: Setting[str]) -> str:

@@ -31,8 +31,8 @@ def test_each_card_has_the_factors_of_the_table_and_no_others() -> None:
     rocm = Backend("fused", 1.0, 2.0, 4.0)
     assert plain == {
         "gfx1100": rocm, "gfx1151": Backend("fused", 1.5, 2.0, 4.0), "gfx1200": rocm,
-        "gfx103x": Backend("math", 1.0, 2.0, 4.0, way="sliced"), "cdna": rocm, "radeon": rocm, "cuda": Backend(),
-        "cpu": Backend(),
+        "gfx103x": Backend("math", 1.0, 2.0, 4.0, way="sliced"), "cdna": rocm, "radeon": rocm,
+        "cuda": Backend(), "cpu": Backend(),
     }  # fmt: skip
     assert found["gfx103x"].card == "gfx1030"
 
