@@ -169,7 +169,7 @@ def test_a_user_overrides_by_variable_and_by_argument() -> None:
     ("name", "value"),
     [
         ("VRAM_CAP_GB", "much"), ("VRAM_CAP_GB", "0"), ("PRESERVED_GB", "nan"), ("PRESERVED_GB", "-1"),
-        ("VAE_TILE", "100"), ("VAE_TILE", "wide"), ("VAE_DTYPE", "int8"), ("ATTENTION", "flash"),
+        ("VAE_TILE", "100"), ("VAE_TILE", "wide"), ("VAE_DTYPE", "int8"), ("ATTENTION", "fused"),
         ("PROFILE", "gfx1"),
     ],
 )  # fmt: skip
