@@ -235,7 +235,7 @@ def test_kernels_for_matrix_cores_are_asked_for_where_there_are_such_cores() -> 
     assert engine_environment(profile("gfx942", 64).environment, {})[name] == "1"
     assert name not in engine_environment(profile("gfx942", 64).environment, {name: "0"})
     for arch in ("gfx1100", "gfx1151", "gfx1200", "gfx1030"):
-        assert name not in engine_environment(profile(arch, 16), {})
+        assert name not in engine_environment(profile(arch, 16).environment, {})
 
 
 def test_every_variable_of_the_memory_document_is_set_or_explained() -> None:
