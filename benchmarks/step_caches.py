@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.whole_jobs import load_whole, write_picture
 from diffusers_helper.families.buckets import nearest_bucket
@@ -119,7 +119,7 @@ def compare(models: Models, steps: int, cfg: float) -> list[Figure]:
 class _Recorder(PassesByBlocks):
     """A runner that computes all passes and records the ratio of what the blocks add to that before."""
 
-    def __init__(self, steps: int, network: nn.Module, noisy: Tensor) -> None:
+    def __init__(self, steps: int, network: Any, noisy: Tensor) -> None:
         super().__init__(_NO_RULE, steps, (1.0,), network, work.blocks(network, noisy))
         self.ratios: list[float] = []
         self._before: Tensor | None = None
