@@ -30,8 +30,9 @@ COMMON = {"job": "20261121-081530-3f9a", "time": 1.25}
 # Each event, with the JSON that pages, scripts and stores read
 STREAM: list[tuple[Event, dict[str, object]]] = [
     (
-        JobStarted(**COMMON, sections=4, frames=145, width=640, height=608),
-        {"event": "job_started", **COMMON, "sections": 4, "frames": 145, "width": 640, "height": 608},
+        JobStarted(**COMMON, sections=4, frames=145, width=640, height=608, attention="sliced"),
+        {"event": "job_started", **COMMON, "sections": 4, "frames": 145, "width": 640, "height": 608,
+         "attention": "sliced"},
     ),
     (
         StageStarted(**COMMON, stage="text"),

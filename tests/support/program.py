@@ -16,7 +16,7 @@ from app.cli import main
 from tests.support.jobs import ROOT, STAND_IN, TIMEOUT, write_blank_model, write_picture
 
 JSON_FIELDS = {
-    "job_started": {"sections", "frames", "width", "height"},
+    "job_started": {"sections", "frames", "width", "height", "attention"},
     "stage_started": {"stage", "section"},
     "downloading": {"done_bytes", "total_bytes"},
     "step_done": {"section", "step", "steps", "preview"},

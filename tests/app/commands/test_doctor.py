@@ -71,7 +71,7 @@ def test_a_machine_without_a_gpu_is_well(root: Path) -> None:
     texts = [finding.text for finding in report.findings]
     assert "no GPU was found; the CPU is used" in texts
     assert "50 of 64 GB available" in texts
-    assert "SDPA runs _scaled_dot_product_flash_attention; plans assume it" in texts
+    assert "SDPA runs _scaled_dot_product_flash_attention (flash); plans assume it" in texts
     assert any("OMP_WAIT_POLICY=PASSIVE (Longtake's" in text for text in texts)
     assert any("peaks at" in text for text in texts)
 
