@@ -19,7 +19,7 @@ JSON_FIELDS = {
     "job_started": {"sections", "frames", "width", "height", "attention"},
     "stage_started": {"stage", "section"},
     "downloading": {"done_bytes", "total_bytes"},
-    "step_done": {"section", "step", "steps", "preview"},
+    "step_done": {"section", "step", "steps", "preview", "skipped"},
     "piece_done": {"stage", "section", "piece", "pieces"},
     "section_finished": {"section", "sections", "video", "frames", "added_in_front", "thumbnail"},
     "warned": {"message"},
