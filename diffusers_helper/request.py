@@ -51,12 +51,6 @@ class GenerationRequest:
         "Negative Prompt", "Describe what should not happen. It has an effect only if `cfg` is above 1.",
         "Look", unit="text", scope="section",
     )] = ""
-    prompt_blend: Annotated[int, SettingInfo(
-        "Change of Words (Sections)",
-        "The number of sections over which one text of the prompt turns into the next; 0 is a cut. It has an "
-        "effect only if `prompt` has times, as in [2.4s: ...].",
-        "Look", high=8, unit="sections", scope="section",
-    )] = 0
     seconds: Annotated[float, SettingInfo(
         "Total Video Length (Seconds)",
         "The length of the video, which is rounded to whole sections of 1.2 s.", "What to make",
@@ -72,12 +66,6 @@ class GenerationRequest:
         "it best.",
         "Look", low=1, high=100, scope="section", otherwise="the model's own",
     )] = 25
-    shift: Annotated[float, SettingInfo(
-        "Shift",
-        "A higher value spends more of the steps at high noise; 0 takes the model's own. LoRAs that were "
-        "made for few steps name theirs, often 15 to 17.",
-        "Look", low=0, high=100, step=0.1, scope="section",
-    )] = 0.0
     mode: Annotated[Mode, SettingInfo(
         "Order", "End first is steadier; forward can continue.", "What to make", choices=_ORDERS,
         otherwise="the model's own",
@@ -105,12 +93,6 @@ class GenerationRequest:
         "A higher value counteracts the oversaturated colours of a high `cfg`, at no cost in time.",
         "Look", low=0, high=1, step=0.01, scope="section",
     )] = 0.0
-    step_cache: Annotated[str, SettingInfo(
-        "Step Cache",
-        "Some steps reuse what earlier ones computed, which saves time and changes the video. MagCache suits "
-        "FramePack best; it skips about half of 25 steps.",
-        "Look", choices=STEP_CACHE_LABELS, scope="section",
-    )] = OFF
     crf: Annotated[int, SettingInfo(
         "MP4 Compression", "A lower value gives a better picture and a larger file. 0 counts as 1.",
         "Size and output", low=0, high=51,
@@ -177,6 +159,30 @@ class GenerationRequest:
         "1 the right or lower end.",
         "What to make", low=0, high=1, step=0.01, scope="input",
     )] = 0.5
+    lora: Annotated[str, SettingInfo(
+        "LoRA",
+        "LoRAs add a style, a motion or a subject to the model. Each line names a safetensors file that was "
+        "made for FramePack or HunyuanVideo, as FILE or FILE:WEIGHT.",
+        "Look", unit="file[:weight]", is_list=True, normal=normal_text, words=shown, scope="input",
+    )] = ""
+    prompt_blend: Annotated[int, SettingInfo(
+        "Change of Words (Sections)",
+        "The number of sections over which one text of the prompt turns into the next; 0 is a cut. It has an "
+        "effect only if `prompt` has times, as in [2.4s: ...].",
+        "Look", high=8, unit="sections", scope="section",
+    )] = 0
+    shift: Annotated[float, SettingInfo(
+        "Shift",
+        "A higher value spends more of the steps at high noise; 0 takes the model's own. LoRAs that were "
+        "made for few steps name theirs, often 15 to 17.",
+        "Look", low=0, high=100, step=0.1, scope="section",
+    )] = 0.0
+    step_cache: Annotated[str, SettingInfo(
+        "Step Cache",
+        "Some steps reuse what earlier ones computed, which saves time and changes the video. MagCache suits "
+        "FramePack best; it skips about half of 25 steps.",
+        "Look", choices=STEP_CACHE_LABELS, scope="section",
+    )] = OFF
     attention: Annotated[str, SettingInfo(
         "Attention",
         "The kernel that computes attention; another one changes the pixels slightly. Automatic takes the "
@@ -184,12 +190,6 @@ class GenerationRequest:
         "PyTorch has no fast kernel.",
         "Memory", choices=ATTENTIONS,
     )] = AUTO
-    lora: Annotated[str, SettingInfo(
-        "LoRA",
-        "LoRAs add a style, a motion or a subject to the model. Each line names a safetensors file that was "
-        "made for FramePack or HunyuanVideo, as FILE or FILE:WEIGHT.",
-        "Look", unit="file[:weight]", is_list=True, normal=normal_text, words=shown, scope="input",
-    )] = ""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -51,7 +51,9 @@ def test_another_model_encodes_anew(
     local = Local(folder=tmp_path / "cache")
     encoders(models, tmp_path / "first", small_scene, local)
     other = load_tiny(tiny_model)
-    monkeypatch.setattr("diffusers_helper.loading.loaders.fingerprint", lambda place: f"another {place.name}")
+    monkeypatch.setattr(
+        "diffusers_helper.loading.loaders._fingerprint", lambda place: f"another {place.name}"
+    )
     assert encoders(other, tmp_path / "other", small_scene, local)[0] == ENCODERS
 
 
