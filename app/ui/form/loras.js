@@ -104,5 +104,5 @@ export function startLoras(element) {
   group.setAttribute('aria-labelledby', 'lt-lora-title');
   element.replaceChildren(group);
   onDescribed(showChosen);
-  look();
+  document.querySelector('#fold-look').addEventListener('toggle', look, { once: true }); // nobody sees it before
 }
