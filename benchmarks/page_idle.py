@@ -72,7 +72,7 @@ def idle(seconds: float, rows: Rows) -> dict[str, dict[str, float]]:
             page = browser.new_page(viewport={"width": 1440, "height": 900})
             page.set_default_timeout(TIMEOUT)
             page.goto(server.url)
-            page.wait_for_selector("#fold-memory > button[aria-expanded]")
+            page.wait_for_selector("html[data-ready]")
             note("idle")
             start(page, write_photo(Path(folder) / "photo.png"), seconds=1)
             server.report(4)

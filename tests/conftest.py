@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.jobs import TIMEOUT
-from tests.support.pages import CHROMIUM, FLAGS, Stand, staged_page, visit, write_photo
+from tests.support.pages import CHROMIUM, FLAGS, Browser, Stand, staged_page, visit, write_photo
 
 if TYPE_CHECKING:
     from diffusers_helper.loading.loaders import Models
@@ -103,9 +103,9 @@ def browser() -> Iterator[Any]:
     # One browser for each module, not for the session: while it lives, its event loop counts as running here.
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as run:
-        browser = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=TIMEOUT * 1000)
-        yield browser
-        browser.close()
+        launched = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=TIMEOUT * 1000)
+        yield Browser(launched)
+        launched.close()
 
 
 @pytest.fixture(scope="session")

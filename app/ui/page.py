@@ -1,98 +1,94 @@
-"""The page's layout: its controls, their places, and the actions that they call."""
+"""The page: its document, its endpoints, and the updates that keep open pages up to date."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from html import escape
-
-import gradio as gr
+from pathlib import Path
+from string import Template
 
 from app.jobs.service import JobService
-from app.ui.calls.generate import add_endpoints
+from app.jobs.view import GROUPS
+from app.ui import scripts
+from app.ui.calls.generate import endpoints
 from app.ui.calls.jobs import JobCalls
-from app.ui.calls.serve import add_calls
+from app.ui.calls.serve import Endpoint, served
 from app.ui.catalogue import Catalogue
 from app.ui.form.actions import Actions
-from app.ui.form.controls import SCRIPT, RequestForm, connect_request
+from app.ui.form.controls import form_markup
 from app.ui.form.describe import Describer
 from app.ui.form.dropped import DropCalls
 from app.ui.form.endpoints import FormCalls
-from app.ui.form.presses import PressCalls
+from app.ui.form.form_calls import PageFormCalls
+from app.ui.form.markup import parts_of
 from app.ui.history.endpoints import HistoryCalls
-from app.ui.live.subscribe import LiveResult, connect_updates
+from app.ui.live.subscribe import Updates
 from app.ui.loras import LoraCalls
 from app.ui.models.endpoints import ModelCalls
 from app.ui.models.own_calls import OwnFileCalls
-from app.ui.scripts import call, on_load
-from app.ui.tabs import build_panel
 from diffusers_helper import __version__
 from diffusers_helper.units import gb_text
 
-# The form's script inserts the chosen model's title.
-_HEADER = """<header class="lt-header"><h1>Long<i>take</i></h1>
-<nav class="lt-tabs" role="tablist" aria-label="Parts of the page">
-<a role="tab" id="tab-create" href="#create" aria-controls="panel-create">Create</a>
-<a role="tab" id="tab-queue" href="#queue" aria-controls="panel-queue">Queue
-<span class="lt-tab-count"></span></a>
-<a role="tab" id="tab-history" href="#history" aria-controls="panel-history">History</a>
-<a role="tab" id="tab-models" href="#models" aria-controls="panel-models">Models
-<span class="lt-tab-count"></span></a></nav>
-<p class="lt-machine"><span>{card}, <span id="lt-model">{model}</span></span>
-<span title="{reason}">{cap}</span></p></header>
-<p class="lt-lost" role="status"></p>"""
-_FOOTER = """<footer class="lt-footer"><span>Longtake {version}</span>
-<details id="lt-program"><summary>Use it from a program</summary>
-<p>This Python program makes the video that the form above describes. It only needs
-<code>pip install gradio_client</code>, and it waits for its turn in the queue. If the page has a password,
-pass <code>auth=("user", "password")</code> to <code>Client</code>.</p>
-<pre tabindex="0" role="region" aria-label="Example program"><code></code></pre>
-<button type="button">Copy the program</button></details></footer>"""
+_HERE = Path(__file__).parent
 
 
-def build_page(service: JobService, catalogue: Catalogue) -> gr.Blocks:
-    """Return the whole page for a job service, which may be started later."""
-    with gr.Blocks(
-        title="Longtake", analytics_enabled=False, fill_width=True, delete_cache=(3600, 86400)
-    ) as page:
-        gr.HTML(_header(catalogue), apply_default_css=False, js_on_load=on_load("tabs.js"))
-        with gr.Row(elem_classes="lt-main", elem_id="panel-create"):
-            with gr.Column(scale=0, min_width=400, elem_classes=["lt-card", "lt-request"]):
-                request = RequestForm(catalogue)
-            with gr.Column(scale=1, min_width=320, elem_classes="lt-result"):
-                request.offer.render()
-                result = LiveResult()
-                request.demo_box.render()
-                gr.HTML(_FOOTER.format(version=escape(__version__)), apply_default_css=False, js_on_load=None)
-        for tab in ("queue", "history", "models"):
-            build_panel(tab)
-        actions = Actions(service, catalogue)
-        connect_request(page, request, actions, Describer(service, catalogue))
-        _connect_jobs(page, request, result, actions)
-        add_endpoints(page, service, catalogue)
-        calls = (
-            JobCalls(service, catalogue), HistoryCalls(service, catalogue), FormCalls(catalogue), LoraCalls(),
-            ModelCalls(service, catalogue),
-        )  # fmt: skip
-        add_calls([function for group in calls for function in group.all])
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One service's page."""
+
+    document: str
+    endpoints: list[Endpoint]
+    updates: Updates
+
+
+def build_page(
+    service: JobService, catalogue: Catalogue, listens: Callable[[str | None], bool] = lambda _: True
+) -> Page:
+    """Return the page of a job service, which may be started later.
+
+    Args:
+        service: The service.
+        catalogue: The models that the page offers.
+        listens: Returns whether a program listens to the messages of a session.
+    """
+    actions = Actions(service, catalogue)
+    groups = (
+        endpoints(service, catalogue, listens),
+        served([
+            function
+            for group in (
+                JobCalls(service, catalogue), HistoryCalls(service, catalogue), FormCalls(catalogue),
+                LoraCalls(), ModelCalls(service, catalogue),
+            )
+            for function in group.all
+        ]),
         # These may take seconds, and keep no others waiting.
-        add_calls([*OwnFileCalls(service, catalogue).all, *DropCalls(service, catalogue).all])
-        add_calls(PressCalls(actions).all)
-    return page
+        served([*OwnFileCalls(service, catalogue).all, *DropCalls(service, catalogue).all]),
+        served(PageFormCalls(actions, Describer(service, catalogue)).all),
+    )  # fmt: skip
+    return Page(_document(catalogue), [one for group in groups for one in group], Updates(service))
 
 
-def _header(catalogue: Catalogue) -> str:
-    """Return the header, which names the device and the memory that it may take by default."""
-    profile = catalogue.planner.profile
+def _document(catalogue: Catalogue) -> str:
+    """Return the page with the preselected model's form. Scripts fill it with what the endpoints answer."""
+    profile, info = catalogue.planner.profile, catalogue.info(catalogue.preselected)
+    parts, groups = parts_of(info), GROUPS.items()
+    states = "".join(f'<option value="{" ".join(states)}">{name}</option>' for name, states in groups)
     cap = f"memory cap {gb_text(profile.cap_bytes.value)} GB"
-    return _HEADER.format(
-        card=escape(profile.machine.name),
-        model=escape(catalogue.info(catalogue.preselected).title),
-        cap=cap if catalogue.planner.knows_the_size else "memory cap set by the card’s size",
+    if not catalogue.planner.knows_the_size:
+        cap = "memory cap set by the card’s size"
+    panels = {name: _file(f"{name}/{name}.html") for name in ("live", "queue", "history", "models")}
+    panels["history"] = panels["history"].replace("@states@", states)
+    return Template(_file("page.html")).substitute(
+        panels,
+        scripts=scripts.folder(),
+        styles="".join(f'<link rel="stylesheet" href="{one}">' for one in scripts.styles()),
+        card=escape(profile.machine.name), model=escape(info.title), cap=cap, version=escape(__version__),
         reason=escape(f"{profile.cap_bytes.reason} ({profile.cap_bytes.source})"),
-    )
+        form=form_markup(catalogue), offer=parts["try-it"], demo=parts["demo-box"],
+    )  # fmt: skip
 
 
-def _connect_jobs(page: gr.Blocks, request: RequestForm, result: LiveResult, actions: Actions) -> None:
-    names, controls = list(request.controls), list(request.controls.values())
-    request.start.click(None, controls, None, js=call("form/press.js", "start", names), **SCRIPT)
-    request.save.click(None, controls, None, js=call("form/press.js", "save", names), **SCRIPT)
-    connect_updates(page, actions.service, result, request)
+def _file(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from gradio.utils import get_upload_folder
 
 from app.reading.pictures import PlainPicture, Size, read_picture
 from app.reading.process import Limits, ReadingProcess, Unreadable
@@ -199,8 +199,13 @@ def upload_path(upload: object, name: str) -> str:
     )
 
 
+def uploads_folder() -> Path:
+    """Return the folder where gradio keeps uploads."""
+    return Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir()) / "gradio").absolute()
+
+
 def _is_uploaded(path: Path) -> bool:
     try:
-        return path.resolve().is_relative_to(Path(get_upload_folder()).resolve())
+        return path.resolve().is_relative_to(uploads_folder().resolve())
     except OSError:  # the name is too long, or links form a ring
         return False

@@ -3,7 +3,6 @@ import { queueNow, onJobsReported } from './jobs.js';
 import { setText } from './elements.js';
 
 const NAMES = ['create', 'queue', 'history', 'models'];
-const MOST_FRAMES = 300; // animation frames to wait for the panels
 const KEYS = { ArrowLeft: -1, ArrowRight: 1 };
 const listeners = [];
 
@@ -62,20 +61,10 @@ function takeKey(event) {
   event.preventDefault();
 }
 
-function namePanels(tries = 0) {
-  const panels = NAMES.map((name) => document.querySelector(`#panel-${name}`));
-  panels.forEach((panel, index) => {
-    panel?.setAttribute('role', 'tabpanel');
-    panel?.setAttribute('aria-labelledby', `tab-${NAMES[index]}`);
-  });
-  if (panels.includes(null) && tries < MOST_FRAMES) requestAnimationFrame(() => namePanels(tries + 1));
-}
-
 /** Set up the tabs. */
-export default function startTabs({ element }) {
-  element.querySelector('.lt-tabs').addEventListener('keydown', takeKey);
+export default function startTabs(element) {
+  element.addEventListener('keydown', takeKey);
   window.addEventListener('hashchange', show);
   onJobsReported(showCount);
-  namePanels();
   show();
 }

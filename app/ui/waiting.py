@@ -8,9 +8,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
-
-import gradio as gr
 
 from app.jobs.job import NoSuchJob
 from app.jobs.service import JobService
@@ -64,19 +61,6 @@ class Limiter:
             yield place
         finally:
             self._places.remove(place)
-
-
-def is_listening(page: gr.Blocks, request: gr.Request | None, *, behind: int) -> bool:
-    """Return whether somebody fetches the page's messages in answer to a request.
-
-    Gradio keeps the messages of each session until somebody fetches them.
-
-    Args:
-        behind: The number of messages that a listener may be behind.
-    """
-    session: Any = request and request.session_hash
-    messages = page._queue.pending_messages_per_session.get(session)
-    return messages is not None and messages.qsize() <= behind
 
 
 class Endings:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.machine.terminal import is_whole
+
+if TYPE_CHECKING:
+    from app.ui.calls.serve import Endpoint
 
 _NAMED = re.compile(r"/gradio_api/(?P<way>run|api|call)/(?P<names>v2/)?(?P<name>[^/]+)")
 _JOIN = "/gradio_api/queue/join"
@@ -19,16 +21,10 @@ _MOST_NAME = 200  # characters of the name that a page or a program gives its se
 
 
 class Calls:
-    """The calls that the page's functions can take.
+    """The calls that the endpoints can take, in whose order gradio numbers them."""
 
-    Args:
-        functions: gradio's record of each function by its number.
-    """
-
-    def __init__(self, functions: Mapping[int, Any]) -> None:
-        self._functions = {number: one for number, one in functions.items() if one.fn is not None}
-        public = (one for one in functions.values() if one.api_visibility == "public")
-        self._named = {one.api_name: one for one in public}
+    def __init__(self, endpoints: Sequence[Endpoint] = ()) -> None:
+        self._endpoints, self._named = endpoints, {one.name: one for one in endpoints}
 
     def check(self, path: str, body: bytes) -> None:
         """Check a message before gradio reads it. What the arguments mean is left to the functions.
@@ -59,40 +55,40 @@ class Calls:
         elif found:
             _check_count(self._by_name(found["name"]), message)
 
-    def _by_name(self, name: str) -> Any:
+    def _by_name(self, name: str) -> Endpoint:
         if name not in self._named:
             known = ", ".join(self._named)
             raise InputError(f"There is no endpoint {short_repr(name)}; expected one of {known}.", _INFO)
         return self._named[name]
 
-    def _by_number(self, message: dict[str, Any]) -> Any:
-        """Return the function that the page names by its number, as it does for all without a public name."""
+    def _by_number(self, message: dict[str, Any]) -> Endpoint:
+        """Return the function that a program names by its number."""
         number, session = message.get("fn_index"), message.get("session_hash")
-        if isinstance(number, bool) or not isinstance(number, int) or number not in self._functions:
-            raise InputError(
-                f"fn_index is {short_repr(number)}; expected the number of a function.", "Reload the page."
-            )
+        known = range(len(self._endpoints))
+        if isinstance(number, bool) or not isinstance(number, int) or number not in known:
+            raise InputError(f"fn_index is {short_repr(number)}; expected the number of a function.", _INFO)
         if session is not None and not (isinstance(session, str) and len(session) <= _MOST_NAME):
             found = f"session_hash is {short_repr(session)}"
-            raise InputError(f"{found}; expected at most {_MOST_NAME} characters.", "Reload the page.")
-        return self._functions[number]
+            raise InputError(f"{found}; expected at most {_MOST_NAME} characters.", "Choose a shorter one.")
+        return self._endpoints[number]
 
 
-def _check_count(function: Any, message: dict[str, Any]) -> None:
-    values, count = message.get("data"), len(function.inputs)
+def _check_count(endpoint: Endpoint, message: dict[str, Any]) -> None:
+    values, count = message.get("data"), len(endpoint.parameters)
     if not isinstance(values, list):
         raise InputError(f"data is {short_repr(values)}; expected a list of arguments.", _INFO)
     if len(values) != count:
-        raise InputError(f"data has {len(values)} values; {function.api_name} takes {count}.", _INFO)
+        raise InputError(f"data has {len(values)} values; {endpoint.name} takes {count}.", _INFO)
 
 
-def _check_names(function: Any, message: dict[str, Any]) -> None:
-    parameters = list(inspect.signature(function.fn).parameters.values())[: len(function.inputs)]
-    names = [one.name for one in parameters]
+def _check_names(endpoint: Endpoint, message: dict[str, Any]) -> None:
+    names = [one.name for one in endpoint.parameters]
     if unknown := [name for name in message if name not in names]:
         expected = ", ".join(names) or "none"
         raise InputError(f"{short_repr(unknown[0])} is no argument; expected {expected}.", "Leave it out.")
-    missing = [one.name for one in parameters if one.default is one.empty and one.name not in message]
+    missing = [
+        one.name for one in endpoint.parameters if one.default is one.empty and one.name not in message
+    ]
     if missing:
         raise InputError(f"{missing[0]} is missing; expected all of {', '.join(names)}.", "Give it.")
 

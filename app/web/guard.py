@@ -7,47 +7,41 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import math
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.ui import scripts
 from app.web.answers import Outgoing, Stored
-from app.web.attempts import Attempts
 from app.web.calls import Calls
 from app.web.folder_names import FolderNames
-from app.web.served_files import ServedFiles, UploadRoom, page_script
+from app.web.login import Login
+from app.web.served_files import ServedFiles, UploadRoom
 from diffusers_helper.errors import InputError
 
 MAX_MESSAGE_BYTES = 2 * 2**20  # the limit for all requests but uploads; settings and a prompt are a few kB
 _JOINS = 4  # the number of calls handled at once, separately for programs and pages; more would delay others
-_KNOWN_BROWSER = "longtake-browser"
-_YEAR_SECONDS = 365 * 24 * 3600
 _AROUND_FILES = 2**16  # the bytes that a form may have besides its files
 
 _API = "/gradio_api"
-_UPLOADED = f"{_API}/file=uploads/"
 _JOBS = "/jobs/"
-_SCRIPTS = f"/{scripts.ROUTE}/"
 _UPLOAD = f"{_API}/upload"
 # These routes are needed by the login page, or reveal nothing.
-_PUBLIC = re.compile(
-    rf"/|/login|/(assets|static|svelte)/.+|/favicon\.ico|/manifest\.json|/robots\.txt"
-    rf"|({_API})?/theme\.css|{_API}/(app_id|login_check|startup-events|user)"
-)
+_PUBLIC = re.compile(rf"/|/login|/favicon\.ico|/robots\.txt|{_API}/startup-events")
 _READ = re.compile(
-    rf"/config|/logout|{_SCRIPTS}.+|{_JOBS}[^/]+/.+"
-    rf"|{_API}/(info|openapi\.json|queue/(data|status)|upload_progress|file=uploads/.+|heartbeat/[^/]+|call/(v2/)?[^/]+/[^/]+)"
+    rf"/config|/live|/logout|/{scripts.ROUTE}/.+|{_JOBS}[^/]+/.+"
+    rf"|{_API}/(info|openapi\.json|queue/(data|status)|file=uploads/.+|heartbeat/[^/]+|call/(v2/)?[^/]+/[^/]+)"
 )
 _WRITE = re.compile(rf"/login|{_API}/(queue/join|upload|cancel|reset|run/[^/]+|api/[^/]+|call/(v2/)?[^/]+)")
 _JOIN = re.compile(rf"{_API}/(queue/join|call/.+)")
+_LISTEN = f"{_API}/queue/data"
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
 
 
@@ -100,7 +94,11 @@ class Hosts:
 
 
 class Guard:
-    """ASGI middleware around gradio's whole application, including gradio's own middleware."""
+    """An ASGI application in front of gradio's, including gradio's own middleware.
+
+    Attributes:
+        calls: The calls that the endpoints can take.
+    """
 
     def __init__(
         self,
@@ -109,49 +107,55 @@ class Guard:
         hosts: Hosts,
         files: ServedFiles,
         uploads: UploadRoom,
-        calls: Calls,
-        login: bool,
+        login: Login | None = None,
     ) -> None:
-        self._app, self._hosts, self._files, self._uploads = app, hosts, files, uploads
-        self._calls = calls
-        self._login, self._attempts = login, Attempts()
+        self._app, self._hosts, self._uploads, self._login = app, hosts, uploads, login
+        self.calls = Calls()
         self._joins = {from_page: asyncio.Semaphore(_JOINS) for from_page in (True, False)}
         self._names = FolderNames(files.uploads, files.outputs)
+        self._listening: Counter[str] = Counter()
+
+    def listens(self, session: str | None) -> bool:
+        """Return whether a program listens to the messages of a session, as far as that has a name."""
+        return session is None or self._listening[session] > 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # the page uses none
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] == "http":
-            await self._answer(scope, receive, Outgoing(send, self._names))
+            is_call = scope["method"] == "POST"
+            await self._answer(scope, receive, Outgoing(send, self._names, is_last=is_call))
         else:
             await self._app(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Outgoing) -> None:
         path = scope["path"].rstrip("/") or "/"
+        scope = {**scope, "headers": [item for item in scope["headers"] if item[0] != b"accept-encoding"]}
         refusal = self._refusal(scope, path)
         if refusal is not None:
             await refusal(scope, receive, send)
-        elif path.startswith(_JOBS):
-            answer = await asyncio.to_thread(self._files.of_job, scope["path"].removeprefix(_JOBS))
-            await answer(scope, receive, send)
-        elif path.startswith(_SCRIPTS):
-            await page_script(scope["path"].removeprefix(_SCRIPTS))(scope, receive, send)
-        elif path.startswith(_UPLOADED):
-            await self._files.upload(scope["path"].removeprefix(_UPLOADED))(scope, receive, send)
-        elif path == "/login":
-            await self._try_login(scope, receive, send)
         elif path == _UPLOAD:
             await self._upload(scope, receive, send)
+        elif path == "/login":
+            await self._app(scope, _bounded(receive, MAX_MESSAGE_BYTES), send)
         elif scope["method"] == "POST":
             await self._pass_on(path, scope, receive, send)
+        elif path == _LISTEN:
+            session = Request(scope).query_params.get("session_hash", "")
+            self._listening[session] += 1
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._listening[session] -= 1
+                self._listening += Counter()  # drops those with none left
         else:
-            await self._app(_uncompressed(scope), receive, send)
+            await self._app(scope, receive, send)
 
     async def _pass_on(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Let gradio answer a message that it can use."""
         try:
             body = await _whole(_bounded(receive, MAX_MESSAGE_BYTES))
-            self._calls.check(path, body)
+            self.calls.check(path, body)
         except MultiPartException as error:
             await _refuse(413, error.message)(scope, receive, send)
             return
@@ -162,11 +166,11 @@ class Guard:
             return
         received = _received(self._names.inward(body), receive)
         if _JOIN.fullmatch(path) is None:
-            await self._app(_uncompressed(scope), received, send)
+            await self._app(scope, received, send)
             return
         # Only browsers name an origin. Pages have a separate limit, so they need not wait for programs.
         async with self._joins["origin" in Headers(scope=scope)]:
-            await self._app(_uncompressed(scope), received, send)
+            await self._app(scope, received, send)
 
     def _refusal(self, scope: Scope, path: str) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
@@ -187,7 +191,7 @@ class Guard:
         # The name of a file has no slash, not even an encoded one.
         if not known or (path.startswith(_JOBS) and b"%2f" in scope["raw_path"].lower()):
             return _refuse(404, "There is nothing here.")
-        if self._login and not public and not _is_logged_in(scope):
+        if self._login and not public and not self._login.knows(HTTPConnection(scope)):
             return _refuse(401, "Log in first.")
         limit = self._uploads.max_bytes + _AROUND_FILES if path == _UPLOAD else MAX_MESSAGE_BYTES
         length = headers.get("content-length", "0")
@@ -210,7 +214,7 @@ class Guard:
             limit = self._uploads.max_bytes + _AROUND_FILES
             stored, status, sentence = Stored(send), 400, "The upload has no file; expected one or more."
             try:
-                await self._app(_uncompressed(scope), _bounded(receive, limit), stored)
+                await self._app(scope, _bounded(receive, limit), stored)
             except OSError:
                 status, sentence = (
                     507,
@@ -223,43 +227,9 @@ class Guard:
             sentence = "There is no space for more uploads now. Try again later."
             await _refuse(507, sentence)(scope, receive, send)
 
-    async def _try_login(self, scope: Scope, receive: Receive, send: Outgoing) -> None:
-        # Only the address that connects counts, because anyone can write another one into a header.
-        address = (scope.get("client") or ("", 0))[0]
-        browser = Request(scope).cookies.get(_KNOWN_BROWSER)
-        wait = self._attempts.begin(address, browser) if scope["method"] == "POST" else 0.0
-        if wait:
-            seconds = math.ceil(wait)
-            refusal = _refuse(429, f"Too many attempts. Wait {seconds} s.", {"retry-after": str(seconds)})
-            await refusal(scope, receive, send)
-            return
 
-        async def remember(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 200:
-                known = self._attempts.succeeded(address, browser)
-                MutableHeaders(scope=message).append(
-                    "set-cookie", f"{_KNOWN_BROWSER}={known}; Path=/; Max-Age={_YEAR_SECONDS}; HttpOnly"
-                )
-            await send(message)
-
-        await self._app(scope, _bounded(receive, MAX_MESSAGE_BYTES), remember)
-
-
-def _refuse(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
-    return PlainTextResponse(f"{sentence}\n", status, headers)
-
-
-def _is_logged_in(scope: Scope) -> bool:
-    app, cookies = scope["app"], Request(scope).cookies
-    names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
-    return any(cookies.get(name) in app.tokens for name in names if name in cookies)
-
-
-def _uncompressed(scope: Scope) -> Scope:
-    """Return the scope without its offer to accept compression, unless the answer is passed on unread."""
-    if scope["path"].startswith(("/assets/", "/static/", "/svelte/")):
-        return scope
-    return {**scope, "headers": [item for item in scope["headers"] if item[0] != b"accept-encoding"]}
+def _refuse(status: int, sentence: str) -> Response:
+    return PlainTextResponse(f"{sentence}\n", status)
 
 
 async def _whole(receive: Receive) -> bytes:

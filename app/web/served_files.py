@@ -32,7 +32,7 @@ _TYPES = {
     ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".avif": "image/avif",
     ".bmp": "image/bmp", ".tif": "image/tiff", ".tiff": "image/tiff",
 }  # fmt: skip
-_YOUNG_SECONDS = 600.0  # a younger upload may be about to become a job
+_YOUNG_SECONDS, _OLD_SECONDS = 600.0, 86400.0  # a younger upload may be about to become a job
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ class ServedFiles:
 _NOT_THERE = PlainTextResponse("There is no such file.\n", 404)
 
 
-def page_script(address: str) -> Response:
-    """Serve a script of the page, given its address below the route of scripts."""
-    content = scripts.content(address)
-    if content is None:
+def page_file(address: str) -> Response:
+    """Serve a script or a style sheet of the page, given its address below their route."""
+    found = scripts.content(address)
+    if found is None:
         return _NOT_THERE
     # The address names the version, so its content never changes.
     headers = {"cache-control": "private, max-age=31536000, immutable"}
-    return Response(content, media_type="text/javascript", headers=headers)
+    return Response(found[0], media_type=found[1], headers=headers)
 
 
 def _is_plain(part: str) -> bool:
@@ -170,15 +170,19 @@ class UploadRoom:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def make_room(self) -> bool:
-        """Remove interrupted uploads, and the oldest others as necessary; return whether one more fits."""
+        """Remove interrupted uploads, those older than a day, and the oldest others as necessary.
+
+        Returns:
+            Whether one more fits.
+        """
         with self._lock:
             kept = sorted(self._files())
             total, count, now = sum(size for _, size, _ in kept), len(kept), time.time()
             for made, size, path in kept:
                 fits = total + self.max_bytes <= self.max_total_bytes and count < self.max_files
                 broken_off = path.parent == self.folder  # complete uploads are in subfolders
-                is_young = now - made < _YOUNG_SECONDS
-                if is_young or (fits and not broken_off):
+                age = now - made
+                if age < _YOUNG_SECONDS or (fits and not broken_off and age < _OLD_SECONDS):
                     continue
                 with contextlib.suppress(OSError):
                     path.unlink()

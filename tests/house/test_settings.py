@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Annotated, Any
 
-import gradio as gr
 import pytest
 
 from app.commands import arguments
@@ -16,7 +15,7 @@ from app.ui.calls.generate import endpoints
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error, page_words
 from app.ui.form import settings as form
-from app.ui.form.controls import RequestForm
+from app.ui.form.controls import form_markup
 from app.ui.live import words
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.family import FRAMEPACK
@@ -72,21 +71,16 @@ def test_a_new_setting_is_an_argument(glow: SettingInfo, capsys: pytest.CaptureF
 
 def test_a_new_setting_is_a_parameter_of_the_endpoint(glow: SettingInfo) -> None:
     service: Any = None
-    parameter = signature(endpoints(service, Catalogue())["generate"]).parameters["glow"]
+    parameter = signature(endpoints(service, Catalogue())[0].function).parameters["glow"]
     assert (parameter.default, parameter.annotation) == (2.5, float)
 
 
 def test_a_new_setting_is_a_control_that_is_kept_and_reset(glow: SettingInfo) -> None:
-    with gr.Blocks():
-        made = RequestForm(Catalogue())
-    control = made.controls["glow"]
-    assert isinstance(control, gr.Slider)
-    assert (control.minimum, control.maximum, control.step, control.value) == (0, 7, 0.5, 2.5)
-    assert (control.label, control.info, control.elem_id) == (
-        "Glow",
-        "How brightly CFG Scale glows.",
-        "set-glow",
-    )
+    made = form_markup(Catalogue())
+    bounds = 'min="0" max="7" step="0.5" value="2.5"'
+    assert f'name="glow" aria-label="number input for Glow" {bounds}' in made
+    assert f'<input type="range" aria-label="range slider for Glow" {bounds}' in made
+    assert '<span class="lt-info">How brightly CFG Scale glows.</span>' in made
     assert form.defaults(find_model("demo"), Catalogue().planner)["glow"] == 2.5
     assert form.restored(Catalogue(), '{"glow": 6.5}')["glow"] == 6.5
     assert "glow" not in form.restored(Catalogue(), '{"glow": 7.5}')
@@ -127,14 +121,13 @@ def test_every_setting_is_on_every_surface() -> None:
     parser = argparse.ArgumentParser()
     arguments.add_settings(parser)
     service: Any = None
-    endpoint = signature(endpoints(service, Catalogue())["generate"]).parameters
-    with gr.Blocks():
-        controls = RequestForm(Catalogue()).controls
+    endpoint = signature(endpoints(service, Catalogue())[0].function).parameters
+    controls = form_markup(Catalogue())
     for name, setting in SETTINGS.items():
         assert setting.help.endswith(".")
         assert f"--{name.replace('_', '-')} " in parser.format_help()
         assert name in endpoint
-        assert (name in controls) == setting.on_page
+        assert (f' name="{name}"' in controls) == setting.on_page
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

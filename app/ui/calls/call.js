@@ -8,11 +8,9 @@ export const call = (name, ...values) => callUntil(null, name, ...values);
 
 /** Call an endpoint like `call`, until `signal` aborts. The error of a server that does not answer has `isAway`. */
 export async function callUntil(signal, name, ...values) {
-  const root = (window.gradio_config?.root || '').replace(/\/$/, '');
-  const prefix = window.gradio_config?.api_prefix ?? '/gradio_api';
   let answer;
   try {
-    answer = await fetch(`${root}${prefix}/run/${name}`, {
+    answer = await fetch(`gradio_api/run/${name}`, {
       method: 'POST',
       headers: { 'Content-Type': 'application/json' },
       body: JSON.stringify({ data: values }),

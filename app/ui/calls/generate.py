@@ -13,32 +13,20 @@ from gradio.data_classes import FileData
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.calls.records import Records
+from app.ui.calls.serve import Endpoint
 from app.ui.catalogue import Catalogue
 from app.ui.errors import refusal
 from app.ui.pictures import picture_paths
-from app.ui.waiting import Endings, Limiter, is_listening
+from app.ui.waiting import Endings, Limiter
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.request import PICTURES, SETTINGS
 
 MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1024 of them
 MOST_TAKEN_IN = 1000
 _THREADS = 2  # the threads that check and store calls; other work needs threads meanwhile
-_MESSAGES_BEHIND = 0
 _REQUEST = "request"  # gradio's parameter for the caller, which is not a setting
 _GENERATE = "Make a video that starts with a picture. Wait for its turn, and return the finished MP4."
 _ADD = "Put a new job into the queue, and return its record without waiting for it."
-
-
-def add_endpoints(page: gr.Blocks, service: JobService, catalogue: Catalogue) -> None:
-    """Add `/generate` and `/jobs_add` to the page that is being built."""
-    made = endpoints(service, catalogue, lambda request: is_listening(page, request, behind=_MESSAGES_BEHIND))
-    for (name, function), description in zip(made.items(), (_GENERATE, _ADD), strict=True):
-        gr.api(
-            function,
-            api_name=name,
-            api_description=description,
-            concurrency_limit=None,  # jobs have their own queue: a waiting call must not hold up another
-        )
 
 
 class _Calls:
@@ -87,26 +75,28 @@ class _Calls:
 
 
 def endpoints(
-    service: JobService, catalogue: Catalogue, listens: Callable[[gr.Request | None], bool] = lambda _: True
-) -> dict[str, Callable[..., Awaitable[dict[str, Any]]]]:
-    """Return the endpoints' functions by name. A job continues even if its caller no longer waits.
+    service: JobService, catalogue: Catalogue, listens: Callable[[str | None], bool] = lambda _: True
+) -> list[Endpoint]:
+    """Return the endpoints `/generate` and `/jobs_add`. A job continues even if its caller no longer waits.
 
     Args:
-        listens: Returns whether the caller still waits for the answer.
+        listens: Returns whether somebody listens to the messages of a session.
     """
     calls, records = _Calls(service, catalogue), Records(service, catalogue)
 
     async def generate(job: Job, request: gr.Request | None) -> dict[str, Any]:
-        return _video(await calls.wait(job, lambda: listens(request)))
+        return _video(await calls.wait(job, lambda: listens(request and request.session_hash)))
 
     async def add(job: Job, _: gr.Request | None) -> dict[str, Any]:
         return records.of(job)
 
     parameters = _parameters(catalogue)
-    return {
-        "generate": _endpoint(calls, Signature(parameters, return_annotation=FileData), generate),
-        "jobs_add": _endpoint(calls, Signature(parameters, return_annotation=dict[str, Any]), add),
-    }
+    video, record = (Signature(parameters, return_annotation=one) for one in (FileData, dict[str, Any]))
+    # Jobs have their own queue: a call that waits in gradio's must not hold up another.
+    return [
+        Endpoint("generate", _endpoint(calls, video, generate), _GENERATE, is_queued=True),
+        Endpoint("jobs_add", _endpoint(calls, record, add), _ADD, is_queued=True),
+    ]
 
 
 def _endpoint(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import wraps
+from inspect import Parameter
 from types import FunctionType, MethodType, NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -20,21 +22,35 @@ _THREADS = 2  # calls that run at once; other work needs threads meanwhile
 _KINDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", dict: "an object"}
 
 
-def add_calls(functions: Iterable[FunctionType | MethodType]) -> None:
-    """Add an endpoint for each function to the page that is being built.
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A function that programs and scripts call by its name.
 
-    An endpoint has the name, the parameters and the docstring of its function, which runs in a thread and
-    returns plain JSON. If the function raises a LongtakeError, the caller gets its text.
+    Attributes:
+        description: What programs read about it.
+        is_queued: Whether its calls wait in gradio's queue, so that a caller may listen for the result.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    description: str
+    is_queued: bool = False
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Return the parameters that callers give; gradio itself adds the request."""
+        every = inspect.signature(self.function).parameters.values()
+        return [one for one in every if one.annotation != gr.Request | None]
+
+
+def served(functions: Iterable[FunctionType | MethodType]) -> list[Endpoint]:
+    """Return an endpoint for each function, which share a room in which calls wait.
+
+    An endpoint has the name, the parameters and the docstring of its function, which returns plain JSON and
+    runs in a thread unless it is a coroutine. If it raises a LongtakeError, the caller gets its text.
     """
     room = _CallLimiter()
-    for function in functions:
-        gr.api(
-            _served(function, room),
-            api_name=function.__name__,
-            api_description=inspect.getdoc(function),
-            queue=False,
-            concurrency_limit=None,
-        )
+    return [Endpoint(one.__name__, _served(one, room), inspect.getdoc(one) or "") for one in functions]
 
 
 class _CallLimiter:
@@ -43,15 +59,14 @@ class _CallLimiter:
     def __init__(self) -> None:
         self._threads, self._waiting = asyncio.Semaphore(_THREADS), 0
 
-    async def run(self, function: Callable[[], Any]) -> Any:
+    async def run(self, work: Callable[[asyncio.Semaphore], Awaitable[Any]]) -> Any:
         if self._waiting >= MOST_WAITING:
             raise gr.Error(
                 f"{MOST_WAITING} other calls are already waiting. Call again later.", print_exception=False
             )
         self._waiting += 1
         try:
-            async with self._threads:
-                return await asyncio.to_thread(function)
+            return await work(self._threads)
         except LongtakeError as error:
             raise refusal(error) from error
         except TROUBLE as error:
@@ -73,13 +88,16 @@ def _served(function: Callable[..., Any], room: _CallLimiter) -> Callable[..., A
 
     @wraps(function)
     async def call(*values: object, **named: object) -> Any:
-        def checked() -> Any:
+        async def work(threads: asyncio.Semaphore) -> Any:
             given = signature.bind(*values, **named).arguments
             for name, value in given.items():
                 _check(name, value, hints[name])
-            return function(**given)
+            if inspect.iscoroutinefunction(function):
+                return await function(**given)
+            async with threads:
+                return await asyncio.to_thread(function, **given)
 
-        return await room.run(checked)
+        return await room.run(work)
 
     # Gradio reads names, defaults and the result's type from the signature, and other types from annotations.
     call.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]

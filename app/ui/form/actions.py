@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-import gradio as gr
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
@@ -15,27 +14,21 @@ from app.presets import presets_folder, start_settings
 from app.ui.catalogue import Catalogue
 from app.ui.form import markup as view
 from app.ui.form import settings as form
-from app.ui.form.examples import example_file, example_picture, samples_of
+from app.ui.form.controls import mode_options, model_options
+from app.ui.form.examples import example_file
 from app.ui.form.extras import Extras
-from app.ui.form.restore import Restored, merged
+from app.ui.form.restore import Restored, merged, offered
 from app.ui.pictures import picture_paths
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
-from diffusers_helper.families.packing import Mode
 from diffusers_helper.models.downloads import NotHere
-from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.request import MAX_SEED, SETTINGS
+from diffusers_helper.request import MAX_SEED, START_PICTURE
 from diffusers_helper.strangers.limited_json import parse_json
 from diffusers_helper.units import count_text
 
 _log = logging.getLogger(__name__)
 _EXAMPLE_SECONDS = 2.4  # two sections are ready soon, and enough to see the video grow
-# The outputs of `choose_model` and `restore` besides settings, in this order.
-AROUND = ("examples", "demo_box", "offer")
-
-
-def mode_choices(modes: tuple[Mode, ...]) -> list[tuple[str, str]]:
-    """Return the orders that a model supports, as choices for a radio."""
-    return [(SETTINGS["mode"].choices[mode], mode) for mode in modes]
+# What the form is to show: `values` by setting, `markup` by the id of an element, and perhaps a `notice`.
+Shown = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -119,56 +112,57 @@ class Actions:
     def _cancel(self, job_id: str, done: str) -> str:
         return done if self.service.queue.cancel(job_id) else ""
 
-    def choose_model(self, name: str, mode: Mode) -> dict[str, Any]:
-        """Return the values that change with the model, by name: settings and the parts in `AROUND`."""
+    def choose_model(self, name: str, mode: str) -> Shown:
+        """Return what changes with the model."""
         try:
             info = self.catalogue.info(name)
         except InputError:  # only a forged message can name a model outside the list
             return {}
         changes = {**info.own_settings, "resolution": info.side}
-        mode = mode if mode in info.modes else info.modes[0]
-        return changes | {"mode": _mode(info, mode)} | _around(info)
+        return self._shown(changes | {"model": name, "mode": mode if mode in info.modes else info.modes[0]})
 
-    def offer_models(self, name: str, mode: Mode) -> dict[str, Any]:
-        """Return the values that change with the list of models: those of another one if this is gone."""
+    def offer_models(self, name: str, mode: str) -> Shown:
+        """Return what changes with the list of models: the values of another one if this is gone."""
         if name in self.catalogue.names:
-            return {}
+            return {"markup": {"in-model": model_options(self.catalogue, name)}}
         other = self.catalogue.preselected
         text = f"The model {short_repr(name)} was removed, so {self.catalogue.info(other).title} is chosen."
-        return {"model": other, "notice": view.passing_note(text)} | self.choose_model(other, mode)
+        return self.choose_model(other, mode) | {"notice": view.passing_note(text)}
 
-    def restore(self, kept: object) -> dict[str, Any]:
-        """Return the form's values that a browser kept, or else those of the start settings, by name."""
+    def restore(self, kept: object) -> Shown:
+        """Return the form's values that a browser kept, or else those of the start settings."""
         usable = form.restored(self.catalogue, kept)
         if not usable:
             start = self._start_settings()
             usable = form.restored(self.catalogue, json.dumps(start)) if start else {}
-        return self._shown(usable)
+        name = self.catalogue.preselected
+        return self._shown(usable or {"model": name, "mode": self.catalogue.info(name).modes[0]})
 
-    def fill(self, message: object) -> dict[str, Any]:
+    def fill(self, text: str, kept: str) -> Shown:
         """Return the values of the form, and a notice, for settings that come from outside the form.
 
         Args:
-            message: JSON with `restored`, the text of a `Restored`, and `kept`, the form's values that the
-                browser keeps. Both are of unknown origin.
+            text: The text of a `Restored`, of unknown origin.
+            kept: The form's values as JSON, of unknown origin as well.
         """
         try:
-            reported = parse_json(message.encode()) if isinstance(message, str) else {}
-            found = Restored.from_text(reported["restored"])
-            kept = parse_json((reported.get("kept") or "{}").encode())
-            usable, notices = merged(found, kept if isinstance(kept, dict) else {}, self.catalogue)
+            found, values = Restored.from_text(text), parse_json((kept or "{}").encode())
+            usable, notices = merged(found, values if isinstance(values, dict) else {}, self.catalogue)
         except (ValueError, TypeError, KeyError, AttributeError):
             error = InputError("These settings cannot be read.", "Restore them again.")
             return {"notice": view.error_box(error)}
         return self._shown(usable) | {"notice": view.restored_note(found.name, notices)}
 
-    def _shown(self, usable: dict[str, Any]) -> dict[str, Any]:
-        if not usable:
-            return {}
-        info = self.catalogue.info(usable["model"])
-        return usable | {"mode": _mode(info, usable["mode"])} | _around(info)
+    def _shown(self, values: dict[str, Any]) -> Shown:
+        """Return values of the form, and the parts of the page that depend on the model among them."""
+        name, mode = values["model"], values["mode"]
+        info = self.catalogue.info(name)
+        options = {
+            "options-mode": mode_options(info.modes, mode), "in-model": model_options(self.catalogue, name),
+        }  # fmt: skip
+        return {"values": values, "markup": view.parts_of(info) | options}
 
-    def reset(self, name: str) -> dict[str, Any]:
+    def reset(self, name: str) -> Shown:
         """Return all settings except picture, prompt and model: the start settings, or the model's own."""
         try:
             info = self.catalogue.info(name)
@@ -177,8 +171,7 @@ class Actions:
         values = form.defaults(info, self.catalogue.planner)
         start = self._start_settings() | {"model": name}
         own = form.restored(self.catalogue, json.dumps(start)) if len(start) > 1 else {}
-        values |= {name: value for name, value in own.items() if name in values}
-        return values | {"mode": _mode(info, values["mode"])}
+        return self._shown(values | {one: own[one] for one in own if one in values} | {"model": name})
 
     def _start_settings(self) -> dict[str, Any]:
         try:
@@ -187,15 +180,15 @@ class Actions:
             _log.warning("The start settings are not used: %s", error)
             return {}
 
-    def use_example(self, name: str, index: int) -> dict[str, Any]:
+    def use_example(self, name: str, index: int) -> Shown:
         """Return the picture, if there is one, and the prompt of an entry of the quick list."""
         prompt = self._example(name, index)
         if prompt is None:
             return {}
-        picture = example_picture(prompt)
-        return {"prompt": prompt} | ({} if picture is None else {"image": picture})
+        file, values = example_file(prompt), {"prompt": prompt}
+        return {"values": values if file is None else values | _example_picture(file)}
 
-    def run_example(self, name: str, index: int) -> dict[str, Any]:
+    def run_example(self, name: str, index: int) -> Shown:
         """Fill the form with an example and the model's own settings, and start exactly that."""
         prompt = self._example(name, index)
         file = None if prompt is None else example_file(prompt)
@@ -208,8 +201,9 @@ class Actions:
             notice = self._submit(request | {"image": str(file), "prompt": prompt})
         except LongtakeError as error:
             notice = view.error_box(error)
-        filled = self.reset(name) | {"seconds": _EXAMPLE_SECONDS} | self.use_example(name, index)
-        return filled | {"notice": notice}
+        own = {"seconds": _EXAMPLE_SECONDS, "prompt": prompt} | _example_picture(file)
+        filled = self.reset(name)
+        return filled | {"values": filled["values"] | own, "notice": notice}
 
     def _example(self, name: str, index: object) -> str | None:
         try:
@@ -219,13 +213,6 @@ class Actions:
         return examples[index] if isinstance(index, int) and 0 <= index < len(examples) else None
 
 
-def _around(info: ModelInfo) -> dict[str, Any]:
-    return {
-        "examples": gr.Dataset(samples=samples_of(info), visible=bool(info.examples)),
-        "demo_box": view.demo_box(info),
-        "offer": view.offer(info),
-    }
-
-
-def _mode(info: ModelInfo, mode: Mode) -> gr.Radio:
-    return gr.Radio(choices=mode_choices(info.modes), value=mode)
+def _example_picture(file: Path) -> dict[str, Any]:
+    path = offered({START_PICTURE: file.read_bytes()}, file.name)[START_PICTURE]
+    return {START_PICTURE: {"path": path, "orig_name": file.name}}

@@ -1,22 +1,20 @@
 // The crop, drawn over the picture as the form shows it. It can be moved where the picture is longer than the video.
 import { make } from '../elements.js';
-import { facts, moveCropOn } from './component.js';
-import { forgetRefusal } from './pictures.js';
+import { changed } from './changes.js';
+import { facts, onDescribed } from './describe.js';
+import { read, write } from './values.js';
 
 const KEYS = { ArrowLeft: -0.02, ArrowUp: -0.02, ArrowRight: 0.02, ArrowDown: 0.02, PageUp: -0.2, PageDown: 0.2, Home: -1, End: 1 };
 const LEAST_ROOM = 0.5; // percent of the picture; the crop cannot be moved by less
-const TIMEOUT = 2000; // milliseconds until the server knows of a move
 
 const hole = make('i', { role: 'slider', ariaLabel: 'Part of the picture that the video shows' });
 const frame = make('div', { className: 'lt-crop' }, hole);
 const sizes = new ResizeObserver(() => placeCrop());
-let described = null; // the address of the picture that the server's crop belongs to
-let picture = null; // the address of the picture in the field
-let moved = null; // where the user has put the crop, until the server says the same
-let movedAt = 0;
+let described = null; // the picture that the server's crop belongs to
+let picture = null; // the path of the picture in the field
 
 const block = () => document.querySelector('#set-image');
-const shownPicture = () => block()?.querySelector('.image-frame img, .image-container img');
+const shownPicture = () => block().querySelector('img');
 
 /** Return where the picture lies in its block: an image element is larger than the picture that it fits in. */
 function placeOf(image) {
@@ -41,7 +39,7 @@ function cropNow() {
   return [(100 - width) * position, (100 - height) * position, width, height];
 }
 
-const positionNow = () => moved ?? facts().cropAt ?? 0.5;
+const positionNow = () => read('crop');
 const room = () => { const [, , width, height] = facts().crop; return [100 - width, 100 - height]; };
 
 function describeHole() {
@@ -54,9 +52,10 @@ function describeHole() {
   hole.setAttribute('aria-valuenow', Math.round(100 * positionNow()));
 }
 
-function placeCrop() {
+/** Draw the crop where it belongs. */
+export function placeCrop() {
   const image = shownPicture();
-  frame.hidden = !facts().crop || !image?.naturalWidth || described !== image.src;
+  frame.hidden = !facts().crop || !image?.naturalWidth || described !== image.getAttribute('src');
   if (frame.hidden) return;
   if (frame.parentElement !== block()) block().append(frame);
   sizes.observe(image);
@@ -68,19 +67,15 @@ function placeCrop() {
 }
 
 function move(position) {
-  moved = Math.round(100 * Math.min(1, Math.max(0, position))) / 100;
-  movedAt = performance.now();
+  write('crop', Math.round(100 * Math.min(1, Math.max(0, position))) / 100);
   placeCrop();
 }
-
-/** Return where the user has put the crop. */
-export const givenCrop = () => positionNow();
 
 function takeKey(event) {
   if (!(event.key in KEYS) || !frame.dataset.moves) return;
   event.preventDefault();
   move(positionNow() + KEYS[event.key]);
-  moveCropOn();
+  changed();
 }
 
 function takePointer(down) {
@@ -101,53 +96,28 @@ function takePointer(down) {
   for (const name of ['pointerup', 'pointercancel']) {
     hole.addEventListener(name, () => {
       listening.abort();
-      if (positionNow() !== start) moveCropOn();
+      if (positionNow() !== start) changed();
     }, { signal });
   }
 }
 
-/** Show the crop that the server has just sent. */
-export function reportCrop() {
-  described = document.querySelector('#set-image img')?.src ?? null;
-  if (moved === facts().cropAt || performance.now() - movedAt > TIMEOUT) moved = null;
+/** Move the crop back to the middle when another picture replaces one, whose path is given. */
+export function takePicture(path) {
+  const isOther = picture !== null && picture !== path;
+  picture = path;
+  if (isOther) write('crop', 0.5);
   placeCrop();
 }
 
-/** Move the crop back to the middle when another picture replaces one. */
-export function takePicture(value) {
-  forgetRefusal();
-  const isOther = picture !== null && picture !== (value?.url ?? null);
-  picture = value?.url ?? null;
-  if (!isOther || positionNow() === 0.5) return;
-  move(0.5);
-  moveCropOn();
-}
-
-// The button's own text names it; Gradio's label differs from the visible text, and comes back with each translation.
-function nameUpload() {
-  document.querySelector('#set-image .upload-container[aria-label]')?.removeAttribute('aria-label');
-}
-
-/** Keep the crop in its place while pictures come, go and change their size. */
+/** Keep the crop in its place while descriptions come and the picture changes its size. */
 export function watchPicture() {
-  const whole = block();
-  sizes.observe(whole);
+  sizes.observe(block());
   hole.setAttribute('aria-valuemin', 0);
   hole.setAttribute('aria-valuemax', 100);
   hole.addEventListener('keydown', takeKey);
   hole.addEventListener('pointerdown', takePointer);
-  new MutationObserver((changes) => {
-    if (changes.every((change) => frame.contains(change.target) || change.target === whole)) return;
-    nameUpload();
-    const image = shownPicture();
-    if (image && !image.complete) image.addEventListener('load', placeCrop, { once: true });
+  onDescribed(() => {
+    described = shownPicture()?.getAttribute('src') ?? null;
     placeCrop();
-  }).observe(whole, { childList: true, subtree: true, attributeFilter: ['src', 'aria-label'] });
-  nameUpload();
-  // A picture that browsers cannot show, such as a TIFF, may still be used; the server says which cannot.
-  whole.addEventListener('load', () => {
-    whole.classList.remove('lt-unseen');
-    placeCrop();
-  }, true);
-  whole.addEventListener('error', () => whole.classList.add('lt-unseen'), true);
+  });
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from typing import Any
@@ -31,25 +30,6 @@ _MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.secti
 _MEMORY_NEEDS = ("prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", "lora", *_MEMORY)
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """The description of a form. All attributes are markup except `facts`, which is for the script.
-
-    Attributes:
-        extras: The line about what the form carries along from an earlier video.
-        picture: The reason why the picture cannot be used; empty if it can, or if there is none.
-        facts: `crop` in percent of the picture or None, `size` as text, a state for each fold, the LoRAs,
-            the words that the model knows if they are few, and this machine's defaults, which are not kept.
-    """
-
-    length: str
-    picture: str
-    model: str
-    memory: str
-    extras: str
-    facts: dict[str, Any]
-
-
 class Describer:
     """A describer of the form's values. It leaves out unusable values, which the start refuses."""
 
@@ -58,7 +38,12 @@ class Describer:
         self._paces, self._planner = PaceBook(service), catalogue.planner
         self.pictures = catalogue.planner.pictures
 
-    def describe(self, settings: dict[str, Any]) -> Description:
+    def describe(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return `markup` by the id of its element, and `facts`.
+
+        The facts are `crop` in percent of the picture or None, `size` as text, a state for each fold, the
+        LoRAs, the words that the model knows if they are few, and this machine's defaults, not to be kept.
+        """
         info = self._info(settings)
         side = max(info.multiple, _whole(settings.get("resolution"), info.side))
         found, *others = (self._judge(settings.get(name), name) for name in PICTURES)
@@ -86,9 +71,12 @@ class Describer:
             "program": self._program(settings, info),
             "defaults": self._planner.defaults,
         }  # fmt: skip
-        length = self._length(settings, info, pixels)
-        extras = extras_line(_extras_words(settings))
-        return Description(length, _refusal(refused), self._model(info), memory.markup, extras, facts)
+        markup = {
+            "length": self._length(settings, info, pixels), "picture-note": _refusal(refused),
+            "model-note": self._model(info), "memory-plan": memory.markup,
+            "extras-line": extras_line(_extras_words(settings)),
+        }  # fmt: skip
+        return {"markup": markup, "facts": facts}
 
     def _model(self, info: ModelInfo) -> str:
         return model_note(info, absence_of(info), takes_days=self._planner.takes_days(info))

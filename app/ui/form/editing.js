@@ -4,8 +4,9 @@ import { make, setText } from '../elements.js';
 import { sceneNow, onJobsReported } from '../jobs.js';
 import { goTo } from '../tabs.js';
 import { fillForm } from './fill.js';
-import { keptSettings } from './keep.js';
 import { whenSaved } from './notice.js';
+import { addressOf } from './uploaded.js';
+import { values } from './values.js';
 
 const MOST_PROMPT = 80; // characters
 const BEGUN = 'The video has begun and keeps its settings. You can start another one with these.';
@@ -13,7 +14,7 @@ const words = make('span');
 const leave = make('button', { type: 'button' });
 const bar = make('div', { className: 'lt-editing', hidden: true, tabIndex: -1 }, words, leave);
 let job = null; // the job that is edited
-let before = null; // the form's values and picture before that
+let before = null; // the form's values before that
 
 function show(text, label) {
   document.documentElement.dataset.editing = job ? job.id : '';
@@ -28,7 +29,10 @@ function end() {
   const form = before;
   [job, before] = [null, null];
   show('', '');
-  if (form) fillForm(form.settings, form.picture).catch((error) => console.info('form:', error.message));
+  if (form) {
+    const { image, ...settings } = form;
+    fillForm(settings, image && addressOf(image.path)).catch((error) => console.info('form:', error.message));
+  }
   goTo('queue');
   document.querySelector('#tab-queue').focus();
 }
@@ -41,7 +45,7 @@ function short(prompt) {
 export async function editJob({ id, offered }) {
   if (!offered) throw new Error('This page does not offer the model of this video. Change it with python -m app jobs, or duplicate it.');
   const found = await call('jobs_show', id);
-  before ??= { settings: JSON.parse(keptSettings() || '{}'), picture: document.querySelector('#set-image img')?.src ?? null };
+  before ??= values();
   job = found;
   await fillForm(job.request, job.request.image);
   show(`You are editing a video in the queue: ${short(job.request.prompt)}`, 'Cancel editing');

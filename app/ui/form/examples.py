@@ -10,8 +10,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from diffusers_helper.models.registry import ModelInfo
-
 _FOLDER = Path(__file__).resolve().parents[3] / "assets" / "examples"
 
 
@@ -19,12 +17,6 @@ def example_file(prompt: str) -> Path | None:
     """Return the file of a prompt's picture, such as `assets/examples/the-camera-zooms-in.png`."""
     path = _FOLDER / f"{re.sub('[^a-z0-9]+', '-', prompt.lower()).strip('-')}.png"
     return path if path.is_file() else None
-
-
-def example_picture(prompt: str) -> Image.Image | None:
-    """Open the picture made for a prompt."""
-    path = example_file(prompt)
-    return None if path is None else Image.open(path)
 
 
 @functools.cache
@@ -46,8 +38,3 @@ def example_media(prompt: str) -> tuple[str, str]:
 
 def _address(webp: bytes) -> str:
     return f"data:image/webp;base64,{base64.b64encode(webp).decode()}"
-
-
-def samples_of(info: ModelInfo) -> list[list[str]]:
-    """Return the rows of the page's quick list."""
-    return [[prompt] for prompt in info.examples]

@@ -1,65 +1,78 @@
-// The form, which shows the server's description beside the settings, and handles keys and clicks.
-import { groupChoices } from './choices.js';
+// The form: what its keys, clicks and buttons do, and what the server's description changes in it.
+import { call } from '../calls/call.js';
+import { setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
-import { connect, facts, offerModels } from './component.js';
-import { reportCrop, watchPicture } from './crop.js';
-import { foldsAreThere, prepareFolds, reportFolds } from './folds.js';
-import { restorePictures } from './keep.js';
-import { prepareLength } from './length.js';
-import { showChosen } from './loras.js';
-import { refill, watchNumbers } from './numbers.js';
+import { showStage } from '../live/live.js';
+import { keep, recall } from '../storage.js';
+import { changed } from './changes.js';
+import { watchPicture } from './crop.js';
+import { describe, facts, onDescribed, take } from './describe.js';
+import { takeSettings } from './fill.js';
+import { prepareFolds, reportFolds } from './folds.js';
+import { keptSettings, restored } from './keep.js';
+import { startLoras } from './loras.js';
+import { judge } from './notice.js';
+import { restorePictures } from './picture.js';
 import { acceptPictures } from './pictures.js';
-import { prepareProgram, reportProgram } from './program.js';
-import { hear, resume } from './press.js';
-import { preparePromptHelp, reportPrompt } from './prompt_help.js';
+import { startPresets } from './presets.js';
+import { press, resume } from './press.js';
+import { prepareProgram } from './program.js';
+import { preparePromptHelp } from './prompt_help.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
-
-const MOST_FRAMES = 300; // animation frames to wait for the other components
-const PARTS = ['#set-image', '#set-prompt textarea', '#set-mode', '#set-seconds input[type="range"]'];
+import { prepareSliders, refill } from './sliders.js';
+import { newSeed, read, write } from './values.js';
 
 const find = (selector) => document.querySelector(selector);
-const isForm = (target) => target === document.body || Boolean(target.closest?.('.lt-request'));
-const isStartOrEnd = (target) => Boolean(target.closest?.('#start, #save, #end'));
-const isEditing = () => Boolean(document.documentElement.dataset.editing);
+const form = find('#form');
+
+/** Let the form take what an endpoint answers. */
+async function fill(name, ...given) {
+  const answer = await call(name, ...given);
+  take(answer);
+  changed();
+  return answer;
+}
+
+/** Ask for something that changes the form, at a press; a server that is away changes nothing. */
+const ask = (name, ...given) => fill(name, ...given).catch((error) => console.info('form:', error.message));
+
+function put(name, value) {
+  write(name, value);
+  changed();
+}
 
 function report() {
   const said = facts();
-  reportFolds(said);
-  showChosen();
-  const label = find('#set-image label');
-  if (label) label.dataset.hint = said.size || '';
-  if (find('#start')) find('#start').dataset.missing = find('#set-image img') ? '' : 'choose a picture first';
-  if (find('#start')) find('#start').dataset.many = said.many || '';
-  if (said.model && find('#lt-model')) find('#lt-model').textContent = said.model;
-  reportPrompt();
-  reportProgram();
-  reportCrop();
+  reportFolds();
+  find('#set-image > label').dataset.hint = said.size ?? '';
+  find('#start').dataset.many = said.many ?? '';
+  if (said.model) setText(find('#lt-model'), said.model);
+  showMissing();
+}
+
+function showMissing() {
+  find('#start').dataset.missing = read('image') ? '' : 'choose a picture first';
 }
 
 // A double click counts as one press.
-function takeClick(event) {
-  const button = event.target.closest?.('#start, #save, #end');
-  if (!button) return;
-  if (event.detail > 1) {
-    event.preventDefault();
-    event.stopImmediatePropagation();
-    return;
-  }
+function takePress(event) {
+  const button = event.target.closest('#start, #save, #end');
+  if (!button || event.detail > 1) return;
   if (button.id === 'start') rememberPrompt();
-  hear(button);
+  press(button);
 }
 
 // Ctrl + Enter starts from anywhere in the form; a key that is held down counts as one press.
 function takeEnter(event) {
   if (event.key !== 'Enter') return;
-  const isHeld = event.repeat && isStartOrEnd(event.target);
-  const starts = (event.ctrlKey || event.metaKey) && isForm(event.target);
+  const isHeld = event.repeat && event.target.closest?.('#start, #save, #end');
+  const starts = (event.ctrlKey || event.metaKey) && (event.target === document.body || form.contains(event.target));
   if (!isHeld && !starts) return;
   event.preventDefault();
   event.stopImmediatePropagation();
   if (event.repeat) return;
-  refill(event.target);
-  find(isEditing() ? '#save' : '#start')?.click();
+  if (refill(event.target)) changed();
+  find(document.documentElement.dataset.editing ? '#save' : '#start').click();
 }
 
 // Browsers bring only the cursor's line of a text field into view, and leave it under the start button.
@@ -67,45 +80,93 @@ function showWholeField(event) {
   if (event.key === 'Tab' && event.target.tagName === 'TEXTAREA') event.target.scrollIntoView({ block: 'nearest' });
 }
 
-// A model can be added or removed at any time, also by another program.
-function watchModels() {
-  let known = '';
+/** Show what the buttons would do now, and the models, which can change at any time, also by another program. */
+function watchJobs() {
+  let known = null;
   onJobsReported(() => {
-    const { models } = queueNow();
+    const { models, start, can_end: canEnd } = queueNow();
+    setText(find('#start'), start);
+    find('#end').disabled = !canEnd;
     if (models === known) return;
     known = models;
-    offerModels();
+    ask('form_models', read('model'), read('mode'));
   });
 }
 
-function prepare() {
-  const isApple = /Mac|iPhone|iPad/.test(navigator.platform);
-  find('#set-prompt [data-testid="block-info"]').dataset.hint = isApple ? '⌘ Enter starts' : 'Ctrl + Enter starts';
-  prepareFolds();
-  watchPicture();
-  watchNumbers();
-  prepareLength();
-  groupChoices();
-  prepareProgram();
-  watchModels();
-  preparePrompts();
-  preparePromptHelp();
-  restorePictures().then(resume);
-  report();
+async function startExample(index) {
+  const answer = await call('form_example', read('model'), index, true);
+  take({ ...answer, notice: undefined });
+  judge();
+  take({ notice: answer.notice });
+  changed();
+  showStage();
 }
 
-function prepareOnceThere(tries = 0) {
-  if (PARTS.every(find) && foldsAreThere()) prepare();
-  else if (tries < MOST_FRAMES) requestAnimationFrame(() => prepareOnceThere(tries + 1));
+/** Fill the form with the memory that a button beneath the plan offers, or with a whole set-up. */
+function takeMemory({ preserved, recommended }) {
+  find('#set-preserved_gb input').focus(); // the button is about to leave
+  if (recommended) takeSettings(JSON.parse(recommended));
+  else put('preserved_gb', Number(preserved));
 }
 
-/** Set up the form. */
-export default function startForm(component) {
-  connect(component);
-  document.addEventListener('click', takeClick, true);
+function prepareBoxes() {
+  const within = (selector, inner, act) => find(selector).addEventListener('click', ({ target }) => {
+    const found = target.closest(inner);
+    if (found) act(found);
+  });
+  within('#try-it', '[data-example]', ({ dataset }) => startExample(Number(dataset.example)));
+  within('#examples', 'button', (one) => ask('form_example', read('model'), [...find('#examples').children].indexOf(one), false));
+  within('#memory-plan', '[data-preserved], [data-recommended]', ({ dataset }) => takeMemory(dataset));
+  within('#extras-line', '.lt-forget', () => {
+    put('extras', '');
+    find('#set-prompt textarea').focus(); // the button is about to disappear
+  });
+  const closeDemo = () => find('#demo-box').classList.toggle('lt-closed', recall('demo-box') === 'closed');
+  within('#demo-box', '.lt-demo-close', () => {
+    keep('demo-box', 'closed');
+    closeDemo();
+  });
+  closeDemo();
+  find('#dice').addEventListener('click', () => put('seed', newSeed()));
+  find('#reset').addEventListener('click', () => ask('form_reset', read('model')));
+}
+
+function listen() {
+  form.addEventListener('submit', (event) => event.preventDefault());
+  form.addEventListener('click', takePress);
+  form.addEventListener('input', (event) => {
+    if (!event.target.closest('.lt-presets, .lt-loras')) changed();
+  });
+  // This reacts to people only, since the settings of a restored model are restored with it.
+  form.addEventListener('change', ({ target }) => {
+    if (target.name === 'model') ask('form_model', read('model'), read('mode'));
+  });
   document.addEventListener('keydown', takeEnter, true);
   document.addEventListener('keyup', showWholeField);
+}
+
+/** Set up the form, and put back what the browser has kept of it. */
+export default async function startForm() {
+  const isApple = /Mac|iPhone|iPad/.test(navigator.platform);
+  find('#set-prompt > label').dataset.hint = isApple ? '⌘ Enter starts' : 'Ctrl + Enter starts';
+  listen();
+  prepareFolds();
+  prepareSliders(changed);
+  prepareBoxes();
+  prepareProgram();
+  preparePrompts();
+  preparePromptHelp();
   acceptPictures();
-  component.watch('value', report);
-  requestAnimationFrame(() => prepareOnceThere());
+  watchPicture();
+  startLoras(find('#lora-list'));
+  startPresets(find('.lt-presets'));
+  onDescribed(report);
+  watchJobs();
+  take(await call('form_restore', keptSettings()));
+  await restorePictures();
+  restored();
+  showMissing();
+  await describe();
+  document.documentElement.dataset.ready = '';
+  resume();
 }

@@ -2,13 +2,13 @@
 // stands in a hidden field as text, which the server reads and changes.
 import { call } from '../calls/call.js';
 import { hasChanged, make, setText } from '../elements.js';
-import { facts } from './component.js';
+import { changed } from './changes.js';
+import { facts, onDescribed } from './describe.js';
+import { read, write } from './values.js';
 
-const field = () => document.querySelector('#set-lora textarea');
-
-function write(box, text) {
-  box.value = text;
-  box.dispatchEvent(new Event('input', { bubbles: true }));
+function put(name, text) {
+  write(name, text);
+  changed();
 }
 
 let turn = Promise.resolve(); // each choice changes the text that the one before it has left
@@ -16,15 +16,14 @@ let choices = 0; // those that the text does not have yet
 
 function choose(name, weight) {
   choices += 1;
-  turn = turn.then(async () => write(field(), await call('lora_choose', field().value, name, weight)))
+  turn = turn.then(async () => put('lora', await call('lora_choose', read('lora'), name, weight)))
     .catch((error) => setText(said, error.message))
     .finally(() => { choices -= 1; });
 }
 
 function addToPrompt(words) {
-  const box = document.querySelector('#set-prompt textarea');
-  const text = box.value.trim();
-  write(box, text ? `${text}, ${words}` : words);
+  const text = read('prompt').trim();
+  put('prompt', text ? `${text}, ${words}` : words);
 }
 
 /** One file of the list. */
@@ -72,9 +71,9 @@ const list = make('ul', { className: 'lt-lora-list' });
 const said = make('p', { className: 'lt-hint', role: 'status' });
 
 /** Show what the server reads in the field. A file that it names and the folder lacks has a row as well. */
-export function showChosen() {
+function showChosen() {
   const { text = '', weights = {} } = facts().loras ?? {};
-  if (choices || text !== field()?.value) return; // these facts are about an earlier choice
+  if (choices || text !== read('lora')) return; // these facts are about an earlier choice
   const missing = Object.keys(weights).filter((name) => !known.some((file) => file.name === name));
   const files = [...known, ...missing.map((name) => ({ name, triggers: [], problem: '' }))];
   if (hasChanged(list, files)) { // otherwise the rows stay, and with them the keyboard's place
@@ -97,12 +96,13 @@ async function look() {
 }
 
 /** Bring the list to life. */
-export default function startLoras({ element }) {
+export function startLoras(element) {
   const again = make('button', { type: 'button', className: 'lt-quiet-button', textContent: 'Look again', ariaLabel: 'Look again for LoRAs' });
   again.addEventListener('click', look);
   const head = make('div', {}, make('b', { textContent: 'LoRA', id: 'lt-lora-title' }), again);
   const group = make('section', { className: 'lt-loras' }, head, list, said);
   group.setAttribute('aria-labelledby', 'lt-lora-title');
   element.replaceChildren(group);
-  look();
+  onDescribed(showChosen);
+  document.querySelector('#fold-look').addEventListener('toggle', look, { once: true }); // nobody sees it before
 }

@@ -101,6 +101,12 @@ def job_note(text: str, job_id: str, before: int = 0) -> str:
     return f'<div class="lt-box" role="status" {cause}>{escape(text)}</div>'
 
 
+def parts_of(info: ModelInfo) -> dict[str, str]:
+    """Return the parts of the page that depend on the model alone, by their ids."""
+    quick = "".join(f'<button type="button">{escape(prompt)}</button>' for prompt in info.examples)
+    return {"examples": quick, "demo-box": demo_box(info), "try-it": offer(info)}
+
+
 def demo_box(info: ModelInfo) -> str:
     """Return a box about a model with a vocabulary, which a user may close, or "" for other models."""
     if not info.vocabulary:

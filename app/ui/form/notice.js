@@ -2,24 +2,19 @@
 // ends, or its time is over.
 import { make } from '../elements.js';
 import { isHeardAfter, placeOf, onJobsReported } from '../jobs.js';
-import { openFoldOf } from './folds.js';
+import { values } from './values.js';
 
-let notice = null; // the component
-let given = {}; // the form's settings now, by name
-let settings = {}; // the same as text
-let judged = {}; // the settings that the server checked last
+let judged = {}; // the settings that the server checked last, as text
 let place = -1; // where the notice's job was among the open ones when the page first heard of it
-let told = null; // the notice that is in the page, as far as it is known
 let marked = null; // the control that was refused
-
 let saved = () => {}; // is called when a notice says that changes are saved
 let answered = () => {}; // is called with the answer to a notice's question
 
-const box = () => notice?.element.querySelector('.lt-box');
-const asText = (value) => JSON.stringify(value?.path ?? value ?? '');
-const isAsJudged = (name) => settings[name] === judged[name];
+const notice = document.querySelector('#notice');
+const box = () => notice.querySelector('.lt-box');
+const asTexts = () => Object.fromEntries(Object.entries(values()).map(([name, value]) => [name, JSON.stringify(value?.path ?? value ?? '')]));
 
-// The page is reported of a job a moment after the answer about it. Jobs of other programs may be ahead of it.
+// The page is told of a job a moment after the answer about it. Jobs of other programs may be ahead of it.
 function isInItsPlace(job, before, since) {
   if (place < 0 && !isHeardAfter(since)) return true;
   if (place < 0) place = placeOf(job);
@@ -28,19 +23,34 @@ function isInItsPlace(job, before, since) {
 
 /** Return whether a notice still applies. */
 function isTrue({ setting, refused, job, before, since }) {
+  const settings = asTexts();
+  const isAsJudged = (name) => settings[name] === judged[name];
   if (setting in settings) return isAsJudged(setting);
   if (refused !== undefined) return Object.keys(settings).every(isAsJudged);
   return !job || isInItsPlace(job, Number(before), Number(since));
 }
 
-/** Show a notice, as markup; "" for none. */
-export function showNotice(markup) {
-  if (!notice) return;
-  notice.props.value = markup;
-  setTimeout(show); // by then it is in the page
+/** Remove the notice if it no longer applies. */
+export function check() {
+  if (box() && !isTrue(box().dataset)) showNotice('');
 }
 
-const clear = () => showNotice('');
+/** Show a notice, as markup; "" for none. */
+export function showNotice(markup) {
+  notice.innerHTML = markup;
+  marked?.removeAttribute('aria-invalid');
+  marked = null;
+  place = -1;
+  const shown = box();
+  if (!shown) return;
+  const { setting, seconds } = shown.dataset;
+  if (seconds) setTimeout(() => { if (box() === shown) showNotice(''); }, 1000 * seconds);
+  if (shown.dataset.saved !== undefined) saved();
+  const answer = shown.querySelector('[data-answer="no"]:not(.lt-withdraw)') && shown.querySelector('[data-answer]');
+  if (answer) answer.focus();
+  else if (setting) lead(setting);
+  check();
+}
 
 /** Show a sentence as a refusal. */
 export function refuse(sentence) {
@@ -49,31 +59,9 @@ export function refuse(sentence) {
   showNotice(shown.outerHTML);
 }
 
-function check() {
-  if (box() && !isTrue(box().dataset)) clear();
-}
-
-/** Return the form's present settings, by name; pictures are paths among the uploads. */
-export const formNow = () => Object.fromEntries(Object.entries(settings).map(([name, text]) => [name, JSON.parse(text)]));
-
-/** Take the form's present settings. */
-export function seeSettings(names, ...values) {
-  given = Object.fromEntries(names.map((name, index) => [name, values[index]]));
-  settings = Object.fromEntries(names.map((name) => [name, asText(given[name])]));
-  check();
-}
-
-/** Return the form's settings by name, and note that the server is about to check them. */
+/** Note that the server has checked the form's present settings, or is about to. */
 export function judge() {
-  clear();
-  judged = settings;
-  return given;
-}
-
-/** Note that the form now has settings that the server has already checked. */
-export function takeAsJudged(names, ...values) {
-  judged = Object.fromEntries(names.map((name, index) => [name, asText(values[index])]));
-  seeSettings(names, ...values);
+  judged = asTexts();
 }
 
 /** Call the listener with "yes" or "no" when a question is answered. */
@@ -88,40 +76,18 @@ export function whenSaved(listener) {
 
 function lead(setting) {
   const block = document.querySelector(`#set-${setting}`);
-  marked = block?.querySelector('textarea, input[type="number"], input:not([type="file"]), button');
-  marked?.setAttribute('aria-invalid', 'true');
-  marked?.focus();
-  block?.scrollIntoView({ block: 'nearest' });
+  marked = block?.querySelector('textarea, select, input:not([type="file"], [type="hidden"]), button');
+  if (!marked) return;
+  for (let fold = block.closest('details'); fold; fold = fold.parentElement.closest('details')) fold.open = true;
+  marked.setAttribute('aria-invalid', 'true');
+  marked.focus();
+  block.scrollIntoView({ block: 'nearest' });
 }
 
-function show() {
-  const shown = box();
-  if (shown === told) return;
-  told = shown;
-  marked?.removeAttribute('aria-invalid');
-  marked = null;
-  place = -1;
-  if (!shown) return;
-  const { setting, seconds } = shown.dataset;
-  if (seconds) setTimeout(() => { if (box() === shown) clear(); }, 1000 * seconds);
-  if (shown.dataset.saved !== undefined) saved();
-  const answer = shown.querySelector('[data-answer="no"]:not(.lt-withdraw)') && shown.querySelector('[data-answer]');
-  if (answer) answer.focus();
-  else if (setting) {
-    openFoldOf(setting);
-    requestAnimationFrame(() => requestAnimationFrame(() => { if (box() === shown) lead(setting); }));
-  }
-  check();
-}
-
-/** Set up the notice. */
-export default function startNotice(component) {
-  notice = component;
-  component.watch('value', () => setTimeout(show));
-  component.element.addEventListener('click', ({ target }) => {
-    const answer = target.closest('[data-answer]')?.dataset.answer;
-    if (answer) clear();
-    if (answer) answered(answer);
-  });
-  onJobsReported(check);
-}
+notice.addEventListener('click', ({ target }) => {
+  const answer = target.closest('[data-answer]')?.dataset.answer;
+  if (!answer) return;
+  showNotice('');
+  answered(answer);
+});
+onJobsReported(check);

@@ -2,46 +2,54 @@
 import { call } from '../calls/call.js';
 import { make } from '../elements.js';
 import { goTo, place } from '../tabs.js';
+import { photograph } from './camera.js';
 import { restoreForm } from './fill.js';
-import { formNow } from './notice.js';
+import { setPicture } from './picture.js';
 import { recipeOf } from './recipe.js';
-import { handOver, upload } from './uploaded.js';
+import { upload } from './uploaded.js';
+import { values } from './values.js';
 
 const BATCH = /\.(csv|jsonl|ndjson)$/i;
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 
-/** Forget why a file was refused. */
-export const forgetRefusal = () => problem.remove();
-
-/** Upload a picture and let the picture field take it, unless it cannot be used. */
-async function givePicture(file) {
+/** Upload a picture and let the field of a setting take it, unless it cannot be used. */
+async function givePicture(file, name) {
   const given = await upload(file);
   await call('picture_check', { path: given.path });
-  handOver(given);
+  problem.remove();
+  setPicture(given, name);
 }
 
 /** Queue the videos that a file lists, whose pictures may be among the other files. */
 async function addBatch(file, others) {
   const pictures = {};
   for (const one of others) pictures[one.name] = { path: (await upload(one)).path };
-  const { image, ...form } = formNow();
-  if (image) pictures[''] = { path: image };
+  const { image, ...form } = values();
+  if (image) pictures[''] = { path: image.path };
   const { path } = await upload(file);
   await call('batch_add', { path }, pictures, JSON.stringify(form));
   goTo('queue');
 }
 
 /** Take files: a batch, or else the settings in the first one, or else the picture. */
-async function takeFiles(files) {
+async function takeFiles(files, name) {
   if (place()[0] !== 'create') goTo('create');
-  const batch = files.find(({ name, type }) => BATCH.test(name) || type === 'text/csv');
+  const batch = files.find((file) => BATCH.test(file.name) || file.type === 'text/csv');
   if (batch) {
     await addBatch(batch, files.filter((file) => file !== batch));
     return;
   }
   const recipe = await recipeOf(files[0]);
-  if (recipe) restoreForm(recipe);
-  else await givePicture(files[0]);
+  if (recipe) await restoreForm(recipe);
+  else await givePicture(files[0], name);
+}
+
+function handle(files, name = 'image') {
+  problem.remove();
+  Promise.resolve(files).then((found) => (found.length ? takeFiles(found, name) : null)).catch((error) => {
+    problem.textContent = error.message;
+    document.querySelector(`#set-${name}`).after(problem);
+  });
 }
 
 function take(event, transfer) {
@@ -49,17 +57,45 @@ function take(event, transfer) {
   if (!files.length) return;
   event.preventDefault();
   event.stopImmediatePropagation();
-  forgetRefusal();
-  takeFiles(files).catch((error) => {
-    problem.textContent = error.message;
-    document.querySelector('#set-image').after(problem);
+  handle(files);
+}
+
+async function pasted() {
+  const items = await navigator.clipboard.read().catch(() => []);
+  for (const item of items) {
+    const type = item.types.find((one) => one.startsWith('image/'));
+    if (type) return [new File([await item.getType(type)], 'pasted.png', { type })];
+  }
+  throw new Error('There is no picture that the page may read from the clipboard. Press Ctrl + V instead.');
+}
+
+const taken = async () => [await photograph()].filter(Boolean);
+
+function prepareField(field) {
+  const input = field.querySelector('[type="file"]');
+  const { name } = field.querySelector('[data-kind="picture"]');
+  const sources = { file: () => input.click(), camera: () => handle(taken(), name), paste: () => handle(pasted(), name) };
+  field.addEventListener('click', ({ target }) => {
+    const from = target.closest('[data-from]')?.dataset.from;
+    if (from === undefined) return;
+    if (from) sources[from]();
+    else {
+      problem.remove();
+      setPicture(null, name);
+      field.querySelector('.lt-drop').focus();
+    }
+  });
+  input.addEventListener('change', () => {
+    handle([...input.files], name);
+    input.value = '';
   });
 }
 
 const markTarget = (isTarget) => { document.documentElement.toggleAttribute('data-dropping', isTarget); };
 
-/** Accept files from the clipboard and from a drag. */
+/** Accept files from the fields, the clipboard and a drag. */
 export function acceptPictures() {
+  for (const field of document.querySelectorAll('.lt-picture')) prepareField(field);
   document.addEventListener('paste', (event) => take(event, event.clipboardData));
   document.addEventListener('dragover', (event) => {
     if (!event.dataTransfer?.types.includes('Files')) return;
@@ -72,15 +108,4 @@ export function acceptPictures() {
     }, true);
   }
   document.addEventListener('drop', (event) => take(event, event.dataTransfer), true);
-  // Gradio would refuse a file by its name; the server reads its content, and says what is wrong.
-  document.addEventListener('change', (event) => {
-    if (!event.target.matches?.('#set-image input[type="file"]')) return;
-    take(event, event.target);
-    event.target.value = '';
-  }, true);
-  // Gradio's own button only switches to the field, which is already there.
-  document.addEventListener('click', (event) => {
-    if (!event.target.closest?.('#set-image [aria-label="Upload file"]')) return;
-    requestAnimationFrame(() => document.querySelector('#set-image input[type="file"]')?.click());
-  });
 }

@@ -1,8 +1,8 @@
 // The presets: a button beside the form's end, and a dialog in which settings are saved, used and passed on.
 import { call } from '../calls/call.js';
 import { make, setText } from '../elements.js';
-import { recall } from '../storage.js';
 import { restoreForm } from './fill.js';
+import { keptSettings } from './keep.js';
 import { uploadRecipe } from './recipe.js';
 
 const START = 'start'; // the preset with which the page begins
@@ -89,7 +89,7 @@ class Presets {
       'li', {},
       make('b', { textContent: title }),
       act('Use', async () => {
-        restoreForm(await call('preset_load', name));
+        await restoreForm(await call('preset_load', name));
         this.#dialog.close();
       }),
       ...(name === START ? [] : [act('Make default', async () => {
@@ -117,7 +117,7 @@ class Presets {
   #save() {
     const name = this.#name.value.trim();
     this.#do(async () => {
-      this.#show(await call('preset_save', name, recall('form', '{}')));
+      this.#show(await call('preset_save', name, keptSettings() || '{}'));
       this.#name.value = '';
       this.#report(`“${titleOf(name)}” is saved.`);
     });
@@ -142,6 +142,6 @@ class Presets {
 }
 
 /** Set up the presets. */
-export default function startPresets({ element }) {
+export function startPresets(element) {
   element.replaceChildren(...new Presets().elements);
 }

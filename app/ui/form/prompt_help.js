@@ -1,8 +1,9 @@
 // The help while a prompt is typed. It names and underlines the words that the model does not know, counts the
 // characters near the limit, and says on the start button what to expect of a video without a prompt.
 import { make, setText } from '../elements.js';
-import { facts } from './component.js';
+import { facts, onDescribed } from './describe.js';
 import { writePrompt } from './prompts.js';
+import { onWritten } from './values.js';
 
 const WORD = /[\p{L}\p{N}]+/gu;
 const LITTLE_ROOM = 0.9; // the share of the limit from which the counter is shown
@@ -81,17 +82,15 @@ function speak() {
   setText(spoken, [unknownLine, countLine].filter((line) => !line.hidden).map((line) => line.textContent).join(' '));
 }
 
-/** Update the help. */
-export function reportPrompt() {
+function reportPrompt() {
   const box = promptBox();
-  if (!box || !help.isConnected) return;
   const caret = document.activeElement === box ? box.selectionEnd : -1;
   const places = unknownPlaces(box.value, facts().words || [], caret);
   drawMarks(box, places);
   const start = document.querySelector('#start');
   isAllUnknown = places.length > 0 && places.length === [...box.value.matchAll(WORD)].length;
   const why = (isAllUnknown && 'no known word') || (!box.value.trim() && 'no prompt');
-  if (start) start.dataset.note = why ? `${why}: the motion is left to chance` : '';
+  start.dataset.note = why ? `${why}: the motion is left to chance` : '';
   reportUnknown([...new Set(places.map(([begin, end]) => box.value.slice(begin, end).toLowerCase()))]);
   if (box.value.length < box.maxLength) leftOut = 0;
   reportRoom(box.value.length, box.maxLength);
@@ -130,5 +129,7 @@ export function preparePromptHelp() {
   box.addEventListener('scroll', placeMirror);
   box.addEventListener('beforeinput', noteWhatIsLeftOut);
   for (const name of ['input', 'blur']) box.addEventListener(name, reportPrompt);
+  onDescribed(reportPrompt);
+  onWritten((name) => { if (name === 'prompt') reportPrompt(); });
   reportPrompt();
 }

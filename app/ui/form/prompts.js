@@ -1,6 +1,8 @@
 // The prompts that were started in this browser, in a menu above the prompt and by Alt + Up or Alt + Down.
 import { make } from '../elements.js';
 import { keep, recallTexts } from '../storage.js';
+import { changed } from './changes.js';
+import { write } from './values.js';
 
 const MOST_PROMPTS = 30;
 let place = -1; // the position in the list, while the keys step through it
@@ -17,8 +19,8 @@ function keepPrompts(list) {
 
 /** Put a text into the prompt. */
 export function writePrompt(text) {
-  promptBox().value = text;
-  promptBox().dispatchEvent(new Event('input', { bubbles: true }));
+  write('prompt', text);
+  changed();
 }
 
 /** Put the prompt that is being started at the top of the list. */

@@ -6,16 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Self
-
-from gradio.utils import get_upload_folder
 
 from app.jobs.job import Job
 from app.ui.catalogue import Catalogue
 from app.ui.form.extras import Extras
 from app.ui.form.settings import PAGE_SETTINGS, defaults, restored
 from app.ui.loras import with_lora_names
+from app.ui.pictures import uploads_folder
 from diffusers_helper.conditions.pictures import Contents, kept_pictures, named_pictures
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import write_atomic
@@ -59,7 +57,7 @@ class Restored:
         folder = JobFolder(job.folder)
         settings = json.loads(job.request.to_json())
         try:
-            pictures = _offered(kept_pictures(folder, named_pictures(job.request)))
+            pictures = offered(kept_pictures(folder, named_pictures(job.request)))
             spans = Lineage.read(folder.lineage).spans
         except OSError as error:
             raise InputError(
@@ -74,7 +72,7 @@ class Restored:
         notices = recipe.notices
         if "model" not in recipe.settings:
             notices = (*notices, "The recipe does not say where its model is. Choose the model yourself.")
-        return cls._of(name, recipe.settings, recipe.spans, catalogue, _offered(recipe.pictures), notices)
+        return cls._of(name, recipe.settings, recipe.spans, catalogue, offered(recipe.pictures), notices)
 
     @classmethod
     def of_preset(cls, preset: Recipe, name: str) -> Self:
@@ -165,11 +163,11 @@ def merged(
     return usable, tuple(notices)
 
 
-def _offered(pictures: Contents) -> dict[str, str]:
+def offered(pictures: Contents, file_name: str = _PICTURE_NAME) -> dict[str, str]:
     """Write pictures to the uploads, where the form finds them, and return their paths."""
     found = dict[str, str]()
     for name, content in pictures.items():
-        file = Path(get_upload_folder()) / hashlib.sha256(content).hexdigest() / _PICTURE_NAME
+        file = uploads_folder() / hashlib.sha256(content).hexdigest() / file_name
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(file, content)
         found[name] = str(file)

@@ -1,7 +1,7 @@
 // Branches of a video: another continuation from one of its sections, or a longer version.
 import { call } from '../calls/call.js';
 import { actOnce, make, setText } from '../elements.js';
-import { newSeed } from '../form/seed.js';
+import { newSeed } from '../form/values.js';
 import { Further } from './further.js';
 
 const field = (label, control) => make('label', {}, make('span', { textContent: label }), control);

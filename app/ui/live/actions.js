@@ -1,7 +1,7 @@
 // The actions on a video: those on the job while it is made, and those that lead on from it once it rests.
 import { call } from '../calls/call.js';
 import { actOnce, make, setText } from '../elements.js';
-import { newSeed } from '../form/seed.js';
+import { newSeed } from '../form/values.js';
 import { Branch } from '../history/branch.js';
 import { setFavourite, showStar } from '../history/card.js';
 

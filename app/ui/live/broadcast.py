@@ -6,10 +6,10 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 
 from app.jobs.job import MOVABLE
 from app.jobs.service import JobService
+from app.ui.form.markup import start_label
 from app.ui.live import scene
 from app.ui.live.present import Presenter
 from app.ui.live.watch import watch
@@ -20,25 +20,12 @@ _LOOK_SECONDS_A_PAGE = 0.02  # each update of a page costs a few milliseconds, s
 _HUNG_SECONDS = 3.0  # a watch yields something every second
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """The values that pages show.
-
-    Attributes:
-        shown: The live view, as `scene.show` makes it.
-        open_jobs: The number of jobs that run or wait.
-    """
-
-    shown: scene.Shown
-    open_jobs: int
-
-
 class _Watch:
     """A thread that watches the jobs until it is told to end."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service
-        self.latest: Update | None = None
+        self.latest: scene.Shown | None = None
         self.reported, self.is_wanted = time.monotonic(), True
         self.thread = threading.Thread(target=self._run, name="live-view", daemon=True)
         self.thread.start()
@@ -57,9 +44,10 @@ class _Watch:
             shown["queue"] = {
                 "waiting": self._service.history.count(MOVABLE), "held": self._service.queue.is_held,
                 "revision": self._service.revision, "download": self._service.downloads.share,
-                "models": ADDED_MODELS.revision,
+                "models": ADDED_MODELS.revision, "start": start_label(seen.open_jobs),
+                "can_end": seen.open_jobs > 0,
             }  # fmt: skip
-            self.latest = Update(shown, seen.open_jobs)
+            self.latest = shown
             self.reported = time.monotonic()
 
 
@@ -74,7 +62,7 @@ class Broadcast:
         self._pages = 0
         self._watch: _Watch | None = None
 
-    async def updates(self) -> AsyncGenerator[Update | None, None]:
+    async def updates(self) -> AsyncGenerator[scene.Shown | None, None]:
         """Yield the newest update whenever there is one, and None meanwhile.
 
         The updates end when the service is stopped.
@@ -83,7 +71,7 @@ class Broadcast:
         if self._watch is None or not self._watch.is_well:
             self._end_watch()
             self._watch = _Watch(self._service)
-        seen: Update | None = None
+        seen: scene.Shown | None = None
         try:
             while self._watch is not None:
                 latest, alive = self._watch.latest, self._watch.thread.is_alive()

@@ -4,7 +4,7 @@
 // the next one is made; an announcement beside it leads to that one.
 import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
-import { changed } from '../form/component.js';
+import { describe } from '../form/describe.js';
 import { reportJobs } from '../jobs.js';
 import { Film, keepMarkup } from './film.js';
 import { bringStage, Line } from './line.js';
@@ -12,6 +12,7 @@ import { Next, nextWords } from './next.js';
 import { notify, prepareNotify, showNotify } from './notify.js';
 import { Preview } from './preview.js';
 import { Pulse } from './pulse.js';
+import { follow } from './updates.js';
 
 const TICK = 1000; // milliseconds
 // An id begins with the time of its creation.
@@ -49,12 +50,12 @@ class Live {
   #isExpecting = false; // whether a user has started a job that is not shown yet
   #watched = false; // whether this page was open when the job on the stage ended
 
-  constructor(view, subscribe) {
+  constructor(view) {
     const find = (selector) => view.querySelector(selector);
     this.#view = view;
     this.#film = new Film(view, () => this.expect());
     this.#preview = new Preview(find('.lt-stage'));
-    this.#pulse = new Pulse(view, subscribe);
+    this.#pulse = new Pulse(view);
     this.#line = new Line(view);
     this.#next = new Next(find('.lt-next'), () => this.follow());
     prepareNotify(find('.lt-notify'));
@@ -194,7 +195,7 @@ class Live {
     if (scene.job === this.#shown.job) this.#watched = true;
     this.#announce(scene.failure ? '' : `${sentence}.`); // the card shows a failure as an alert
     notify(`Longtake: ${sentence.toLowerCase()}`, scene.prompt, scene.job);
-    changed(); // a finished job improves the form's estimate
+    describe(); // a finished job improves the form's estimate
   }
 
   #title(scene) {
@@ -205,12 +206,10 @@ class Live {
 }
 
 /** Set up the live view. */
-export default function startLive({ element, props, trigger, watch }) {
-  const view = element.querySelector('.lt-view');
+export default function startLive(view) {
   keepMarkup(view);
-  live = new Live(view, () => trigger('submit'));
-  live.show(props.value);
-  if (props.value.beat) live.receive(props.value);
-  watch('value', () => live.receive(props.value));
-  const timer = setInterval(() => (element.isConnected ? live.tick() : clearInterval(timer)), TICK);
+  live = new Live(view);
+  live.show({ job: '', state: 'idle' });
+  follow((news) => live.receive(news));
+  setInterval(() => live.tick(), TICK);
 }

@@ -1,9 +1,10 @@
 // The times, which advance between two updates, and the signs of life of the engine and the connection.
 import { setText } from '../elements.js';
 import { duration } from '../text.js';
+import { connect } from './updates.js';
 
 const LOST_AFTER = 5500; // milliseconds without an update; the server sends one every 2.5 seconds at least
-const RETRY_EVERY = 3000;
+const RETRY_EVERY = 10000; // a broken connection is noticed at once; this is for one that only hangs
 const GRACE = 10000; // for the very first update, which waits for the page to be set up
 const JUST_NOW = 1.5; // seconds
 const NEARLY_DONE = 95; // percent
@@ -38,16 +39,13 @@ function signOfLife(scene, since, isLost) {
 /** The line about time and the line about signs of life. */
 export class Pulse {
   #view;
-  #subscribe;
   #scene = {};
   #received = performance.now() + GRACE;
   #retried = 0;
   #sign = null;
 
-  /** `subscribe` asks the server for another subscription. */
-  constructor(view, subscribe) {
+  constructor(view) {
     this.#view = view;
-    this.#subscribe = subscribe;
   }
 
   /** Receive an update from the server. */
@@ -81,15 +79,9 @@ export class Pulse {
     dot.toggle('lt-beat-b', !dot.toggle('lt-beat-a'));
   }
 
-  // Gradio notices that a server went away, and reloads the page when it is back. It does not notice a
-  // connection that only hangs, as after a laptop's sleep; then the page asks for another subscription.
-  async #retry() {
+  #retry() {
     if (performance.now() - this.#retried < RETRY_EVERY) return;
     this.#retried = performance.now();
-    try {
-      const limit = AbortSignal.timeout(RETRY_EVERY);
-      const answer = await fetch('gradio_api/startup-events', { cache: 'no-store', signal: limit });
-      if (answer.ok && performance.now() - this.#received > LOST_AFTER) this.#subscribe();
-    } catch { /* The server still does not answer. */ }
+    connect();
   }
 }

@@ -139,26 +139,28 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
     values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": photo}
     reported = describer.describe(values)
-    assert "5 s becomes <b>4.83 s</b> (145 frames, 4 sections)." in reported.length
-    assert "The first video will show how long it takes." in reported.length
-    assert reported.facts["size"] == "144 × 112 of 320 × 240"
-    assert reported.facts["look"] == "seed 31337 · 8 steps · guidance 10"
-    assert "640 × 480" not in describer.describe(values | {"resolution": 640}).facts["size"]
-    timed = describer.describe(values | {"prompt": "<a> [2s-4s: b]"}).length
+    assert "5 s becomes <b>4.83 s</b> (145 frames, 4 sections)." in reported["markup"]["length"]
+    assert "The first video will show how long it takes." in reported["markup"]["length"]
+    assert reported["facts"]["size"] == "144 × 112 of 320 × 240"
+    assert reported["facts"]["look"] == "seed 31337 · 8 steps · guidance 10"
+    assert "640 × 480" not in describer.describe(values | {"resolution": 640})["facts"]["size"]
+    timed = describer.describe(values | {"prompt": "<a> [2s-4s: b]"})["markup"]["length"]
     assert timed.endswith("<br>0 to 2.4 s: &lt;a&gt;<br>2.4 to 3.6 s: b<br>3.6 to 4.8 s: &lt;a&gt;")
-    assert describer.describe(values | {"prompt": "a [4s-2s: b]"}).length == reported.length
-    assert describer.describe(values | {"image": {"path": "/etc/passwd"}}).facts["crop"] is None
-    assert "not a picture" in describer.describe(values | {"image": {"path": str(_text(tmp_path))}}).picture
+    backwards = describer.describe(values | {"prompt": "a [4s-2s: b]"})
+    assert backwards["markup"]["length"] == reported["markup"]["length"]
+    assert describer.describe(values | {"image": {"path": "/etc/passwd"}})["facts"]["crop"] is None
+    text = describer.describe(values | {"image": {"path": str(_text(tmp_path))}})
+    assert "not a picture" in text["markup"]["picture-note"]
     broken = values | {"seconds": "<b>", "steps": None, "cfg": "x", "model": ["x"], "seed": "<i>"}
-    assert describer.describe(broken).length == ""
-    assert "<" not in describer.describe(broken).facts["look"]
+    assert describer.describe(broken)["markup"]["length"] == ""
+    assert "<" not in describer.describe(broken)["facts"]["look"]
     service.start()
     try:
         engine.go(100)
         Actions(service, Catalogue()).run_example("demo", 0)
         (job,) = service.jobs()
         assert [item for item in service.follow(job.id) if item][-1][1].is_final
-        assert "judging by this machine’s last job." in describer.describe(values).length
+        assert "judging by this machine’s last job." in describer.describe(values)["markup"]["length"]
     finally:
         service.stop()
 
@@ -177,13 +179,17 @@ def test_an_upright_photo_is_measured_upright(tmp_path: Path, monkeypatch: pytes
     image.save(tmp_path / "phone.jpg", exif=exif)
     describer = Describer(JobService(tmp_path / "outputs"), Catalogue())
     values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": {"path": str(tmp_path / "phone.jpg")}}
-    assert describer.describe(values).facts["size"] == "112 × 144 of 300 × 400"
+    assert describer.describe(values)["facts"]["size"] == "112 × 144 of 300 × 400"
 
 
-def test_an_example_is_made_with_the_models_own_settings(tmp_path: Path) -> None:
+def test_an_example_is_made_with_the_models_own_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
     service = JobService(tmp_path / "outputs", StagedEngine())
     actions = Actions(service, Catalogue())
-    filled = actions.run_example("demo", 0)
+    filled = actions.run_example("demo", 0)["values"]
+    assert Path(filled["image"]["path"]).is_relative_to(tmp_path / "uploads")
     (job,) = service.jobs()
     request = job.request
     assert request.prompt == filled["prompt"] == DEMO.examples[0]

@@ -22,6 +22,7 @@ from tests.support.pages import (
     VIDEO,
     PageProgram,
     Stand,
+    choose_model,
     needs_chromium,
     no_notice,
     notice,
@@ -114,7 +115,7 @@ def test_bad_input_is_refused_with_the_sentence_of_the_command_line(
     refused = page.get_by_role("alert").filter(has_text="holiday.jpg")
     # The page knows an upload by its name alone.
     assert refused.inner_text() == str(refusal.value).replace(f"{tmp_path}/", "")
-    assert page.locator(".lt-request .image-container img").count() == 0
+    assert page.locator("#set-image img").count() == 0
     assert stand.service.jobs() == []
 
 
@@ -154,8 +155,7 @@ def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
     page.get_by_role("button", name="New seed").click()
     page.wait_for_function("![...document.querySelectorAll('input')].some(i => i.value === '31337')")
     assert page.locator("#set-mode").get_by_role("radio").count() == 2
-    page.get_by_label("Model", exact=True).click()
-    page.get_by_role("option", name="FramePack F1").click()
+    choose_model(page, "FramePack F1")
     page.locator(".lt-demo").wait_for(state="detached")
     page.wait_for_function("document.querySelectorAll('#set-mode input[type=radio]').length === 1")
     assert page.get_by_role("radio", name="Forward · F1").is_checked()

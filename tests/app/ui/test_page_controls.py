@@ -10,10 +10,9 @@ import pytest
 from PIL import Image
 
 from app.jobs.downloads.manager import Downloads
-from app.ui import scripts
 from diffusers_helper.models import downloads
 from diffusers_helper.units import GB
-from tests.support.pages import Stand, needs_chromium, no_notice, start, status
+from tests.support.pages import Stand, choose_model, module, needs_chromium, no_notice, start, status
 
 pytestmark = needs_chromium
 # Returns how far the frame's hole lies from the picture's left, and the name of the focused element.
@@ -51,7 +50,7 @@ def test_the_crop_is_moved_by_pointer_and_keys_and_becomes_the_jobs(
     kept(page, '"crop":0.78')
     assert (hole.get_attribute("aria-valuenow"), page.evaluate(HOLE)) == ("78", 8)
     remove = page.get_by_role("button", name="Remove Image").bounding_box()
-    picture = page.locator("#set-image .image-frame").bounding_box()
+    picture = page.locator("#set-image .lt-well").bounding_box()
     assert remove["y"] >= picture["y"] + picture["height"]  # it covers nothing of the picture
     page.reload()
     page.wait_for_selector('.lt-crop[data-crop="7.8 0 90 100"]')
@@ -65,7 +64,7 @@ def test_the_crop_is_moved_by_pointer_and_keys_and_becomes_the_jobs(
 
 
 def test_order_length_and_emptied_fields_obey_the_keyboard(page: Any, stand: Stand) -> None:
-    page.wait_for_function("document.querySelectorAll('#set-mode input[name=lt-mode]').length === 2")
+    page.wait_for_selector("html[data-ready]")
     first, last = page.get_by_role("radio").all()
     first.focus()
     page.keyboard.press("ArrowRight")
@@ -99,10 +98,10 @@ def test_order_length_and_emptied_fields_obey_the_keyboard(page: Any, stand: Sta
     field.press("Control+Enter")
     page.get_by_text("A number is needed here, so 120 stays.").wait_for()
     assert stand.service.jobs() == []
-    there, back = (scripts.call("form/length.js", name) for name in ("shareOf", "lengthAt"))
+    sliders = module("form/sliders.js")
     for seconds in (1, 1.1, 5, 19.9, 20, 21, 119, 120):
-        share = page.evaluate(f"(seconds) => ({there})(seconds, 1, 120)", seconds)
-        assert page.evaluate(f"(share) => ({back})(share, 1, 120)", share) == seconds
+        share = page.evaluate(f"async (seconds) => (await {sliders}).shareOf(seconds, 1, 120)", seconds)
+        assert page.evaluate(f"async (at) => (await {sliders}).lengthAt(at, 1, 120)", share) == seconds
 
 
 def test_a_model_that_is_not_here_is_downloaded_only_after_a_yes(
@@ -111,8 +110,7 @@ def test_a_model_that_is_not_here_is_downloaded_only_after_a_yes(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(Downloads, "_begin", lambda *_: None)  # what it then does has tests of its own
     monkeypatch.setattr(downloads.shutil, "disk_usage", lambda folder: SimpleNamespace(free=100 * GB))
-    page.get_by_label("Model", exact=True).click()
-    page.get_by_role("option", name="FramePack F1").click()
+    choose_model(page, "FramePack F1")
     note = page.locator("#model-note")
     note.get_by_text("FramePack F1 is not on this machine").wait_for()
     assert "This machine has no GPU, so a video of this model would take days." in note.inner_text()

@@ -45,7 +45,7 @@ def test_a_user_chooses_loras_from_the_folder(page: Any, stand: Stand, folder: P
     weight.fill("0.6")
     weight.press("Tab")
     page.get_by_role("checkbox", name="styles/soft").check()
-    page.wait_for_selector('#fold-look > button[data-state$=" · 2 LoRAs"]')
+    page.wait_for_selector('#fold-look > summary[data-state$=" · 2 LoRAs"]')
     assert page.get_by_role("checkbox", name="login").is_disabled()
     page.get_by_text('login.safetensors is a web page ("Sign in"), not weights').wait_for()
     assert not violations(page)
@@ -63,19 +63,17 @@ def test_a_user_chooses_loras_from_the_folder(page: Any, stand: Stand, folder: P
         "(localStorage.getItem('longtake.form') || '').includes('balloon.safetensors:0.6')"
     )
     page.reload()
-    page.wait_for_selector('#fold-look > button[data-state$=" · 2 LoRAs"]')
+    page.wait_for_selector('#fold-look > summary[data-state$=" · 2 LoRAs"]')
     open_folds(page)
     page.get_by_role("checkbox", name="balloon", checked=True).wait_for()
     assert weight.input_value() == "0.6"
     weight.fill("99")
     weight.press("Tab")
-    page.wait_for_function(
-        "document.querySelector('#set-lora textarea').value.startsWith('balloon.safetensors:10')"
-    )
+    page.wait_for_function("document.querySelector('[name=lora]').value.startsWith('balloon.safetensors:10')")
     page.get_by_role("checkbox", name="styles/soft").uncheck()
-    page.wait_for_selector('#fold-look > button[data-state$=" · 1 LoRA"]')
+    page.wait_for_selector('#fold-look > summary[data-state$=" · 1 LoRA"]')
     page.get_by_role("button", name="Reset to defaults").click()
-    page.wait_for_function("document.querySelector('#set-lora textarea').value === ''")
+    page.wait_for_function("document.querySelector('[name=lora]').value === ''")
     page.get_by_role("checkbox", name="balloon", checked=False).wait_for()
 
 

@@ -59,18 +59,13 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 def head(page: Any, text: str) -> None:
     """Wait until the head of the fold contains the text."""
-    page.locator(f'#fold-memory > button[data-state^="{text}"][aria-expanded]').wait_for()
+    page.locator(f'#fold-memory > summary[data-state^="{text}"]').wait_for()
 
 
 def open_memory(page: Any) -> None:
     head(page, "fits, peak ")
-    fold = page.locator("#fold-memory > button")
-    if fold.get_attribute("aria-expanded") == "false":
-        fold.click()
+    page.evaluate("document.querySelectorAll('#fold-memory, #expert').forEach((one) => { one.open = true; })")
     page.locator("#set-preserved_gb input[type=number]").wait_for()
-    experts = page.locator("#expert-head button")
-    if experts.get_attribute("aria-expanded") == "false":
-        experts.click()
 
 
 def put(page: Any, name: str, value: float) -> None:

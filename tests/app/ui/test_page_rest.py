@@ -9,7 +9,7 @@ from tests.support.jobs import TIMEOUT
 from tests.support.pages import Stand, needs_chromium, start, status, visit
 
 pytestmark = needs_chromium
-# Counts the frames that scripts draw, also those of Gradio, which keep the function that they find first.
+# Counts the frames that scripts draw.
 COUNT_FRAMES = """
 window.frames_drawn = 0;
 const draw = window.requestAnimationFrame.bind(window);

@@ -28,7 +28,7 @@ DROP = """async ([bytes, name, type]) => {
 
 
 def drop(page: Any, content: bytes, name: str, kind: str) -> None:
-    page.wait_for_selector("#fold-memory > button[aria-expanded]")
+    page.wait_for_selector("html[data-ready]")
     page.evaluate(DROP, [list(content), name, kind])
 
 
@@ -37,7 +37,7 @@ def test_a_dropped_request_restores_every_setting_and_tells_the_unknown_ones(pag
     drop(page, json.dumps(given).encode(), "request.json", "application/json")
     reported = notice(page, "These are the settings of request.json, except for this:")
     assert "has the setting 'glow' (3), which this version does not know" in reported.inner_text()
-    page.wait_for_selector('#fold-look > button[data-state="seed 9 · 12 steps · guidance 10"]')
+    page.wait_for_selector('#fold-look > summary[data-state="seed 9 · 12 steps · guidance 10"]')
     assert page.get_by_label("Prompt", exact=True).input_value() == 'say "hi" <b>'
     assert page.get_by_role("radio", name="Forward · F1").is_checked()
     reported.get_by_role("button", name="Close").click()
@@ -76,10 +76,10 @@ def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Pa
     notice(page, "Queued 3 videos")
     assert [job.request.seed for job in stand.service.jobs()] == [31339, 31338, 31337]
     page.get_by_label("Random seed each time").check()
-    page.wait_for_selector('#fold-look > button[data-state="random seed · 8 steps · guidance 10"]')
+    page.wait_for_selector('#fold-look > summary[data-state="random seed · 8 steps · guidance 10"]')
     page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"random_seed\":true')")
     page.reload()
-    page.wait_for_selector('#fold-look > button[data-state="random seed · 8 steps · guidance 10"]')
+    page.wait_for_selector('#fold-look > summary[data-state="random seed · 8 steps · guidance 10"]')
     page.wait_for_selector("#set-image img")
     assert page.get_by_label("number input for Videos at Once").input_value() == "3"
     page.locator('#start[data-many="3 videos with different seeds"]').click()
@@ -122,10 +122,10 @@ def test_a_preset_is_saved_used_made_the_default_and_passed_on(
     page.set_input_files('input[aria-label="File with settings"]', str(file))
     dialog.get_by_text("“Given” is saved.").wait_for()
     dialog.get_by_role("button", name="Use: Given").click()
-    page.wait_for_selector('#fold-look > button[data-state*="19 steps"]')
+    page.wait_for_selector('#fold-look > summary[data-state*="19 steps"]')
     notice(page, "These are the settings of the preset “Given”.")
     page.get_by_role("button", name="Reset to defaults").click()
-    page.wait_for_selector('#fold-look > button[data-state*="17 steps"]')
+    page.wait_for_selector('#fold-look > summary[data-state*="17 steps"]')
     page.get_by_role("button", name="Presets of settings").click()
     page.keyboard.press("Escape")
     dialog.wait_for(state="hidden")
@@ -164,7 +164,7 @@ def test_a_video_dropped_on_the_page_becomes_the_same_video_again(
         page.reload()
         for video, words in ((first, "seed 11 · 2 steps"), (longer, "seed 11 · 2 steps")):
             drop(page, video.read_bytes(), "dropped.mp4", "video/mp4")
-            page.wait_for_selector(f'#fold-look > button[data-state^="{words}"]')
+            page.wait_for_selector(f'#fold-look > summary[data-state^="{words}"]')
             page.wait_for_selector('#set-image label[data-hint*=" of "]')
             if video == longer:
                 page.get_by_text("The first section is made with the settings of the video").wait_for()

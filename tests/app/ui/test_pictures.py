@@ -12,7 +12,6 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
 import numpy as np
 import pytest
 from PIL import Image
@@ -22,7 +21,6 @@ from app.reading.pictures import PlainPicture, Size
 from app.reading.process import Limits, ReadingProcess
 from app.ui import pictures as pictures_module
 from app.ui.catalogue import Catalogue
-from app.ui.page import build_page
 from app.ui.pictures import PictureProcess, Pictures
 from diffusers_helper.errors import InputError
 from tests.support.pages import write_photo
@@ -231,13 +229,6 @@ def test_a_picture_is_decoded_once_for_all_who_ask(tmp_path: Path, monkeypatch: 
 
 
 def test_the_page_never_decodes_a_picture_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check every function: where gradio preprocesses, it decodes pictures before the function runs."""
-    page = build_page(JobService(tmp_path / "outputs"), Catalogue())
-    shown = [block for block in page.blocks.values() if isinstance(block, gr.Image)]
-    readers = [fn for fn in page.fns.values() if any(block in shown for block in fn.inputs)]
-    assert len(shown) == 1
-    assert len(readers) >= 3
-    assert not [fn for fn in readers if fn.preprocess]
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("decoded in the web process")

@@ -17,7 +17,6 @@ from tests.support.pages import Stand, free_port, staged_page
 
 FOLDER = Path(app.ui.__file__).parent
 MODULES = sorted(FOLDER.rglob("*.js"))
-HEAD = re.compile(r"new URL\('(scripts/[0-9a-f]{12}/[\w/]+\.js)', document\.baseURI")
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +29,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 
 
 def address(module: Path) -> str:
-    found = HEAD.search(scripts.on_load(module.relative_to(FOLDER).as_posix()))
-    assert found is not None
-    return f"/{found[1]}"
-
-
-def exports(module: Path) -> set[str]:
-    found = re.findall(
-        r"^export (default|(?:async )?function|const|class)\b ?(\w*)", module.read_text(), re.MULTILINE
-    )
-    return {"default" if kind == "default" else name for kind, name in found}
+    return f"/{scripts.folder()}/{module.relative_to(FOLDER).as_posix()}"
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: path.relative_to(FOLDER).as_posix())
@@ -51,21 +41,12 @@ def test_a_script_imports_only_modules_that_are_there(module: Path) -> None:
         assert (module.parent / name).is_file(), name
 
 
-def test_what_the_page_calls_is_exported(served: Stand) -> None:
-    called = re.findall(
-        r"scripts/[0-9a-f]{12}/([\w/]+\.js)', document\.baseURI\)\)\.then\(\(module\) => module\.(\w+)",
-        ask(served.url, "/config").text,
-    )
-    assert {"form/form.js", "form/boxes.js", "form/keep.js", "live/live.js"} <= {
-        module for module, _ in called
-    }
-    for module, function in called:
-        assert function in exports(FOLDER / module), f"{module}: {function}"
-
-
-def test_a_module_that_is_not_there_is_an_error_when_the_page_is_built() -> None:
-    with pytest.raises(FileNotFoundError, match="nothing"):
-        scripts.on_load("form/nothing.js")
+def test_what_the_document_names_is_served(served: Stand) -> None:
+    named = re.findall(r'(?:href|src)="(scripts/[^"]+)"', ask(served.url).text)
+    assert {Path(one).suffix for one in named} == {".js", ".css", ".svg"}
+    assert [one.partition("/")[2].partition("/")[2] for one in named if one.endswith(".js")] == ["page.js"]
+    for one in named:
+        assert ask(served.url, f"/{one}").status == 200, one
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: path.relative_to(FOLDER).as_posix())
@@ -83,7 +64,7 @@ def test_each_script_is_served_as_one(served: Stand, module: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "live/live.html", "live/live.css", "page.py", "style.css", "", "live", "live/", "../page.js",
+        "live/live.html", "page.html", "page.py", "", "live", "live/", "../page.js",
         "form/../form/form.js", "form/form.js/", "/form/form.js", "form/form.js%00",
     ],
 )  # fmt: skip
@@ -109,12 +90,12 @@ def test_the_address_changes_with_any_script(tmp_path: Path, monkeypatch: pytest
     try:
         for text in ("export const one = 1;\n", "export const one = 2;\n"):
             (tmp_path / "text.js").write_text(text)
-            scripts._modules.cache_clear()
-            scripts._version.cache_clear()
-            seen.add(scripts.on_load("form/form.js"))
+            scripts._files.cache_clear()
+            scripts.version.cache_clear()
+            seen.add(f"/{scripts.folder()}/form/form.js")
     finally:
-        scripts._modules.cache_clear()
-        scripts._version.cache_clear()
+        scripts._files.cache_clear()
+        scripts.version.cache_clear()
     assert len(seen) == 3
 
 

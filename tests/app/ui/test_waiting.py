@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import gradio as gr
 import pytest
 
 from app.jobs.service import JobService
@@ -35,9 +33,6 @@ class Visitor:
         config = json.loads(ask(self.url, "/config").body)
         functions = config["dependencies"]
         self.generate = next(fn["id"] for fn in functions if fn["api_name"] == "generate")
-        self.follow = next(
-            fn["id"] for fn in functions if fn["queue"] and any(event == "load" for _, event in fn["targets"])
-        )
 
     def upload(self, photo: Path) -> dict[str, Any]:
         headers, body = form(b"photo.png", photo.read_bytes())
@@ -59,26 +54,29 @@ class Visitor:
         assert answer.status == 200
         return json.loads(answer.body)["data"][0]
 
-    def first_message(self, session: str, kind: str) -> dict[str, Any]:
-        """Return the first message of a kind in a session, and leave the connection."""
+    def first_message(self, path: str, mark: str) -> dict[str, Any]:
+        """Return the first message with a mark in a stream, and leave the connection."""
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
         try:
-            connection.request("GET", f"/gradio_api/queue/data?session_hash={session}")
+            connection.request("GET", path)
             response = connection.getresponse()
             while line := response.readline():
-                message = json.loads(line.removeprefix(b"data: ")) if line.startswith(b"data: ") else {}
-                if message.get("msg") == kind:
-                    return message
+                if line.startswith(b"data: ") and mark in line.decode():
+                    return json.loads(line.removeprefix(b"data: "))
         finally:
             connection.close()
-        raise AssertionError(f"no {kind}")
+        raise AssertionError(f"no {mark}")
+
+    def open_page(self) -> http.client.HTTPConnection:
+        """Open a page that never reads its updates."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
+        connection.request("GET", "/live")
+        return connection
 
     def is_served(self) -> bool:
         """Return whether a new page opens and receives updates."""
-        session = f"tab{os.urandom(4).hex()}"
         assert ask(self.url).status == ask(self.url, "/config").status == 200
-        assert self.join(self.follow, [], session) == 200
-        return self.first_message(session, "process_generating")["success"]
+        return self.first_message("/live", '"job"')["beat"] > 0
 
 
 @pytest.fixture
@@ -107,10 +105,12 @@ def test_calls_are_stored_at_once_and_stop_nobody(stand: Stand, tmp_path: Path) 
 @pytest.mark.slow
 def test_pages_and_calls_that_nobody_listens_to_stop_nobody(stand: Stand) -> None:
     visitor = Visitor(stand)
-    assert {visitor.join(visitor.follow, [], f"deaf{number}") for number in range(205)} == {200}
+    pages = [visitor.open_page() for _ in range(205)]
     assert {visitor.call(None, number) for number in range(205)} == {200}
     assert visitor.is_served()
     assert "Nothing is running." in visitor.end()
+    for one in pages:
+        one.close()
 
 
 def test_a_call_beyond_the_bound_is_stored_and_says_so(
@@ -124,7 +124,7 @@ def test_a_call_beyond_the_bound_is_stored_and_says_so(
         assert [visitor.call(picture, seed) for seed in range(2)] == [200] * 2
         wait_until(lambda: len(stand.service.jobs()) == 2)
         assert visitor.call(picture, 2) == 200
-        answer = visitor.first_message("call2", "process_completed")
+        answer = visitor.first_message("/gradio_api/queue/data?session_hash=call2", "process_completed")
         newest = stand.service.jobs(1)[0]
         assert newest.request.seed == 2
         assert f"Job {newest.id} is stored and will be made" in answer["output"]["error"]
@@ -186,7 +186,7 @@ def test_one_watch_serves_all_pages_and_ends_with_the_last(
         sender, room = broadcast.Broadcast(service), Limiter(10, newcomer_goes=False)
         with room.place(lambda: True) as place:
             pages = [subscribe.subscribe(sender, place) for _ in range(5)]
-            shown = [(await anext(page))[0]["state"] for page in pages]
+            shown = [(await anext(page))["state"] for page in pages]
             assert shown == ["idle"] * 5
             thread = sender._watch.thread if sender._watch else None
             assert thread is not None
@@ -214,21 +214,3 @@ def test_a_page_whose_place_is_lost_is_left(tmp_path: Path) -> None:
                 assert [change async for change in page] == []
 
     asyncio.run(follow())
-
-
-def test_a_session_costs_no_description_of_the_page(stand: Stand) -> None:
-    """Replace Gradio's sessions, which took tens of milliseconds of the server's one thread for each call."""
-    visitor = Visitor(stand)
-    described = 0
-    config = gr.blocks.BlocksConfig.config_for_block
-
-    def counted(*given: Any) -> Any:
-        nonlocal described
-        described += 1
-        return config(*given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gr.blocks.BlocksConfig, "config_for_block", staticmethod(counted))
-        assert visitor.is_served()
-        visitor.end()
-    assert described == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.web.attempts import LOGIN_ATTEMPTS, LOGIN_SECONDS, Attempts
+from app.web.login import LOGIN_ATTEMPTS, LOGIN_SECONDS, Attempts
 
 
 def test_attempts_are_counted_by_address_and_come_back_one_by_one() -> None:

@@ -192,7 +192,7 @@ def test_an_upload_that_cannot_be_stored_is_answered(stand: Stand) -> None:
     assert answer.text == "The upload cannot be stored. Free some space, or look at the server's log.\n"
 
 
-@pytest.mark.parametrize("path", ["/assets/%00", f"/static/{'x' * 300}", f"/jobs/{'é' * 200}/video.mp4"])
+@pytest.mark.parametrize("path", ["/scripts/%00", f"/scripts/{'x' * 300}", f"/jobs/{'é' * 200}/video.mp4"])
 def test_a_name_that_no_file_can_have_is_not_found(stand: Stand, path: str) -> None:
     assert ask(stand.url, path.replace("é", "%C3%A9")).status == 404
 

@@ -135,7 +135,7 @@ def test_everything_can_be_hit_by_a_finger(studio: Studio) -> None:
     page = studio.page
     studio.resize(390)
     page.set_input_files("input[type=file]", str(studio.pictures["wide"]))
-    page.wait_for_selector(".lt-request .image-container img")
+    page.wait_for_selector("#set-image img")
     open_folds(page)
     paused = studio.submit("square")
     studio.stand.service.queue.pause(paused)

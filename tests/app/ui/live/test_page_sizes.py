@@ -24,7 +24,7 @@ TOPS = """() => ['.lt-strip', '.lt-prompt', '.lt-actions'].map((part) =>
 ALL_IN_SIGHT = """() => {
     const box = (selector) => document.querySelector(selector).getBoundingClientRect();
     const parts = ['#set-image', '#set-prompt', '.lt-examples', '#set-mode', '#set-seconds', '#length',
-        '#set-model', '#fold-look > button', '#fold-output > button', '#fold-memory > button',
+        '#set-model', '#fold-look > summary', '#fold-output > summary', '#fold-memory > summary',
         '.lt-request .lt-quiet'];
     return parts.every((part) => box(part).bottom <= box('.lt-go').top);
 }"""

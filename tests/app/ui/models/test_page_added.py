@@ -14,6 +14,8 @@ from tests.support.jobs import wait_until
 from tests.support.pages import (
     FIRST,
     Stand,
+    choose_model,
+    model_chosen,
     needs_chromium,
     notice,
     open_folds,
@@ -43,47 +45,35 @@ def add(name: str, title: str) -> None:
 
 
 def choices(page: Any) -> list[str]:
-    box = page.locator(".lt-model input")
-    box.click()
-    page.get_by_role("option").first.wait_for()
-    found = [one.strip().lstrip("✓").strip() for one in page.get_by_role("option").all_inner_texts()]
-    box.blur()  # only a click into another part opens the list the next time
-    page.get_by_role("option").first.wait_for(state="detached")
-    return found
+    return page.locator("#in-model option").all_inner_texts()
 
 
 def wait_for_choice(page: Any, title: str, *, there: bool = True) -> None:
     wait_until(lambda: (title in choices(page)) == there)
 
 
-def choose(page: Any, title: str) -> None:
-    page.locator(".lt-model input").click()
-    page.get_by_role("option", name=title).click()
-    page.wait_for_function("title => document.querySelector('.lt-model input').value === title", arg=title)
-
-
 def test_an_added_model_can_be_chosen_without_a_new_start(page: Any, stand: Stand, photo: Path) -> None:
     assert "My own" not in choices(page)
     add("mine", "My own")
     wait_for_choice(page, "My own")
-    assert page.locator(".lt-model input").input_value() == DEMO.title  # the choice itself stays
-    choose(page, "My own")
+    model_chosen(page, DEMO.title)  # the choice itself stays
+    choose_model(page, "My own")
     stand.engine.go(FIRST)
     start(page, photo, seconds=2.4)
     status(page, state="running")
     assert stand.service.jobs()[0].request.model == "mine"
     visit(page, stand)
-    page.wait_for_function("() => document.querySelector('.lt-model input').value === 'My own'")
+    model_chosen(page, "My own")
     assert "My own" in choices(page)
 
 
 def test_a_removed_model_leaves_the_choice_and_the_form_says_so(page: Any, stand: Stand) -> None:
     add("mine", "My own")
     wait_for_choice(page, "My own")
-    choose(page, "My own")
+    choose_model(page, "My own")
     ADDED_MODELS.remove("mine")
     notice(page, "The model 'mine' was removed, so Longtake demo model is chosen.")
-    assert page.locator(".lt-model input").input_value() == DEMO.title
+    model_chosen(page, DEMO.title)
     assert "My own" not in choices(page)
 
 
@@ -115,7 +105,7 @@ def test_a_model_is_chosen_from_its_card(page: Any, stand: Stand) -> None:
     page.locator("#set-steps input[type=number]").fill("3")
     page.get_by_role("tab", name="Models").click()
     page.get_by_role("button", name="Make a video with it: My own").click()
-    page.wait_for_function("() => document.querySelector('.lt-model input').value === 'My own'")
+    model_chosen(page, "My own")
     assert page.locator("#set-prompt textarea").input_value() == "the red ball moves right"
     assert page.locator("#set-steps input[type=number]").input_value() == str(DEMO.steps)
     assert page.get_by_role("tab", name="Create").get_attribute("aria-selected") == "true"

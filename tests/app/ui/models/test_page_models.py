@@ -16,6 +16,7 @@ from tests.support.jobs import wait_until
 from tests.support.pages import (
     FIRST,
     Stand,
+    choose_model,
     needs_chromium,
     notice,
     staged_page,
@@ -55,11 +56,6 @@ def get(page: Any) -> None:
     """Press Download, and agree to it."""
     press(page, "Download")
     page.get_by_role("button", name="Download it").click()
-
-
-def choose(page: Any, title: str) -> None:
-    page.locator(".lt-model input").click()
-    page.get_by_role("option", name=title).click()
 
 
 def test_a_model_is_got_paused_resumed_checked_and_removed(
@@ -111,7 +107,7 @@ def test_a_video_waits_for_its_model_and_the_demo_goes_on(
 ) -> None:
     hub, _ = lit_hub
     hub.gate.clear()
-    choose(page, "FramePack F1")
+    choose_model(page, "FramePack F1")
     note = page.locator("#model-note")
     note.get_by_text("is not on this machine").wait_for()
     link = note.get_by_role("link", name="Models")
@@ -123,7 +119,7 @@ def test_a_video_waits_for_its_model_and_the_demo_goes_on(
     page.get_by_text("Waiting for its model").first.wait_for()
     page.get_by_text(re.compile(r"Its model is being downloaded: \d+ %")).first.wait_for()
 
-    choose(page, "Longtake demo model")
+    choose_model(page, "Longtake demo model")
     stand.engine.go(FIRST)
     start(page, None, seconds=2.4)
     status(page, state="running")

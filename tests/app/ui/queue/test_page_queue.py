@@ -71,7 +71,7 @@ def test_five_videos_are_moved_edited_paused_and_go_on(page: Any, stand: Stand, 
     page.get_by_role("button", name="Edit: b").click()
     page.get_by_text("You are editing a video in the queue: b").wait_for()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'b'")
-    page.wait_for_selector(".lt-request .image-container img")
+    page.wait_for_selector("#set-image img")
     assert not page.locator("#start").is_visible()
     open_folds(page)
     page.get_by_label("Prompt", exact=True).fill("x")

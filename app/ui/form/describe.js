@@ -1,0 +1,57 @@
+// What the server says about the form: markup by the id of its element, facts, values, and a notice.
+import { call } from '../calls/call.js';
+import { hasChanged } from '../elements.js';
+import { onJobsReported } from '../jobs.js';
+import { showNotice } from './notice.js';
+import { values, write } from './values.js';
+
+let said = {}; // the last facts
+let isAsking = false;
+let isStale = false; // whether the form has changed since it was sent, or the server did not answer
+const listeners = [];
+
+/** Return the server's last facts about the form's values. */
+export const facts = () => said;
+
+/** Call the listener with each new description. */
+export function onDescribed(listener) {
+  listeners.push(listener);
+}
+
+// What the user has opened stays open, since each move of a slider replaces the plan.
+function put(id, markup) {
+  const place = document.getElementById(id);
+  if (!hasChanged(place, markup)) return;
+  const folds = [...place.querySelectorAll('details')].map((one) => one.open);
+  place.innerHTML = markup;
+  place.querySelectorAll('details').forEach((one, index) => { one.open = folds[index] ?? false; });
+}
+
+/** Show an answer of the server. */
+export function take({ markup = {}, values: given = {}, facts: found, notice }) {
+  for (const [id, text] of Object.entries(markup)) put(id, text);
+  for (const [name, value] of Object.entries(given)) write(name, value);
+  if (notice !== undefined) showNotice(notice);
+  if (!found) return;
+  said = found;
+  for (const listener of listeners) listener();
+}
+
+/** Ask the server to describe the form's values. Of changes meanwhile, only the last ones are sent. */
+export async function describe() {
+  isStale = true;
+  if (isAsking) return;
+  isAsking = true;
+  try {
+    while (isStale) {
+      isStale = false;
+      take(await call('form_describe', values()));
+    }
+  } catch (error) {
+    isStale = error.isAway ?? false;
+  } finally {
+    isAsking = false;
+  }
+}
+
+onJobsReported(() => { if (isStale) describe(); }); // the server is back

@@ -1,0 +1,52 @@
+// The values of the form's fields, by the names of settings.
+
+const MOST_SEEDS = 2 ** 31;
+const form = document.querySelector('#form');
+const listeners = [];
+
+const fieldsOf = (name) => [...form.elements].filter((one) => one.name === name);
+
+/** Return the field of a setting; of radio buttons, the one that is chosen. */
+export function fieldOf(name) {
+  const all = fieldsOf(name);
+  return all.find((one) => one.type === 'radio' && one.checked) ?? all[0];
+}
+
+const READ = {
+  checkbox: (one) => one.checked,
+  number: (one) => (one.value === '' ? null : Number(one.value)),
+  picture: (one) => JSON.parse(one.value),
+};
+
+/** Return the value of a setting; null for an empty number or a missing picture. */
+export function read(name) {
+  const one = fieldOf(name);
+  return (READ[one.dataset.kind ?? one.type] ?? (() => one.value))(one);
+}
+
+/** Return all values. Pictures are `{ path, orig_name }`. */
+export function values() {
+  const names = new Set([...form.elements].map((one) => one.name).filter(Boolean));
+  return Object.fromEntries([...names].map((name) => [name, read(name)]));
+}
+
+/** Return the names of the settings that are pictures. */
+export const pictureNames = () => [...form.querySelectorAll('[data-kind="picture"]')].map((one) => one.name);
+
+/** Set the value of a setting, if the form has it. */
+export function write(name, value) {
+  for (const one of fieldsOf(name)) {
+    if (one.type === 'radio') one.checked = one.value === value;
+    else if (one.type === 'checkbox') one.checked = value;
+    else one.value = one.dataset.kind === 'picture' ? JSON.stringify(value) : value ?? '';
+  }
+  for (const listener of listeners) listener(name);
+}
+
+/** Call the listener with the name of each setting that a script has set. */
+export function onWritten(listener) {
+  listeners.push(listener);
+}
+
+/** Return a new seed. */
+export const newSeed = () => Math.floor(Math.random() * MOST_SEEDS);

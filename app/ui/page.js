@@ -1,0 +1,16 @@
+// The start of the page, whose document is complete when this runs.
+import startForm from './form/form.js';
+import startHistory from './history/history.js';
+import startLive from './live/live.js';
+import startModels from './models/models.js';
+import startQueue from './queue/queue.js';
+import startTabs from './tabs.js';
+
+const find = (selector) => document.querySelector(selector);
+
+startTabs(find('.lt-tabs'));
+startQueue({ element: find('#panel-queue') });
+startHistory({ element: find('#panel-history') });
+startModels({ element: find('#panel-models') });
+startForm();
+startLive(find('.lt-view'));

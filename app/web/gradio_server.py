@@ -1,0 +1,45 @@
+"""Gradio's server, in front of which the guard stands."""
+
+from __future__ import annotations
+
+import gradio as gr
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+# With gradio's own pauses of 1 and 10 milliseconds between two checks for calls, an idle page uses 6 % of a
+# core.
+_CALL_SECONDS, _PROGRESS_SECONDS = 0.1, 2.0
+
+
+class GuardedServer(gr.Server):
+    """Gradio's engine for named endpoints, with the page's own routes.
+
+    Attributes:
+        guard: Answers every request, or passes it on to `unguarded`. A middleware would run behind those of
+            gradio, which answer some requests themselves.
+        local_url: The address on this machine.
+    """
+
+    guard: ASGIApp
+    local_url: str = ""
+
+    def __init__(self) -> None:
+        super().__init__(title="Longtake", openapi_url=None, docs_url=None, redoc_url=None)
+        self.guard = self.unguarded
+
+    async def unguarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request as gradio does."""
+        await super().__call__(scope, receive, send)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await self.guard(scope, receive, send)
+
+    def rest(self) -> None:
+        """Let gradio look for calls less often. It has no setting for this."""
+        queue = self.get_blocks()._queue
+        queue.sleep_when_free = _CALL_SECONDS
+        queue.progress_update_sleep_when_free = _PROGRESS_SECONDS  # no endpoint reports such progress
+
+    def close(self) -> None:
+        """Stop serving. The tunnel of --share ends with the program."""
+        self.get_blocks().close(verbose=False)
