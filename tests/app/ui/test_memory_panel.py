@@ -140,7 +140,7 @@ def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
 
 def test_without_a_gpu_it_says_what_the_cap_means(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "computes_bf16", lambda: True)
-    state, text = reported(COMPUTER, "demo")
+    state, text = reported(Planner(COMPUTER.profile), "demo")
     assert state == "fits, peak 0.095 GB"
     assert "Everything fits at once and stays on the device." in text
     assert "This machine has no GPU. The plan is for main memory" in text
@@ -175,14 +175,16 @@ def test_the_description_follows_the_memory_settings(tmp_path: Path, monkeypatch
     info = find_model("framepack-i2v")
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
     values = form.defaults(info, RADEON) | {"model": info.name, "image": photo}
-    assert describer.describe(values).facts["defaults"] == RADEON.defaults
-    large, small = (describer.describe(values | {"resolution": side}).facts["memory"] for side in (640, 192))
+    assert describer.describe(values)["facts"]["defaults"] == RADEON.defaults
+    large, small = (
+        describer.describe(values | {"resolution": side})["facts"]["memory"] for side in (640, 192)
+    )
     assert peak_in(small) < peak_in(large)
-    assert describer.describe(values | {"vram_cap_gb": 3.5}).facts["memory"] == "does not fit"
+    assert describer.describe(values | {"vram_cap_gb": 3.5})["facts"]["memory"] == "does not fit"
     broken = describer.describe(values | {"vram_cap_gb": 0})
-    assert broken.facts["memory"] == ""
-    assert "VRAM Cap is 0" in broken.memory
-    assert describer.describe(values | {"steps": "<b>"}).memory == ""
+    assert broken["facts"]["memory"] == ""
+    assert "VRAM Cap is 0" in broken["markup"]["memory-plan"]
+    assert describer.describe(values | {"steps": "<b>"})["markup"]["memory-plan"] == ""
 
 
 def test_what_does_not_fit_is_refused_before_it_is_queued(
@@ -198,7 +200,7 @@ def test_what_does_not_fit_is_refused_before_it_is_queued(
     values = form.defaults(info, RADEON) | {"model": info.name, "image": photo, "prompt": "a ball"}
     notice = actions.start(values | {"vram_cap_gb": 3.5})
     assert 'data-setting="vram_cap_gb"' in notice
-    said = Describer(service, catalogue).describe(values | {"vram_cap_gb": 3.5}).memory
+    said = Describer(service, catalogue).describe(values | {"vram_cap_gb": 3.5})["markup"]["memory-plan"]
     sentence = re.findall("<b>(.*)</b>", notice)[0]
     assert "smallest cap that works is" in sentence
     assert sentence in said

@@ -48,8 +48,8 @@ def upload(folder: Path, name: str, content: bytes) -> dict[str, Any]:
 
 def filled(reported: dict[str, Any], **kept: object) -> dict[str, Any]:
     """Return the form's values for what an endpoint has returned."""
-    message = json.dumps({"restored": reported["text"], "kept": json.dumps(kept)})
-    return Actions(JobService(Path("unused")), CATALOGUE).fill(message)
+    answer = Actions(JobService(Path("unused")), CATALOGUE).fill(reported["text"], json.dumps(kept))
+    return {**answer["values"], "notice": answer["notice"]}
 
 
 def recipe(**settings: object) -> str:
@@ -69,7 +69,6 @@ def test_a_recipe_brings_every_setting_and_its_picture(folder: Path) -> None:
     assert Path(reported["pictures"]["image"]).read_bytes() == photo
     assert Path(reported["pictures"]["image"]).is_relative_to(folder / "uploads")
     values = filled(reported, prompt="other", steps=99, random_seed=True, variants=7)
-    values["mode"] = values["mode"].value
     request = form.to_request({**values, "image": "x"}, DEMO, Planner())
     for name in [name for name in request if name not in GenerationRequest.__dataclass_fields__]:
         del request[name]  # the markup around the form
@@ -117,14 +116,13 @@ parts = st.sampled_from(["name", "settings", "extras", "is_whole", "notices"])
 
 @given(restored=st.dictionaries(parts, anything) | anything, kept=anything)
 def test_whatever_a_browser_sends_fills_the_form_or_is_refused(restored: Any, kept: Any) -> None:
-    message = json.dumps({"restored": json.dumps(restored), "kept": json.dumps(kept)})
-    values = Actions(JobService(Path("unused")), CATALOGUE).fill(message)
-    if "model" in values:
+    actions = Actions(JobService(Path("unused")), CATALOGUE)
+    answer = actions.fill(json.dumps(restored), json.dumps(kept))
+    if values := answer.get("values"):
         usable = {name: value for name, value in values.items() if name in form.PAGE_SETTINGS}
-        usable["mode"] = values["mode"].value
         GenerationRequest.from_dict(form.to_request(usable, DEMO, Planner()) | {"image": "x"})
     else:
-        assert "cannot be read" in values["notice"]
+        assert "cannot be read" in answer["notice"]
 
 
 def test_a_preset_changes_only_what_it_holds(folder: Path) -> None:
@@ -149,13 +147,13 @@ def test_presets_are_passed_on_and_become_the_default(folder: Path) -> None:
     ]
     assert json.loads(calls.preset_export("Given")) == {"steps": 21, "prompt": "p"}
     actions = Actions(JobService(Path("unused")), CATALOGUE)
-    assert actions.restore(None) == {}
-    assert actions.reset("demo")["steps"] == 8
+    assert actions.restore(None)["values"]["steps"] == 8
+    assert actions.reset("demo")["values"]["steps"] == 8
     assert calls.preset_default("Given") == ["Given", "start"]
-    assert actions.restore(None)["steps"] == actions.reset("demo")["steps"] == 21
-    assert actions.restore(json.dumps({"model": "demo", "steps": 6}))["steps"] == 6
+    assert actions.restore(None)["values"]["steps"] == actions.reset("demo")["values"]["steps"] == 21
+    assert actions.restore(json.dumps({"model": "demo", "steps": 6}))["values"]["steps"] == 6
     assert calls.preset_remove("start") == ["Given"]
-    assert actions.reset("demo")["steps"] == 8
+    assert actions.reset("demo")["values"]["steps"] == 8
 
 
 @pytest.mark.parametrize("name", ["", " a", "../up", "a/b", ".hidden", "a" * 51, "a\n"])

@@ -69,11 +69,11 @@ def test_what_a_script_gives_fills_the_form_and_the_rest_is_the_default() -> Non
     actions = Actions(JobService(Path("nowhere")), Catalogue())
     settings = {"model": "demo", "prompt": "a ball", "seed": 9, "vram_cap_gb": None}
     restored = {"name": "", "settings": settings, "extras": "", "is_whole": True, "notices": []}
-    filled = actions.fill(json.dumps({"restored": json.dumps(restored), "kept": None}))
+    filled = actions.fill(json.dumps(restored), "")["values"]
     assert (filled["prompt"], filled["seed"], filled["negative"]) == ("a ball", 9, "")
     assert filled["vram_cap_gb"] == Catalogue().planner.defaults["vram_cap_gb"]
     assert filled["resolution"] == 128
-    for useless in (None, "[]", "{", 5):
-        answer = actions.fill(useless)
+    for useless in ("", "[]", "{", "5"):
+        answer = actions.fill(useless, "")
         assert list(answer) == ["notice"]
         assert "These settings cannot be read" in answer["notice"]
