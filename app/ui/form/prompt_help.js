@@ -6,6 +6,7 @@ import { writePrompt } from './prompts.js';
 import { onWritten } from './values.js';
 
 const WORD = /[\p{L}\p{N}]+/gu;
+const TIME = /\[\s*\d[\d.]*\s*s(?:\s*-\s*\d[\d.]*\s*s)?\s*:/g; // the head of a part such as [2.4s: ...]
 const LITTLE_ROOM = 0.9; // the share of the limit from which the counter is shown
 const PAUSE = 900; // milliseconds without a key before a screen reader is reported
 const MOST_SHOWN = 12;
@@ -23,10 +24,13 @@ let speaking = 0;
 
 const promptBox = () => document.querySelector('#set-prompt textarea');
 
+/** Return the words of a prompt, without its times. */
+const wordsOf = (text) => [...text.replace(TIME, (head) => ' '.repeat(head.length)).matchAll(WORD)];
+
 /** Return [begin, end] of each unknown word. A word that is being typed may still become a known one. */
 function unknownPlaces(text, known, caret) {
   if (!known.length) return [];
-  const places = [...text.matchAll(WORD)].map((match) => [match.index, match.index + match[0].length]);
+  const places = wordsOf(text).map((match) => [match.index, match.index + match[0].length]);
   return places.filter(([begin, end]) => {
     const word = text.slice(begin, end).toLowerCase();
     return !known.includes(word) && !(end === caret && known.some((one) => one.startsWith(word)));
@@ -88,7 +92,7 @@ function reportPrompt() {
   const places = unknownPlaces(box.value, facts().words || [], caret);
   drawMarks(box, places);
   const start = document.querySelector('#start');
-  isAllUnknown = places.length > 0 && places.length === [...box.value.matchAll(WORD)].length;
+  isAllUnknown = places.length > 0 && places.length === wordsOf(box.value).length;
   const why = (isAllUnknown && 'no known word') || (!box.value.trim() && 'no prompt');
   start.dataset.note = why ? `${why}: the motion is left to chance` : '';
   reportUnknown([...new Set(places.map(([begin, end]) => box.value.slice(begin, end).toLowerCase()))]);
