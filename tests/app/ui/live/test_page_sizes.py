@@ -25,7 +25,7 @@ ALL_IN_SIGHT = """() => {
     const box = (selector) => document.querySelector(selector).getBoundingClientRect();
     const parts = ['#set-image', '#set-prompt', '.lt-examples', '#set-mode', '#set-seconds', '#length',
         '#set-model', '#fold-look > summary', '#fold-output > summary', '#fold-memory > summary',
-        '.lt-request .lt-quiet'];
+        '.lt-around'];
     return parts.every((part) => box(part).bottom <= box('.lt-go').top);
 }"""
 CELL = """() => {
@@ -76,10 +76,10 @@ def test_on_a_phone_nothing_moves_from_the_start_to_the_end_of_a_video(
     for section in (1, 2):
         stand.engine.go(2)
         page.get_by_text(f"Section {section} of 2, step 2 of 2").first.wait_for()
-        assert page.evaluate(TOPS) == tops
+        assert page.evaluate(TOPS) == pytest.approx(tops, abs=0.6)  # lines of text differ by half a pixel
         stand.engine.go(1)
         page.get_by_text(f"Decoding section {section} of 2").first.wait_for()
-        assert page.evaluate(TOPS) == tops
+        assert page.evaluate(TOPS) == pytest.approx(tops, abs=0.6)  # lines of text differ by half a pixel
         stand.engine.go(2)
 
 
