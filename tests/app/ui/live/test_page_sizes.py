@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from diffusers_helper.request import GenerationRequest
 from tests.support.pages import FIRST, Stand, needs_chromium, start, status
 
