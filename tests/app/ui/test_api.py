@@ -211,7 +211,7 @@ def test_a_job_that_ends_otherwise_is_an_error(tmp_path: Path, monkeypatch: pyte
     service = JobService(tmp_path / "outputs", engine)
     service.start()
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
-    generate: Any = endpoints(service, Catalogue())["generate"]
+    generate: Any = endpoints(service, Catalogue())[0].function
     assert inspect.iscoroutinefunction(generate)
     engine.go(100)
     with pytest.raises(Exception, match=re.escape(f"{MESSAGE} {REMEDY}")):
