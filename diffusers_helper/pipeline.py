@@ -161,10 +161,8 @@ def denoise(job: OpenJob, section: Section, condition: Any, context: Any) -> Ten
             attending(network, *job.memory.attention),
             job.passes(request, network, work.blocks(network, noisy)) as passes,
         ):
-            denoiser, on_step = (
-                work.denoiser(network, condition, context, passes),
-                job.on_step(section, passes),
-            )
+            denoiser = work.denoiser(network, condition, context, passes)
+            on_step = job.on_step(section, passes)
             return to_host(sampler(request.sampler)(denoiser, noisy, sigmas, on_step=on_step))
 
     return job.run("sample", sample, section, condition=condition, context=context)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
+from diffusers_helper.families.packing import Mode, SectionPlan
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 
@@ -135,9 +137,23 @@ def words_of(number: int, request: GenerationRequest, lineage: Lineage, family: 
         family: The family of its model.
     """
     own = lineage.request_for(number, request)
-    plan = family.plan(own.seconds, own.mode)  # kept sections stay at their times in the video they are from
-    texts = Timeline.of(own.prompt).words(len(plan), family.section_seconds)
-    return blended(texts, plan[number - 1].video_position, own.prompt_blend)
+    # Kept sections stay at their times in the video that they are from.
+    texts, places = _planned(own.prompt, own.seconds, own.mode, family.plan, family.section_seconds)
+    return blended(texts, places[number - 1], own.prompt_blend)
+
+
+@lru_cache(maxsize=8)  # it is asked for each section anew
+def _planned(
+    prompt: str,
+    seconds: float,
+    mode: Mode,
+    plan: Callable[[float, Mode], SectionPlan],
+    section_seconds: float,
+) -> tuple[Sequence[str], Sequence[int]]:
+    """Return the text of each section in the order of the video, and their places in the order of making."""
+    sections = plan(seconds, mode)
+    texts = Timeline.of(prompt).words(len(sections), section_seconds)
+    return texts, tuple(section.video_position for section in sections)
 
 
 def texts_of(request: GenerationRequest, lineage: Lineage, family: Family) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ skipped passes.
 diffusers' hooks (0.42) have the same caches but could not be used. FirstBlockCache and TaylorSeer cannot be
 told to compute the last step, MagCache lacks a clause of its rule, and all find a model's blocks by names and
 classes, among which Helios' are missing. TeaCache and EasyCache are not there at all. Where a hook does the
-same, the results here have its bits (`tests/diffusers_helper/sampling/test_step_cache.py`).
+same, the tests compare the results with its own (`tests/diffusers_helper/sampling/test_step_cache.py`).
 """
 
 from __future__ import annotations
@@ -133,12 +133,9 @@ class PassesByOutput(_CachedPasses):
         kept, is_line = state.kept, self._cache.reuse == "line"
         if self._decide(state, self._foretold(state, x) if self._cache.signal else 0.0):
             if is_line:
-                line = (
-                    kept["output"] + kept["slope"] * (state.step - state.computed)
-                    if "slope" in kept
-                    else None
-                )
-                return kept["output"] if line is None else line
+                if "slope" not in kept:
+                    return kept["output"]
+                return kept["output"] + kept["slope"] * (state.step - state.computed)
             return x + (kept["output"] - kept["x"])
         output = compute()
         if is_line and kept:
