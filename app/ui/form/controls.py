@@ -104,8 +104,9 @@ def _control(setting: SettingInfo, value: Any) -> str:
     if setting.choices:
         return _radios(setting, tuple(setting.choices), value)
     if not setting.is_number:
-        if setting.name == "prompt":  # its help stands in the field
-            return _TEXT.format(**about | {"info": ""}, most=MAX_PROMPT_CHARACTERS, hint=escape(setting.help))
+        if setting.name == "prompt":  # the first sentence of its help stands in the field, which stays low
+            hint = escape(setting.help.split(". ")[0]) + "."
+            return _TEXT.format(**about | {"info": ""}, most=MAX_PROMPT_CHARACTERS, hint=hint)
         return _TEXT.format(**about, most=MAX_PROMPT_CHARACTERS, hint="")
     bounds = {"min": setting.low, "max": setting.high, "step": setting.step, "value": value}
     shown = " ".join(f'{name}="{number:.16g}"' for name, number in bounds.items())
