@@ -83,7 +83,7 @@ def jobs(models: Models, steps: int, **settings: Any) -> Iterator[Iterator[tuple
                     job.load()
                     encodings = work.encode(job)
                     section = job.sections[0]
-                    history = work.history(request.mode, encodings)
+                    history = work.history(job, encodings)
                     yield job, section, work.condition(job, section, encodings), history.context(section)
 
         yield each()

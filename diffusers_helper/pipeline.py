@@ -100,7 +100,7 @@ def generate(
         with torch.inference_mode(), job.loras, job.memory:
             checkpoints = job.load()
             encodings = checkpoints.encodings(otherwise=partial(work.encode, job))
-            history, joiner = work.history(request.mode, encodings), work.joiner(request.mode)
+            history, joiner = work.history(job, encodings), work.joiner(request.mode)
             for section in sample_sections(job, checkpoints, encodings, history):
                 if section.number < job.video.sections:
                     continue  # an earlier run has written this section and the next one

@@ -40,7 +40,7 @@ class GenerationRequest:
     # fmt: off
     image: Annotated[str, SettingInfo(
         "Picture", "The picture that the video starts from.", "What to make",
-        unit="file", scope="input", is_picture=True)]
+        unit="file", scope="input", crop="crop")]
     prompt: Annotated[str, SettingInfo(
         "Prompt",
         "Describe what should happen in the video. A part such as [2.4s: ...] or [2.4s-4.8s: ...] says what "
@@ -190,6 +190,22 @@ class GenerationRequest:
         "PyTorch has no fast kernel.",
         "Memory", choices=ATTENTIONS,
     )] = AUTO
+    end_image: Annotated[str, SettingInfo(
+        "End Picture",
+        "The picture that follows the video's last frame. Models that make the end first are led to it; in "
+        "forward order, it only draws the video towards it.",
+        "What to make", unit="file", scope="input", crop="end_crop",
+    )] = ""
+    end_crop: Annotated[float, SettingInfo(
+        "Crop Position of the End Picture",
+        "The part of the end picture that is kept, like `crop`.",
+        "What to make", low=0, high=1, step=0.01, scope="input",
+    )] = 0.5
+    end_strength: Annotated[float, SettingInfo(
+        "Strength of the End Picture",
+        "A lower value lets the video end less like the end picture.",
+        "What to make", low=0, high=1, step=0.05, scope="section",
+    )] = 1.0
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -207,6 +223,11 @@ class GenerationRequest:
     def texts(self) -> tuple[str, ...]:
         """Return the prompts in use, one per pass of the transformer in a step."""
         return (self.prompt, self.negative) if self.cfg > 1 else (self.prompt,)
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Return whether each section depends on the number of sections."""
+        return self.mode == "inverted" or bool(self.end_image)
 
     def to_json(self) -> str:
         """Return the settings as a JSON object."""
@@ -248,8 +269,10 @@ class GenerationRequest:
         return cls.from_dict(cast(dict[str, Any], data))
 
 
-SETTINGS, START_PICTURE = settings_of(GenerationRequest), "image"
+SETTINGS = settings_of(GenerationRequest)
+START_PICTURE, END_PICTURE = "image", "end_image"
 PICTURES = tuple(name for name, setting in SETTINGS.items() if setting.is_picture)
+CROPS = tuple(SETTINGS[name].crop for name in PICTURES)
 
 
 def no_picture() -> PictureError:

@@ -33,7 +33,7 @@ class SettingInfo:
             recorded by its content; the work of the "vae", recorded as it was in effect; or only "memory".
         on_page: Whether the page has a control for it.
         is_list: Whether each line of a text is an entry of its own.
-        is_picture: Whether a text is the path of a picture (`conditions.pictures`).
+        crop: For the path of a picture (`conditions.pictures`), the setting of the part of it to keep.
         normal: A function that returns a text in the one form that the request stores, or raises InputError.
         words: A function that returns a text as it is displayed.
         name, kind, is_optional, default: The field's name, its type, whether it may be None, and its default.
@@ -53,7 +53,7 @@ class SettingInfo:
     scope: Scope = "video"
     on_page: bool = True
     is_list: bool = False
-    is_picture: bool = False
+    crop: str = ""
     normal: Callable[[str], str] = str
     words: Callable[[str], str] = str
     name: str = ""
@@ -65,6 +65,11 @@ class SettingInfo:
     def is_number(self) -> bool:
         """Return whether the setting's values are numbers."""
         return self.kind is not str
+
+    @property
+    def is_picture(self) -> bool:
+        """Return whether a text is the path of a picture."""
+        return bool(self.crop)
 
     @property
     def short_label(self) -> str:

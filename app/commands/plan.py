@@ -6,13 +6,14 @@ import argparse
 import json
 import logging
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, flag, given_settings
 from app.jobs.stdio import complain, say
 from app.machine import named_machine, this_local, this_machine, this_profile
 from diffusers_helper.conditions.picture import load_picture
+from diffusers_helper.conditions.pictures import order_words
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.families.buckets import nearest_bucket
@@ -65,6 +66,8 @@ def print_plan(arguments: argparse.Namespace) -> int:
     try:
         best = recommend(request, info, plan_of) if arguments.recommended else None
         plan = best.set_up.plan if best else plan_of(request, info)
+        if request.end_image:
+            plan = replace(plan, notes=tuple(filter(None, (*plan.notes, order_words(request.mode, info)))))
     except DoesNotFit as error:
         if arguments.json:
             refusal = {

@@ -50,7 +50,11 @@ def crop_of(size: Size, side: int, multiple: int, position: float = 0.5) -> Crop
         multiple: The number of pixels that the video's sides are multiples of.
         position: The setting `crop`.
     """
-    height, width = nearest_bucket(size.used_height, size.used_width, side, multiple)
+    return part_of(size, *nearest_bucket(size.used_height, size.used_width, side, multiple), position)
+
+
+def part_of(size: Size, height: int, width: int, position: float) -> Crop:
+    """Return the part of a picture that `picture.fit_picture` keeps for a video of this height and width."""
     wanted, found = width / height, size.used_width / size.used_height
     across, down = min(1.0, wanted / found), min(1.0, found / wanted)
     return Crop(((1 - across) * position, (1 - down) * position, across, down), (width, height))

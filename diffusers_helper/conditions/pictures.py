@@ -16,8 +16,9 @@ from PIL import Image
 
 from diffusers_helper.conditions.picture import fit_picture, load_picture, plain_png
 from diffusers_helper.files import given_path, read_file, sha256_of, write_atomic
+from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest
+from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, GenerationRequest
 
 Contents = Mapping[str, bytes]
 """The content of each picture as a plain PNG file, by the name of its setting."""
@@ -89,7 +90,8 @@ class JobPictures:
         cls, given: Mapping[str, Image.Image], shape: tuple[int, int], request: GenerationRequest
     ) -> JobPictures:
         """Return given pictures together with the part of each that a video of this height and width has."""
-        return cls(given, {name: fit_picture(one, *shape, request.crop) for name, one in given.items()})
+        crops = {name: getattr(request, SETTINGS[name].crop) for name in given}
+        return cls(given, {name: fit_picture(one, *shape, crops[name]) for name, one in given.items()})
 
     @property
     def start(self) -> Image.Image:
@@ -117,6 +119,17 @@ class JobPictures:
     def arrays(self) -> dict[str, Any]:
         """Return the pixels that were given, (height, width, 3), by the names that captures have for them."""
         return {_recorded(name): np.array(one) for name, one in self.given.items()}
+
+
+def order_words(mode: str, info: ModelInfo) -> str:
+    """Return a sentence if an order was not trained for an end picture, or "" if it was."""
+    if mode == "inverted":
+        return ""
+    trained = "inverted order, which makes the end first," if "inverted" in info.modes else "framepack-i2v"
+    return (
+        "Forward order was not trained for an end picture, which only draws the video towards it; "
+        f"{trained} was."
+    )
 
 
 def load_pictures(request: GenerationRequest) -> dict[str, Image.Image]:

@@ -1,4 +1,6 @@
-"""What a prompt says at which time, as in `a red ball [0s: moves right] [2.4s-4.8s: moves up]`.
+"""What conditions each section: the prompt's words for its time, and the pictures between which it lies.
+
+A prompt says what happens when, as in `a red ball [0s: moves right] [2.4s-4.8s: moves up]`.
 
 A text in brackets that begins with a time is a *cue*. It holds for whole sections, since each section has one
 condition. Text outside of brackets holds for the sections without a cue.
@@ -16,7 +18,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import Mode, SectionPlan
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 
 _TIME = r"(\d+(?:\.\d*)?)\s*s"
 _CUE = re.compile(rf"\[\s*{_TIME}\s*(?:-\s*{_TIME}\s*)?:([^\[\]]*)\]")
@@ -140,6 +142,19 @@ def words_of(number: int, request: GenerationRequest, lineage: Lineage, family: 
     # Kept sections stay at their times in the video that they are from.
     texts, places = _planned(own.prompt, own.seconds, own.mode, family.plan, family.section_seconds)
     return blended(texts, places[number - 1], own.prompt_blend)
+
+
+def pictures_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> Words:
+    """Return the pictures that a section is shown, by setting, with their shares, as `words_of` does.
+
+    The shares change linearly from the start of the video to its end, and the middle of the section counts.
+    """
+    own = lineage.request_for(number, request)
+    if not own.end_image:
+        return ((START_PICTURE, 1.0),)
+    sections = family.plan(own.seconds, own.mode)
+    share = own.end_strength * (sections[number - 1].video_position + 0.5) / len(sections)
+    return (START_PICTURE, 1 - share), (END_PICTURE, share)
 
 
 @lru_cache(maxsize=8)  # it is asked for each section anew

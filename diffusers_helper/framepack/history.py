@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -13,13 +15,21 @@ class LatentHistory:
     """The clean latents in temporal order, in fp32 on the CPU.
 
     Attributes:
-        start: The picture's latent, (1, 16, 1, h, w).
+        start: The start picture's latent, (1, 16, 1, h, w).
         latents: All latents made so far, (1, 16, T, h, w). The picture's latent is the first of them. In
             inverted mode it is added with the last section.
     """
 
-    def __init__(self, mode: Mode, start: Tensor) -> None:
-        self._mode, self.start = mode, start
+    def __init__(self, mode: Mode, start: Tensor, end: Tensor | None = None, *, distance: int = 0) -> None:
+        """Begin with the pictures.
+
+        Args:
+            mode: The order of sections.
+            start: The start picture's latent.
+            end: The latent of the picture that an inverted video leads to, which is no part of the video.
+            distance: The latent frames between the video and the end picture.
+        """
+        self._mode, self.start, self._end, self._distance = mode, start, end, distance
         self.latents = start if mode == "forward" else start[:, :, :0]
 
     def add(self, window: Tensor, section: Section) -> None:
@@ -41,7 +51,11 @@ class LatentHistory:
         else:
             near = torch.cat([self.latents[:, :, :HISTORY], nothing], dim=2)[:, :, :HISTORY]
             history_1x, history_2x, history_4x = near.split([HISTORY_1X, HISTORY_2X, HISTORY_4X], dim=2)
-        return Context(section.indices, self.start, history_1x, history_2x, history_4x)
+        indices = section.indices
+        if self._end is not None and section.number == 1:
+            (place,) = indices.history_1x
+            indices, history_1x = replace(indices, history_1x=(place + self._distance,)), self._end
+        return Context(indices, self.start, history_1x, history_2x, history_4x)
 
     def to_decode(self, section: Section) -> tuple[Tensor, int]:
         """Return the latents to decode after a section was added, and the place of the first of them.

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 from torch import Tensor
 
-from diffusers_helper.conditions.timeline import texts_of, words_of
-from diffusers_helper.families.packing import Mode, Section
+from diffusers_helper.conditions.timeline import pictures_of, texts_of, words_of
+from diffusers_helper.families.packing import HISTORY, HISTORY_1X, FrameIndices, Section
 from diffusers_helper.files import sha256_of
 from diffusers_helper.framepack.blending import FrameBlender
 from diffusers_helper.framepack.encoders import (
@@ -28,7 +29,7 @@ from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenois
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import flow_sigmas, shift_of
 from diffusers_helper.sampling.seeds import noise_for
 from diffusers_helper.sampling.step_cache import Blocks
@@ -39,17 +40,41 @@ joiner = FrameBlender
 
 
 def encode(job: OpenJob) -> dict[str, Tensor]:
-    """Encode the prompts and the picture, and return the encodings by name, on the host."""
+    """Encode the prompts and the pictures, and return the encodings by name, on the host."""
     prompts = json.dumps(_texts(job))
-    picture = sha256_of([str(job.pictures.shape).encode(), job.pictures.start.tobytes()])
     texts = job.encoded(("text_encoder", "tokenizer"), _text_states, texts=prompts)
     texts |= job.encoded(("text_encoder_2", "tokenizer_2"), _text_vectors, texts=prompts)
-    start = _start_latent(job)  # it depends on the seed, and its network is needed for the video anyway
+    return {**texts, **latents(job), **visions(job)}
+
+
+def latents(job: OpenJob) -> dict[str, Tensor]:
+    """Encode the pictures that sections see with the VAE, and return their latents by name.
+
+    They depend on the seed, and the VAE is needed for the video anyway, so they are kept for no other job.
+    """
+    is_led = END_PICTURE in job.pictures.fitted and job.request.mode == "inverted"
+    found = {_named("start", of): _latent(job, of) for of in (START_PICTURE, *[END_PICTURE] * is_led)}
     job.note_vae(0)
-    vision = job.encoded(
-        ("image_encoder", "feature_extractor"), lambda job: {"vision": _vision_states(job)}, picture=picture
-    )
-    return {**texts, "start": start, **vision}
+    return found
+
+
+def visions(job: OpenJob) -> dict[str, Tensor]:
+    """Return the vision encoder's states of each picture by name."""
+    found: dict[str, Tensor] = {}
+    for of, picture in job.pictures.fitted.items():
+        checksum = sha256_of([str(job.pictures.shape).encode(), picture.tobytes()])
+        known = job.encoded(
+            ("image_encoder", "feature_extractor"),
+            lambda job, of=of: {"vision": _vision_states(job, of)},
+            picture=checksum,
+        )
+        found[_named("vision", of)] = known["vision"]
+    return found
+
+
+def _named(encoding: str, of: str) -> str:
+    """Return the name of a picture's encoding; that of the start picture has no further name."""
+    return encoding if of == START_PICTURE else f"{encoding}_{of}"
 
 
 def _texts(job: OpenJob) -> tuple[str, ...]:
@@ -76,29 +101,27 @@ def _text_vectors(job: OpenJob) -> dict[str, Tensor]:
     return job.run("text_2", pooled, prompts=prompts)
 
 
-def _start_latent(job: OpenJob) -> Tensor:
-    """Encode the picture with the VAE, and return its latent."""
+def _latent(job: OpenJob, of: str = START_PICTURE) -> Tensor:
+    """Encode the picture of a setting with the VAE, and return its latent."""
     seed = job.lineage.root(job.request).seed
     noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
-    pieces = job.pieces("vae_encode")
-    picture = job.pictures.start
-    return job.captured(
-        "vae_encode", partial(encode_picture, job.vae, picture, noise, pieces, job.cancel), noise=noise
-    )
+    picture, pieces = job.pictures.fitted[of], job.pieces("vae_encode")
+    work = partial(encode_picture, job.vae, picture, noise, pieces, job.cancel)
+    return job.captured("vae_encode", work, noise=noise, of=of)
 
 
-def _vision_states(job: OpenJob) -> Tensor:
-    """Return the vision encoder's states of the picture."""
+def _vision_states(job: OpenJob, of: str = START_PICTURE) -> Tensor:
+    """Return the vision encoder's states of the picture of a setting."""
     extractor = job.models.part("feature_extractor")
 
     def vision(siglip: Any) -> Tensor:
-        return to_host(encode_vision(siglip, extractor, job.pictures.start))
+        return to_host(encode_vision(siglip, extractor, job.pictures.fitted[of]))
 
-    return job.run("vision", vision)
+    return job.run("vision", vision, of=of)
 
 
-encoders: Mapping[str, Callable[[OpenJob], Any]] = {
-    "text": _text_states, "text_2": _text_vectors, "vision": _vision_states, "vae_encode": _start_latent,
+encoders: Mapping[str, Callable[..., Any]] = {
+    "text": _text_states, "text_2": _text_vectors, "vision": _vision_states, "vae_encode": _latent,
 }  # fmt: skip
 
 
@@ -109,23 +132,33 @@ def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -
         places[text] = TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"])
     words = words_of(section.number, job.request, job.lineage, job.family)
     negative = places[request.negative] if len(request.texts) > 1 else None
+    seen = pictures_of(section.number, job.request, job.lineage, job.family)
+    visions = [(encodings[_named("vision", of)], share) for of, share in seen]
+    vision = visions[0][0] if len(seen) == 1 else torch.stack([share * one for one, share in visions]).sum(0)
     return Condition(
-        mixed([(places[text], share) for text, share in words]), negative, encodings["vision"],
+        mixed([(places[text], share) for text, share in words]), negative, vision,
         request.guidance, request.cfg, request.cfg_rescale,
     )  # fmt: skip
 
 
 def restored(section: Section, captured: Mapping[str, Any]) -> tuple[Condition, Context]:
     """Return a section's condition and context from a capture."""
-    condition, context = dict(captured["condition"]), {**captured["context"], "indices": section.indices}
+    condition, context = dict(captured["condition"]), dict(captured["context"])
+    context["indices"] = FrameIndices(**{name: tuple(one) for name, one in context["indices"].items()})
     texts = (condition.pop(name) for name in ("positive", "negative"))
     positive, negative = (text and TextCondition(**text) for text in texts)
     return Condition(positive, negative, **condition), Context(**context)
 
 
-def history(mode: Mode, encodings: Mapping[str, Tensor]) -> LatentHistory:
-    """Return the history before the first section, which is the picture."""
-    return LatentHistory(mode, encodings["start"])
+def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
+    """Return the history before the first section, which is the pictures.
+
+    The weaker the end picture is, the farther it lies from the video, within the reach of the history.
+    """
+    strength = job.lineage.root(job.request).end_strength
+    distance = round((1 - strength) * (HISTORY - HISTORY_1X))
+    end = encodings.get(_named("start", END_PICTURE))
+    return LatentHistory(job.request.mode, encodings["start"], end, distance=distance)
 
 
 def blocks(network: HunyuanVideoFramepackTransformer3DModel, noise: Tensor) -> Blocks:

@@ -45,13 +45,22 @@ class Work(Protocol):
     """The half of a family of models that works on tensors. A module with these members is one.
 
     Attributes:
-        encoders: The stages of `encode` by their names in captures, each of which can be run by itself.
+        encoders: The stages of `encode` by their names in captures, each of which can be run by itself;
+            those of pictures take the name of the setting as `of`.
     """
 
-    encoders: Mapping[str, Callable[[OpenJob], Any]]
+    encoders: Mapping[str, Callable[..., Any]]
 
     def encode(self, job: OpenJob) -> dict[str, Tensor]:
         """Encode what conditions the video. The latent of the picture is named `start`."""
+        ...
+
+    def latents(self, job: OpenJob) -> dict[str, Tensor]:
+        """Encode what depends on the seed."""
+        ...
+
+    def visions(self, job: OpenJob) -> dict[str, Tensor]:
+        """Encode what is seen of the pictures without the seed."""
         ...
 
     def condition(self, job: OpenJob, section: Section, encodings: Encodings) -> Any:
@@ -61,7 +70,7 @@ class Work(Protocol):
         """Return a section's condition and context from a capture, which has mappings for dataclasses."""
         ...
 
-    def history(self, mode: Mode, encodings: Encodings) -> LatentsSoFar:
+    def history(self, job: OpenJob, encodings: Encodings) -> LatentsSoFar:
         """Return the history before the first section."""
         ...
 

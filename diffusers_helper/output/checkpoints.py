@@ -60,8 +60,9 @@ class Origins:
         # those of its request, which may have left them to the plan, so they are not compared.
         vae = {} if lineage.kept else {name: str(getattr(request, name)) for name in _VAE}
         self._shared = {**pictures, **vae, **others}
-        if request.crop != SETTINGS["crop"].default:  # files of versions without this setting stay valid
-            self._shared["crop"] = str(request.crop)
+        # The paths among the inputs are recorded by the content of the files.
+        crops = recorded_later(request, "input").items()
+        self._shared |= {name: str(value) for name, value in crops if SETTINGS[name].is_number}
 
     def of_section(self, number: int) -> dict[str, str]:
         """Return the origin of one section's latents."""
@@ -73,7 +74,7 @@ class Origins:
         later = recorded_later(request, "section", "video")
         later.pop("prompt_blend", None)  # the words contain its effect
         origin |= {name: str(value) for name, value in later.items()}
-        if request.mode == "inverted":  # in forward order the number of later sections has no effect
+        if request.depends_on_length:
             origin["sections"] = str(len(self._family.plan(request.seconds, request.mode)))
         if before := joined(self._lineage.before(number), request):
             origin["earlier"] = json.dumps([span.to_dict() for span in before], sort_keys=True)
@@ -206,8 +207,8 @@ def _whole(found: Mapping[str, str], expected: Mapping[str, str]) -> dict[str, s
 def _check_origin(file: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
     found = _whole(found, expected)
     names = {*found, *expected}
-    if expected["mode"] == "forward":
-        names.discard("sections")  # version 0.1 recorded it, though it has no effect
+    if "sections" not in expected:
+        names.discard("sections")  # version 0.1 recorded it even where it has no effect
     for name in sorted(names):
         if found.get(name) != expected.get(name):
             raise LongtakeError(

@@ -29,6 +29,8 @@ from diffusers_helper.strangers.limited_json import plain_json
 _WHY_FIXED: dict[str, str] = {
     "image": "The kept sections begin or end at this picture.",
     "crop": "The kept sections begin or end at this picture.",
+    "end_image": "The kept sections were made to lead to this picture, or to none.",
+    "end_crop": "The kept sections were made to lead to this picture, or to none.",
     "mode": "The kept sections were made in this order.",
     "resolution": "All frames of a video have one size.",
     "model": "The kept sections are latents of this model, which another one would decode differently.",

@@ -29,8 +29,7 @@ class Span:
 
     Attributes:
         last: The number of its last section, in the order of making.
-        settings: The recorded settings of its sections; in forward order without the length, which has no
-            effect.
+        settings: The recorded settings of its sections, without the length where that has no effect.
     """
 
     last: int
@@ -40,7 +39,7 @@ class Span:
     def of(cls, last: int, request: GenerationRequest) -> Self:
         """Return the span up to section `last` with the settings of a request."""
         settings = recorded(request, "section")
-        if request.mode == "forward":
+        if not request.depends_on_length:
             del settings["seconds"]
         return cls(last, settings)
 
@@ -135,7 +134,7 @@ class Lineage:
         total, last = len(family.plan(request.seconds, request.mode)), 0
         for span in self.spans:
             own = len(family.plan(span.settings.get("seconds", request.seconds), request.mode))
-            most = min(total, own) - 1
+            most = min(total - 1, own - (request.mode == "inverted"))
             if not last < span.last <= most:
                 raise InputError(
                     f"An earlier span ends with section {span.last}; expected a section from {last + 1} to "

@@ -36,7 +36,8 @@ _PREVIEW_SIDE = 512
 
 
 _FIRST = ("image", "prompt", "model", "seconds", "seed", "steps")
-# A workflow saved by ComfyUI's page has the values in the order of the inputs, so what is added comes last.
+# A workflow saved by ComfyUI's page has the values in the order of the inputs, so what is added comes last:
+# first these settings, and then those that follow them in a request.
 _ADDED = ("lora", "weight_dtype", "attention")
 
 
@@ -54,8 +55,10 @@ class ROCMFramePackVideo:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        others = [name for name in SETTINGS if name not in {*_FIRST, *_ADDED}]
-        return {"required": setting_inputs(_FIRST), "optional": setting_inputs([*others, *_ADDED])}
+        names = [*SETTINGS]
+        before, after = names[: names.index(_ADDED[-1])], names[names.index(_ADDED[-1]) + 1 :]
+        others = [name for name in before if name not in {*_FIRST, *_ADDED}]
+        return {"required": setting_inputs(_FIRST), "optional": setting_inputs([*others, *_ADDED, *after])}
 
     def make(self, prompt: str, **settings: Any) -> dict[str, Any]:
         info = find_model(settings["model"])

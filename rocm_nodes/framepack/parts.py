@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.models.registry import ModelInfo, PartSource, find_model
-from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
+from diffusers_helper.request import CROPS, PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.units import count_text
 from rocm_nodes.framepack.node import (
     VIDEO_NAMES,
@@ -37,7 +37,7 @@ from rocm_nodes.page import choice, of_type, reported
 _CATEGORY = "ROCm Ninodes/Video"
 _MODEL = ("model", "lora", "weight_dtype")
 # The prompt that is avoided is encoded only if `cfg` uses it.
-_CONDITIONS = ("prompt", "negative", "cfg", *PICTURES, "crop", "mode", "resolution")
+_CONDITIONS = ("prompt", "negative", "cfg", *PICTURES, "crop", "mode", "resolution", *CROPS[1:])
 _DECODER = ("crf",)
 _SAMPLER = tuple(name for name in SETTINGS if name not in (*_MODEL, *_CONDITIONS, *_DECODER))
 _FIRST = ("seconds", "seed", "steps")  # what stands first among the sampler's inputs
@@ -155,11 +155,11 @@ class ROCMFramePackConditions:
 
                 write_pictures(pictures, folder)
                 job = open_job(request, work.models, folder=folder / "job", **work.options)
-                encoders = WORK[job.family.name].encoders
+                family = WORK[job.family.name]
                 with torch.inference_mode(), job.loras, job.memory:
                     job.load()
-                    encodings = encoders["text"](job) | encoders["text_2"](job)
-                    encodings["vision"] = encoders["vision"](job)
+                    encodings = family.encoders["text"](job) | family.encoders["text_2"](job)
+                    encodings |= family.visions(job)
         height, width = job.pictures.shape
         lines = [f"{count_text(len(pictures), 'picture')} and the prompt are encoded for {width}x{height}."]
         result = Conditions(model, settings, pictures, encodings)
@@ -197,14 +197,12 @@ class ROCMFramePackSampler:
             family = WORK[job.family.name]
 
             def encodings() -> dict[str, Tensor]:
-                start = family.encoders["vae_encode"](job)
-                job.note_vae(0)
-                return {**conditions.encodings, "start": start}
+                return {**conditions.encodings, **family.latents(job)}
 
             with torch.inference_mode(), job.loras, job.memory:
                 checkpoints = job.load()
                 encoded = checkpoints.encodings(otherwise=encodings)
-                history = family.history(request.mode, encoded)
+                history = family.history(job, encoded)
                 for _ in sample_sections(job, checkpoints, encoded, history):
                     pass  # the latents are in the history, and in the job's folder
             scale = work.models.part("vae").config["scaling_factor"]

@@ -1,18 +1,23 @@
-"""Tests of jobs whose prompt says what happens when: each section's latents follow from its own words."""
+"""Tests of jobs that are directed: each section's latents follow from its own words and pictures."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from diffusers_helper.conditions.timeline import pictures_of
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.families.packing import MODES, Mode
+from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.packing import MODES, Mode, plan_sections
 from diffusers_helper.framepack.encoders import TextCondition, mixed
+from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.provenance.lineage import Lineage, Span
+from diffusers_helper.provenance.recipe import read_recipe
 from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
 
 RIGHT, UP = "the red ball moves right", "the red ball moves up"
@@ -70,3 +75,80 @@ def test_a_blended_section_is_kept_for_its_own_words_only(
     assert not torch.equal(first.latents, make(cut, models, tmp_path / "cut")[0].latents)
     with pytest.raises(LongtakeError, match="prompt"):
         make(cut, models, tmp_path / "job", resume_from=tmp_path / "job")
+
+
+def test_the_end_picture_has_its_place_in_the_first_section_alone() -> None:
+    start, end = torch.ones(1, 16, 1, 2, 2), torch.full((1, 16, 1, 2, 2), 2.0)
+    plan = plan_sections(4.0)
+    for distance, place in ((0, 28), (18, 46)):
+        history = LatentHistory("inverted", start, end, distance=distance)
+        first = history.context(plan[0])
+        assert (first.indices.clean, first.indices.noisy[-1]) == ((0, place), 27)
+        assert torch.equal(first.start, start)
+        assert torch.equal(first.history_1x, end)
+        assert first.history_2x.abs().sum() == first.history_4x.abs().sum() == 0
+        history.add(torch.full((1, 16, 9, 2, 2), 3.0), plan[0])
+        second = history.context(plan[1])
+        assert second.indices == plan[1].indices
+        assert [part.unique().tolist() for part in (second.history_1x, second.history_2x)] == [[3], [3]]
+        assert second.history_4x[0, 0, :, 0, 0].tolist() == [3.0] * 6 + [0.0] * 10
+        assert history.latents.unique().tolist() == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "seconds", "strength", "shares"),
+    [
+        ("inverted", 1.0, 1.0, [1 / 2]),
+        ("inverted", 4.8, 1.0, [7 / 8, 5 / 8, 3 / 8, 1 / 8]),
+        ("forward", 4.8, 0.5, [1 / 16, 3 / 16, 5 / 16, 7 / 16]),
+        ("forward", 1.0, 0.0, [0.0]),
+    ],
+)
+def test_the_share_of_the_end_picture_grows_towards_the_end(
+    mode: Mode, seconds: float, strength: float, shares: list[float]
+) -> None:
+    request = tiny_request(Path("a"), end_image="b", end_strength=strength, mode=mode, seconds=seconds)
+    for number, share in enumerate(shares, 1):
+        found = pictures_of(number, request, Lineage(), FRAMEPACK)
+        assert found == (("image", 1 - share), ("end_image", share))
+    assert pictures_of(1, replace(request, end_image=""), Lineage(), FRAMEPACK) == (("image", 1.0),)
+
+
+def test_sections_of_a_branch_keep_the_share_that_they_were_made_with() -> None:
+    request = tiny_request(Path("a"), end_image="b", mode="forward", seconds=2.4)
+    lineage = Lineage((Span.of(2, request),))
+    longer = replace(request, seconds=4.8, end_strength=0.5)
+    assert len(lineage.sections(longer)) == 4
+    found = [pictures_of(number, longer, lineage, FRAMEPACK)[1][1] for number in (1, 2, 3, 4)]
+    assert found == [1 / 4, 3 / 4, 5 / 16, 7 / 16]
+    assert "seconds" not in Span.of(2, replace(request, end_image="")).settings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_an_end_picture_lasts_through_a_kill_and_in_the_recipe(
+    mode: Mode, models: Models, scene: Path, tmp_path: Path
+) -> None:
+    end = write_scene(tmp_path / "end.png", 120, 60)
+    request = tiny_request(scene, mode=mode, seconds=seconds_for(2), end_image=str(end), end_crop=0.25)
+    made, _ = make(request, models, tmp_path / "job")
+    bare, _ = make(replace(request, end_image=""), models, tmp_path / "bare")
+    assert made.latents.shape == bare.latents.shape
+    assert not torch.equal(made.latents, bare.latents)
+
+    interrupted = tmp_path / "interrupted"
+    shutil.copytree(tmp_path / "job", interrupted)
+    for file in ("sections/0002.safetensors", "encodings.safetensors"):
+        (interrupted / file).unlink()
+    again, _ = make(request, models, interrupted, resume_from=interrupted)
+    assert torch.equal(again.latents, made.latents)
+    for change in ({"end_crop": 0.75}, {"end_image": str(scene)}, {"end_strength": 0.5}):
+        with pytest.raises(LongtakeError, match=next(iter(change))):
+            make(replace(request, **change), models, tmp_path / "job", resume_from=tmp_path / "job")
+
+    recipe = read_recipe(made.video)
+    paths = {name: tmp_path / f"{name}-again.png" for name in recipe.pictures}
+    for name, file in paths.items():
+        file.write_bytes(recipe.pictures[name])
+    told = recipe.request({name: str(file) for name, file in paths.items()}, model=request.model)
+    assert make(told, models, tmp_path / "told")[0].video.read_bytes() == made.video.read_bytes()

@@ -21,6 +21,7 @@ from diffusers_helper.families.family import FAMILIES, FRAMEPACK, Family
 from diffusers_helper.families.packing import Mode, Section, SectionPlan, frame_indices
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.framepack.history import LatentHistory
+from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.output.frames import to_uint8
 from tests.support.making import load_tiny, make, tiny_request, write_scene
@@ -66,7 +67,7 @@ class Appender:
         return to_uint8(frames), to_uint8(frames[:0])
 
 
-def history(mode: Mode, encodings: Mapping[str, Tensor]) -> MadeHistory:
+def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> MadeHistory:
     return MadeHistory(encodings["start"])
 
 

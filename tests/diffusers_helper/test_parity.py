@@ -20,7 +20,7 @@ from diffusers_helper.families.packing import Mode
 from diffusers_helper.framepack.encoders import encode_vision
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import generate
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.seeds import noise_for
 from diffusers_helper.weights.recognition import PARTS
 from tests.support.making import Frames, load_tiny, seconds_for, tiny_request, write_scene
@@ -65,17 +65,22 @@ class Diffusers:
         self._monkeypatch.setattr("diffusers.models.autoencoders.vae.randn_tensor", start_noise)
 
     def _see(self, picture: Image.Image) -> None:
-        """Replace diffusers' own processing, which works on floats and differs by up to 2 of 255."""
+        """Replace diffusers' own processing, which works on floats and differs by up to 2 of 255.
+
+        Of an end picture, diffusers encodes what it shows, but does not use it.
+        """
         encoder, processor = self._models.part("image_encoder"), self._models.part("feature_extractor")
         vision = encode_vision(encoder, processor, picture)
         self._monkeypatch.setattr(self._pipeline, "encode_image", lambda image, device: vision)
 
     def make(self, request: GenerationRequest, num_sections: int, output_type: str) -> Any:
-        picture = Image.open(request.image)
+        picture, end = (Image.open(path) if path else None for path in (request.image, request.end_image))
+        assert picture is not None
         self._hand_out(request.seed)
         self._see(picture)
         return self._pipeline(
             image=picture,
+            last_image=end,
             prompt=request.prompt,
             negative_prompt=request.negative,
             height=64,
@@ -133,3 +138,16 @@ def test_real_guidance_is_that_of_diffusers(
         picture, negative="a green square slowly", cfg=3.0, guidance=4.0, sampler="euler", steps=3
     )
     check(models, request, 1, tmp_path / "job", monkeypatch)
+
+
+@pytest.mark.slow
+def test_the_latent_of_an_end_picture_has_the_place_that_diffusers_gives_it(
+    models: Models, picture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffusers_helper.framepack.work.pictures_of", lambda *_: ((START_PICTURE, 1.0),))
+    end = Image.open(picture).transpose(Image.Transpose.ROTATE_90)
+    end.save(tmp_path / "end.png")
+    request = tiny_request(
+        picture, end_image=str(tmp_path / "end.png"), seconds=seconds_for(2), sampler="euler", steps=3
+    )
+    check(models, request, 2, tmp_path / "job", monkeypatch)

@@ -27,7 +27,9 @@ DEBUG = Local({"LONGTAKE_DEBUG": "1"})
 
 def make(model: Path, folder: Path, local: Local, **settings: Any) -> Path:
     """Make a video of two sections, and return the folder with its captures."""
-    request = tiny_request(write_scene(folder / "scene.png", 90, 100), seconds=seconds_for(2), **settings)
+    pictures = {"end_image": str(write_scene(folder / "end.png", 100, 70)), "end_crop": 0.25}
+    scene = write_scene(folder / "scene.png", 90, 100)
+    request = tiny_request(scene, seconds=seconds_for(2), **pictures, **settings)
     models = load_models(find_model(str(model), allow_folder=True))
     generate(replace(request, model=str(model)), models, folder=folder / "job", local=local)
     return JobFolder(folder / "job").captures
@@ -54,7 +56,7 @@ def test_without_the_variable_nothing_is_captured(
 def test_each_stage_is_captured_with_inputs_and_outputs(captures: Path) -> None:
     assert {path.name for path in captures.iterdir()} == STAGES
     assert {path.name: len(list(path.glob("*.json"))) for path in captures.iterdir()} == {
-        "text": 1, "text_2": 1, "vision": 1, "vae_encode": 1, "sample": 2, "decode": 2,
+        "text": 1, "text_2": 1, "vision": 2, "vae_encode": 2, "sample": 2, "decode": 2,
     }  # fmt: skip
     sample = read_capture(first(captures, "sample"))
     assert sample.inputs["section"] == 1

@@ -14,11 +14,11 @@ from app.ui.form.markup import parts_of
 from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, defaults
 from app.ui.planner import MEMORY_SETTINGS
 from diffusers_helper.families.packing import Mode
-from diffusers_helper.request import SETTINGS
+from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 
 _TEMPLATE = Path(__file__).with_name("form.html")
-_HIDDEN = ("crop", "lora", "extras")  # fields without a control; scripts write into them
+_HIDDEN = (*CROPS, "lora", "extras")  # fields without a control; scripts write into them
 _REST = {
     "rest_what": "What to make", "rest_look": "Look", "rest_output": "Size and output",
     "rest_memory": "Memory",
@@ -43,15 +43,19 @@ _SELECT = """
 <div class="lt-field lt-model" id="set-model"><label class="lt-label" for="in-model">{label}</label>{info}
 <select id="in-model" name="model">{options}</select></div>"""
 _PICTURE = """
-<div class="lt-field lt-picture" id="set-{name}">
-<label class="lt-label" for="file-{name}" data-hint="">{label}</label>
+<div class="lt-field lt-picture" id="set-{name}" data-crop="{crop}">
+<div class="lt-picture-head">
+<label class="lt-label" for="file-{name}" data-hint="">{label}</label>{besides}</div>
 <div class="lt-well"><button type="button" class="lt-drop" data-from="file">Drop a picture here, paste one, or
 click to choose</button></div>
 <div class="lt-sources"><button type="button" data-from="file">Choose a file</button>
 <button type="button" data-from="camera">Camera</button><button type="button" data-from="paste">Paste</button>
-<button type="button" data-from="" aria-label="Remove Image" hidden>Remove</button></div>
+<button type="button" data-from="" aria-label="Remove {label}"{hidden}>Remove</button></div>
 <input type="file" id="file-{name}" hidden>
+<input type="hidden" name="{crop}" value="0.5" data-kind="number">
 <input type="hidden" name="{name}" value="null" data-kind="picture"></div>"""
+
+_BESIDES = '<button type="button" class="lt-quiet-button" data-opens="{name}">+ {label}</button>'
 
 
 def form_markup(catalogue: Catalogue) -> str:
@@ -100,7 +104,7 @@ def _control(setting: SettingInfo, value: Any) -> str:
     """Return the control that suits a setting's kind."""
     about = _about(setting)
     if setting.is_picture:
-        return _PICTURE.format(**about)
+        return _picture(setting)
     if setting.choices:
         return _radios(setting, tuple(setting.choices), value)
     if not setting.is_number:
@@ -115,6 +119,15 @@ def _control(setting: SettingInfo, value: Any) -> str:
     if setting.name == "seconds":  # the line beneath it says what becomes of it
         about["info"] = ""
     return _SLIDER.format(**about, bounds=shown)
+
+
+def _picture(setting: SettingInfo) -> str:
+    """Return the field of a picture. That of the start picture has a button that shows each other one."""
+    is_start = setting.name == START_PICTURE
+    others = [SETTINGS[name] for name in PICTURES if is_start and name != START_PICTURE]
+    besides = "".join(_BESIDES.format(name=one.name, label=one.label) for one in others)
+    hidden = " hidden" if is_start else ""  # the button that removes, which closes another picture's field
+    return _PICTURE.format(**_about(setting), crop=setting.crop, besides=besides, hidden=hidden)
 
 
 def _radios(setting: SettingInfo, values: tuple[str, ...], chosen: Any) -> str:

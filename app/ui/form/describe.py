@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from itertools import groupby
 from typing import Any
@@ -16,14 +17,15 @@ from app.ui.form.memory_view import MemoryReport, report
 from app.ui.form.program import example_program
 from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, to_request
 from app.ui.loras import with_lora_files
-from app.ui.pictures import Crop, Size, crop_of, upload_path
+from app.ui.pictures import Crop, Size, crop_of, part_of, upload_path
+from diffusers_helper.conditions.pictures import order_words
 from diffusers_helper.conditions.timeline import Timeline
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.lora_choice import named
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import ModelInfo, family_of
-from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
+from diffusers_helper.request import END_PICTURE, PICTURES, SETTINGS, START_PICTURE, GenerationRequest
 from diffusers_helper.units import about, count_text
 
 _MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory")
@@ -41,23 +43,23 @@ class Describer:
     def describe(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Return `markup` by the id of its element, and `facts`.
 
-        The facts are `crop` in percent of the picture or None, `size` as text, a state for each fold, the
-        LoRAs, the words that the model knows if they are few, and this machine's defaults, not to be kept.
+        The facts are `crops` in percent of each picture, `size` as text, a state for each fold, the LoRAs,
+        the words that the model knows if they are few, and this machine's defaults, not to be kept.
         """
         info = self._info(settings)
         side = max(info.multiple, _whole(settings.get("resolution"), info.side))
-        found, *others = (self._judge(settings.get(name), name) for name in PICTURES)
-        refused = next((one for one in (found, *others) if isinstance(one, InputError)), None)
-        position = _share(settings.get("crop"))
-        crop = crop_of(found, side, info.multiple, position) if isinstance(found, Size) else None
+        found = {name: self._judge(settings.get(name), name) for name in PICTURES}
+        refused = next((one for one in found.values() if isinstance(one, InputError)), None)
+        sizes = {name: size for name, size in found.items() if isinstance(size, Size)}
+        start = sizes.get(START_PICTURE)
+        crop = start and crop_of(start, side, info.multiple)
         pixels = crop.pixels[0] * crop.pixels[1] if crop else side * side
         memory = self._memory(settings, info, crop)
         lora = str(settings.get("lora") or "")
         weights = {one.file: f"{one.weight:.15g}" for one in named(lora)}
         facts = {
-            "crop": crop and [round(100 * share, 3) for share in crop.place],
-            "cropAt": position,
-            "size": _size_words(crop, found) if crop and isinstance(found, Size) else "",
+            "crops": _crops(sizes, settings, crop) if crop else {},
+            "size": _size_words(crop, start) if crop and start else "",
             "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
             f"guidance {_text(settings.get('guidance'))}"
             + (f" · {count_text(len(weights), 'LoRA')}" if weights else ""),
@@ -73,6 +75,7 @@ class Describer:
         }  # fmt: skip
         markup = {
             "length": self._length(settings, info, pixels), "picture-note": _refusal(refused),
+            "end-note": _end_note(settings, info) if found[END_PICTURE] else "",
             "model-note": self._model(info), "memory-plan": memory.markup,
             "extras-line": extras_line(_extras_words(settings)),
         }  # fmt: skip
@@ -193,12 +196,30 @@ def _refusal(found: Size | InputError | None) -> str:
     return f'<p class="lt-refusal" role="alert">{escape(" ".join(page_error(found)))}</p>'
 
 
-def _share(value: object) -> float:
-    """Return the position of the crop, or the middle for anything else that a field may hold."""
+def _crops(sizes: Mapping[str, Size], settings: dict[str, Any], crop: Crop) -> dict[str, list[float]]:
+    """Return left, top, width and height of the part of each picture that the video shows, in percent."""
+    width, height = crop.pixels
+    parts = {
+        name: part_of(size, height, width, _share(settings, SETTINGS[name].crop)).place
+        for name, size in sizes.items()
+    }
+    return {name: [round(100 * share, 3) for share in place] for name, place in parts.items()}
+
+
+def _end_note(settings: dict[str, Any], info: ModelInfo) -> str:
+    """Return what the chosen order means for an end picture, with a button for the order that suits it."""
+    sentence = order_words(str(settings.get("mode")), info)
+    button = ' <button type="button" class="lt-quiet-button">Make the end first</button>'
+    offer = button if "inverted" in info.modes else ""
+    return f'<p class="lt-hint">{escape(sentence)}{offer}</p>' if sentence else ""
+
+
+def _share(settings: dict[str, Any], name: str) -> float:
+    """Return the position of a crop, or the middle for anything else that a field may hold."""
     try:
-        return SETTINGS["crop"].check(value)
+        return SETTINGS[name].check(settings.get(name))
     except InputError:
-        return SETTINGS["crop"].default
+        return SETTINGS[name].default
 
 
 def _whole(value: object, otherwise: int) -> int:

@@ -6,7 +6,7 @@ import { goTo } from '../tabs.js';
 import { fillForm } from './fill.js';
 import { whenSaved } from './notice.js';
 import { addressOf } from './uploaded.js';
-import { values } from './values.js';
+import { pictureNames, values } from './values.js';
 
 const MOST_PROMPT = 80; // characters
 const BEGUN = 'The video has begun and keeps its settings. You can start another one with these.';
@@ -30,8 +30,8 @@ function end() {
   [job, before] = [null, null];
   show('', '');
   if (form) {
-    const { image, ...settings } = form;
-    fillForm(settings, image && addressOf(image.path)).catch((error) => console.info('form:', error.message));
+    for (const name of pictureNames()) form[name] = form[name] && addressOf(form[name].path);
+    fillForm(form).catch((error) => console.info('form:', error.message));
   }
   goTo('queue');
   document.querySelector('#tab-queue').focus();
@@ -47,7 +47,7 @@ export async function editJob({ id, offered }) {
   const found = await call('jobs_show', id);
   before ??= values();
   job = found;
-  await fillForm(job.request, job.request.image);
+  await fillForm(job.request);
   show(`You are editing a video in the queue: ${short(job.request.prompt)}`, 'Cancel editing');
   document.querySelector('#set-prompt').scrollIntoView({ block: 'center' });
   bar.focus({ preventScroll: true });

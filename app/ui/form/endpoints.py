@@ -22,12 +22,12 @@ from app.ui.pictures import upload_path
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.provenance.recipe import read_recipe
-from diffusers_helper.request import PICTURES, SETTINGS
+from diffusers_helper.request import CROPS, PICTURES, SETTINGS
 from diffusers_helper.strangers.limited_json import parse_json
 
 _MOST_NAME = 80  # characters of a file's name in a message
 # A picture belongs to one video, and so do its prompt and its crop.
-_NOT_KEPT = (*PICTURES, "prompt", "crop")
+_NOT_KEPT = (*PICTURES, *CROPS, "prompt")
 
 
 class FormCalls:

@@ -6,12 +6,18 @@ import { take } from './describe.js';
 import { keptSettings } from './keep.js';
 import { setPicture } from './picture.js';
 import { upload } from './uploaded.js';
+import { pictureNames } from './values.js';
 
-/** Show the form with an endpoint's answer: settings as text, and pictures by setting. */
-export async function restoreForm(restored) {
+/** Show the form with an endpoint's answer: settings as text, and the paths of pictures by setting. */
+export async function restoreForm({ text, pictures = {} }) {
   if (place()[0] !== 'create') goTo('create');
-  for (const [name, path] of Object.entries(restored.pictures ?? {})) setPicture({ path, orig_name: 'start-picture.png' }, name);
-  take(await call('form_fill', restored.text, keptSettings()));
+  // Settings without a start picture leave the form's. Another picture belongs to one video.
+  const isWhole = JSON.parse(text).is_whole;
+  for (const name of pictureNames()) {
+    if (pictures[name]) setPicture({ path: pictures[name], orig_name: `${name === 'image' ? 'start' : name}-picture.png` }, name);
+    else if (isWhole && name !== 'image') setPicture(null, name);
+  }
+  take(await call('form_fill', text, keptSettings()));
   changed();
 }
 
@@ -25,16 +31,15 @@ export const chooseModel = (model) => takeSettings({ model, steps: null, guidanc
 
 /**
  * Show the form with these settings, by their names in a request; those that are missing get their defaults.
- * @param {object} given the settings
- * @param {?string} picture the address of the start picture, relative to the page; without it the form keeps its own
+ * Pictures are addresses relative to the page; without one of the start picture, the form keeps its own.
  */
-export async function fillForm(given, picture = null) {
-  const answer = picture && await fetch(picture);
-  if (answer?.ok) {
-    const content = await answer.blob();
-    setPicture(await upload(new File([content], picture.split('/').pop(), { type: content.type })));
+export async function fillForm(given) {
+  const pictures = {};
+  for (const name of pictureNames().filter((one) => given[one])) {
+    const answer = await fetch(given[name]);
+    if (answer.ok) ({ path: pictures[name] } = await upload(new File([await answer.blob()], given[name].split('/').pop())));
   }
   const extras = given.extras ?? '';
-  await restoreForm({ text: JSON.stringify({ name: '', settings: given, extras, is_whole: true, notices: [] }) });
-  if (answer && !answer.ok) throw new Error('The start picture of this video no longer exists.');
+  await restoreForm({ pictures, text: JSON.stringify({ name: '', settings: given, extras, is_whole: true, notices: [] }) });
+  if (given.image && !pictures.image) throw new Error('The start picture of this video no longer exists.');
 }

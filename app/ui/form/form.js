@@ -5,7 +5,7 @@ import { queueNow, onJobsReported } from '../jobs.js';
 import { showStage } from '../live/live.js';
 import { keep, recall } from '../storage.js';
 import { changed } from './changes.js';
-import { watchPicture } from './crop.js';
+import { watchPictures } from './crop.js';
 import { describe, facts, onDescribed, take } from './describe.js';
 import { takeSettings } from './fill.js';
 import { prepareFolds, reportFolds } from './folds.js';
@@ -44,7 +44,7 @@ function put(name, value) {
 function report() {
   const said = facts();
   reportFolds();
-  find('#set-image > label').dataset.hint = said.size ?? '';
+  find('#set-image .lt-label').dataset.hint = said.size ?? '';
   find('#start').dataset.many = said.many ?? '';
   if (said.model) setText(find('#lt-model'), said.model);
   showMissing();
@@ -117,6 +117,7 @@ function prepareBoxes() {
   within('#try-it', '[data-example]', ({ dataset }) => startExample(Number(dataset.example)));
   within('#examples', 'button', (one) => ask('form_example', read('model'), [...find('#examples').children].indexOf(one), false));
   within('#memory-plan', '[data-preserved], [data-recommended]', ({ dataset }) => takeMemory(dataset));
+  within('#end-note', 'button', () => put('mode', 'inverted'));
   within('#extras-line', '.lt-forget', () => {
     put('extras', '');
     find('#set-prompt textarea').focus(); // the button is about to disappear
@@ -157,7 +158,7 @@ export default async function startForm() {
   preparePrompts();
   preparePromptHelp();
   acceptPictures();
-  watchPicture();
+  watchPictures();
   startLoras(find('#lora-list'));
   startPresets(find('.lt-presets'));
   onDescribed(report);

@@ -1,7 +1,7 @@
 // The fields of pictures: what they show, and what the browser keeps of them.
 import { make } from '../elements.js';
 import { changed } from './changes.js';
-import { placeCrop, takePicture } from './crop.js';
+import { labelOf, placeCrops, takePicture } from './crop.js';
 import { keepPicture, keptPicture } from './keep.js';
 import { addressOf, upload } from './uploaded.js';
 import { onWritten, pictureNames, read, write } from './values.js';
@@ -20,23 +20,32 @@ async function keepShown(name, picture) {
   if (shown[name] === picture.path) keepPicture(name, new File([content], picture.orig_name, { type: content.type }));
 }
 
+/** Show or hide the field of a further picture; the start picture's is always there. */
+export function showField(name, isShown) {
+  const further = block(name).closest('.lt-besides');
+  if (!further) return;
+  further.hidden = !isShown;
+  document.querySelector(`[data-opens="${name}"]`).hidden = isShown;
+}
+
 function show(name) {
   const picture = read(name);
   if (shown[name] === (picture?.path ?? null)) return;
   shown[name] = picture?.path ?? null;
+  showField(name, Boolean(picture));
   const field = block(name);
   field.classList.remove('lt-unseen');
   field.querySelector('img')?.remove();
   field.querySelector('.lt-drop').hidden = Boolean(picture);
-  field.querySelector('[data-from=""]').hidden = !picture;
+  field.querySelector('[data-from=""]').hidden = name === 'image' && !picture;
   if (picture) {
-    const image = make('img', { alt: 'The picture that the video starts with', src: addressOf(picture.path) });
-    image.addEventListener('load', placeCrop);
+    const image = make('img', { alt: labelOf(name), src: addressOf(picture.path) });
+    image.addEventListener('load', placeCrops);
     // A picture that browsers cannot show, such as a TIFF, may still be used; the server says which cannot.
     image.addEventListener('error', () => field.classList.add('lt-unseen'));
     field.querySelector('.lt-well').append(image);
   }
-  if (name === 'image') takePicture(shown[name]);
+  takePicture(name, shown[name]);
   keepShown(name, picture).catch((error) => console.info('The picture is not kept:', error.message));
 }
 

@@ -4,12 +4,13 @@ import { make } from '../elements.js';
 import { goTo, place } from '../tabs.js';
 import { photograph } from './camera.js';
 import { restoreForm } from './fill.js';
-import { setPicture } from './picture.js';
+import { setPicture, showField } from './picture.js';
 import { recipeOf } from './recipe.js';
 import { upload } from './uploaded.js';
 import { values } from './values.js';
 
 const BATCH = /\.(csv|jsonl|ndjson)$/i;
+const START = 'image';
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 
 /** Upload a picture and let the field of a setting take it, unless it cannot be used. */
@@ -44,7 +45,7 @@ async function takeFiles(files, name) {
   else await givePicture(files[0], name);
 }
 
-function handle(files, name = 'image') {
+function handle(files, name = START) {
   problem.remove();
   Promise.resolve(files).then((found) => (found.length ? takeFiles(found, name) : null)).catch((error) => {
     problem.textContent = error.message;
@@ -57,7 +58,8 @@ function take(event, transfer) {
   if (!files.length) return;
   event.preventDefault();
   event.stopImmediatePropagation();
-  handle(files);
+  const field = event.target.closest?.('.lt-picture');
+  handle(files, field ? nameOf(field) : START);
 }
 
 async function pasted() {
@@ -69,26 +71,34 @@ async function pasted() {
   throw new Error('There is no picture that the page may read from the clipboard. Press Ctrl + V instead.');
 }
 
+const nameOf = (field) => field.querySelector('[data-kind="picture"]').name;
 const taken = async () => [await photograph()].filter(Boolean);
 
 function prepareField(field) {
   const input = field.querySelector('[type="file"]');
-  const { name } = field.querySelector('[data-kind="picture"]');
+  const name = nameOf(field);
   const sources = { file: () => input.click(), camera: () => handle(taken(), name), paste: () => handle(pasted(), name) };
   field.addEventListener('click', ({ target }) => {
-    const from = target.closest('[data-from]')?.dataset.from;
-    if (from === undefined) return;
-    if (from) sources[from]();
-    else {
+    const { from, opens } = target.closest('[data-from], [data-opens]')?.dataset ?? {};
+    if (opens) openField(opens);
+    else if (from) sources[from]();
+    else if (from === '') {
       problem.remove();
       setPicture(null, name);
-      field.querySelector('.lt-drop').focus();
+      showField(name, false);
+      (document.querySelector(`[data-opens="${name}"]`) ?? field.querySelector('.lt-drop')).focus();
     }
   });
   input.addEventListener('change', () => {
     handle([...input.files], name);
     input.value = '';
   });
+}
+
+/** Show the field of a further picture, which takes no room until it is wanted. */
+function openField(name) {
+  showField(name, true);
+  document.querySelector(`#set-${name} .lt-drop`).focus();
 }
 
 const markTarget = (isTarget) => { document.documentElement.toggleAttribute('data-dropping', isTarget); };

@@ -149,7 +149,7 @@ def merged(
         notices.append(f"The model {info.title} does not support that order, so its own is chosen.")
     usual = defaults(info, catalogue.planner)
     # Texts have no default, so those that a file does not contain become empty.
-    usual |= {"prompt": "", "negative": "", "crop": PAGE_SETTINGS["crop"].default}
+    usual |= {"prompt": "", "negative": ""}
     values = dict(usual) if found.is_whole else {**usual, **kept}
     values |= {name: usual.get(name) if value is None else value for name, value in given.items()}
     extras = found.extras if found.is_whole or found.extras else kept.get("extras", "")

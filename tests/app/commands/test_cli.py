@@ -79,6 +79,7 @@ def test_settings_arrive_in_the_request(program: Program, capsys: pytest.Capture
         "guidance": 8.5, "cfg": 1.5, "cfg_rescale": 0.5, "crf": 20, "sampler": "euler", "preserved_gb": 4.0,
         "vram_cap_gb": 12.5, "weight_dtype": "bf16", "vae_tile": 192, "vae_precision": "bf16", "crop": 0.25,
         "vae_chunk": 2, "vae_threshold": 0.75, "vae_cleanup": 4, "attention": "sliced",
+        "end_image": str(program.picture), "end_crop": 0.75, "end_strength": 0.5,
     }  # fmt: skip
     arguments = [
         part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))

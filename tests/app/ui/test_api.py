@@ -30,7 +30,7 @@ from app.ui.catalogue import Catalogue
 from diffusers_helper.conditions.picture import load_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import PICTURES, GenerationRequest
 from tests.support.jobs import ROOT
 from tests.support.pages import PageProgram, write_photo
 from tests.support.staged_engine import FAILING_PROMPT, MESSAGE, REMEDY, StagedEngine
@@ -88,13 +88,15 @@ def test_every_setting_arrives(client: Client, photo: Path, program: PageProgram
         "resolution": 80, "guidance": 7.5, "cfg": 1.5, "cfg_rescale": 0.25, "crf": 30,
         "sampler": "euler", "preserved_gb": 2.5, "vram_cap_gb": 5.5, "vae_tile": 128, "crop": 0.25,
         "weight_dtype": "fp8_e4m3fn", "vae_precision": "fp32", "vae_chunk": 8, "vae_threshold": 0.5,
-        "vae_cleanup": 1, "attention": "sliced",
+        "vae_cleanup": 1, "attention": "sliced", "end_crop": 0.75, "end_strength": 0.5,
     }  # fmt: skip
     before = set(program.outputs.iterdir())
-    client.predict(image=handle_file(photo), prompt="a red ball", **settings, api_name="/generate")
+    pictures = {"image": handle_file(photo), "end_image": handle_file(photo)}
+    client.predict(prompt="a red ball", **pictures, **settings, api_name="/generate")
     (job,) = set(program.outputs.iterdir()) - before
     request = json.loads((job / "request.json").read_text(encoding="utf-8"))
     assert {name: request[name] for name in settings} == settings
+    assert (job / "end_image.png").read_bytes() == (job / "input.png").read_bytes()
 
 
 def test_generate_has_the_names_and_defaults_of_the_request(client: Client) -> None:
@@ -106,9 +108,8 @@ def test_generate_has_the_names_and_defaults_of_the_request(client: Client) -> N
     found = {parameter["parameter_name"]: parameter["parameter_default"] for parameter in parameters}
     expected = {field.name: field.default for field in fields(GenerationRequest)}
     assert all(parameter["parameter_has_default"] for parameter in parameters)
-    own = dict.fromkeys(
-        ("image", "mode", "steps", "guidance")
-    )  # the model's own, and a picture for each call
+    # The model's own, and pictures for each call
+    own = dict.fromkeys((*PICTURES, "mode", "steps", "guidance"))
     assert found == {**expected, **own, "model": "tiny"}
 
 

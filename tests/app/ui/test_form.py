@@ -148,7 +148,7 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     assert timed.endswith("<br>0 to 2.4 s: &lt;a&gt;<br>2.4 to 3.6 s: b<br>3.6 to 4.8 s: &lt;a&gt;")
     backwards = describer.describe(values | {"prompt": "a [4s-2s: b]"})
     assert backwards["markup"]["length"] == reported["markup"]["length"]
-    assert describer.describe(values | {"image": {"path": "/etc/passwd"}})["facts"]["crop"] is None
+    assert describer.describe(values | {"image": {"path": "/etc/passwd"}})["facts"]["crops"] == {}
     text = describer.describe(values | {"image": {"path": str(_text(tmp_path))}})
     assert "not a picture" in text["markup"]["picture-note"]
     broken = values | {"seconds": "<b>", "steps": None, "cfg": "x", "model": ["x"], "seed": "<i>"}

@@ -49,7 +49,7 @@ def test_the_crop_is_moved_by_pointer_and_keys_and_becomes_the_jobs(
         page.keyboard.press(key)
     kept(page, '"crop":0.78')
     assert (hole.get_attribute("aria-valuenow"), page.evaluate(HOLE)) == ("78", 8)
-    remove = page.get_by_role("button", name="Remove Image").bounding_box()
+    remove = page.get_by_role("button", name="Remove Picture").bounding_box()
     picture = page.locator("#set-image .lt-well").bounding_box()
     assert remove["y"] >= picture["y"] + picture["height"]  # it covers nothing of the picture
     page.reload()
@@ -58,9 +58,42 @@ def test_the_crop_is_moved_by_pointer_and_keys_and_becomes_the_jobs(
     job = status(page, state="running").get_attribute("data-job")
     assert stand.service.job(job).request.crop == 0.78
     # Another picture begins in the middle.
-    page.get_by_role("button", name="Remove Image").click()
+    page.get_by_role("button", name="Remove Picture").click()
     page.set_input_files("input[type=file]", str(photo))
     kept(page, '"crop":0.5')
+
+
+def test_an_end_picture_is_added_moved_kept_and_given_to_the_job(
+    page: Any, stand: Stand, photo: Path, tmp_path: Path
+) -> None:
+    tall = tmp_path / "tall.png"
+    Image.linear_gradient("L").resize((240, 640)).save(tall)
+    end = page.locator("#set-end_image")
+    assert not end.is_visible()
+    page.set_input_files("#file-image", str(photo))
+    page.get_by_role("button", name="+ End Picture").click()
+    end.locator("input[type=file]").set_input_files(str(tall))
+    hole = page.get_by_role("slider", name="Part of the end picture that the video shows")
+    hole.wait_for()
+    # The video has the shape of the start picture.
+    end.locator('.lt-crop[data-moves="down"][data-crop="0 35.417 100 29.167"]').wait_for()
+    hole.focus()
+    page.keyboard.press("Home")
+    kept(page, '"end_crop":0')
+    page.locator("input[name=mode][value=forward]").check(force=True)
+    page.get_by_text("Forward order was not trained for an end picture").wait_for()
+    page.get_by_role("button", name="Make the end first").click()
+    kept(page, '"inverted"')
+    page.reload()
+    end.locator('.lt-crop[data-crop="0 0 100 29.167"]').wait_for()
+    start(page, None)
+    request = stand.service.job(status(page, state="running").get_attribute("data-job")).request
+    assert (request.mode, request.crop, request.end_crop) == ("inverted", 0.5, 0.0)
+    with Image.open(request.end_image) as picture, Image.open(tall) as given:
+        assert picture.tobytes() == given.convert("RGB").tobytes()
+    page.get_by_role("button", name="Remove End Picture").click()
+    end.wait_for(state="hidden")
+    assert page.evaluate("document.activeElement.dataset.opens") == "end_image"
 
 
 def test_order_length_and_emptied_fields_obey_the_keyboard(page: Any, stand: Stand) -> None:

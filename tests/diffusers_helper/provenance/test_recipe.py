@@ -31,9 +31,12 @@ from tests.support.clips import parts_of, read, scene, writer
 PICTURE = plain_png(Image.effect_noise((96, 64), 90).convert("RGB"))
 USES = (VaeUse(0, 128, "fp32", 3),)
 SCRIPTS = 'Ein rotes Boot, 红色的船, סירה אדומה, زورق أحمر, लाल नाव, 🛶 "quoted" \\ \u2028 \t end'
-NOT_IN_A_RECIPE = {"image", "crop", "preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup", "lora"}
+NOT_IN_A_RECIPE = {
+    "image", "crop", "end_image", "end_crop", "preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup",
+    "lora",
+}  # fmt: skip
 # These are recorded if they are not the defaults.
-LATER = {"prompt_blend", "shift", "step_cache", "attention"}
+LATER = {"prompt_blend", "shift", "step_cache", "attention", "end_strength"}
 
 
 def recipe_of(**changes: Any) -> Recipe:
