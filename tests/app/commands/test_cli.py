@@ -81,9 +81,7 @@ def test_settings_arrive_in_the_request(program: Program, capsys: pytest.Capture
         "vae_chunk": 2, "vae_threshold": 0.75, "vae_cleanup": 4, "attention": "sliced",
         "end_image": str(program.picture), "end_crop": 0.75, "end_strength": 0.5,
     }  # fmt: skip
-    arguments = [
-        part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))
-    ]
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     request = dry_run(program, capsys, *arguments)
     assert {name: request[name] for name in settings} == settings
     assert request["model"] == str(program.model)
