@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
@@ -20,7 +21,7 @@ from diffusers_helper.families.packing import Mode, SectionPlan
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 
-_TIME = r"(\d+(?:\.\d*)?)\s*s"
+_TIME = r"(\d{1,9}(?:\.\d*)?)\s*s"
 _CUE = re.compile(rf"\[\s*{_TIME}\s*(?:-\s*{_TIME}\s*)?:([^\[\]]*)\]")
 
 Words = tuple[tuple[str, float], ...]
@@ -46,6 +47,22 @@ class Cue:
         """
         first, end = math.floor(self.begin / seconds + 0.5), otherwise if self.end is None else self.end
         return range(first, max(first + 1, math.ceil(end / seconds - 0.5)))
+
+    def moved(self, sections: int, seconds: float) -> tuple[tuple[float, float], ...]:
+        """Return its written times that are not on a border, each with the border that it is moved to.
+
+        Args:
+            sections: The number of sections of the video.
+            seconds: The seconds that each adds to it.
+        """
+        covered = self.sections(seconds, otherwise=self.begin)
+        places = ((self.begin, covered.start), (self.end, min(covered.stop, sections)))
+        pairs = [(time, place * seconds) for time, place in places if time is not None]
+        return tuple((time, border) for time, border in pairs if not math.isclose(time, border, abs_tol=1e-6))
+
+    def __str__(self) -> str:
+        times = f"{self.begin:.9g}s" if self.end is None else f"{self.begin:.9g}s-{self.end:.9g}s"
+        return f"[{times}: {self.words}]" if self.words else f"[{times}:]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +95,8 @@ class Timeline:
                     setting="prompt", value=match[0], expected="an end after its begin",
                     remedy=f"Write [{match[1]}s: ...] to let it last until the next one.",
                 )  # fmt: skip
-            cues.append(Cue(" ".join(match[3].split()), begin, end))
-        rest = " ".join(_CUE.sub(" ", prompt).split())
+            cues.append(Cue(_plain(match[3]), begin, end))
+        rest = _plain(_CUE.sub(" ", prompt))
         return cls(rest, tuple(sorted(cues, key=lambda cue: cue.begin)))
 
     @property
@@ -107,6 +124,62 @@ class Timeline:
                     found[place] = cue.words
         before = self.texts[0]
         return tuple(before := before if text is None else text for text in found)
+
+    def with_words(self, words: Sequence[str], seconds: float) -> Timeline:
+        """Return the timeline in which the sections have these texts; this one if they have them already.
+
+        A text that the rest of the prompt held stays outside of brackets, and cues after the end of the video
+        stay. Brackets within a cue become round ones, since nothing could tell them from its own.
+
+        Args:
+            words: The text of each section, in the order of the video.
+            seconds: The seconds that each adds to the video.
+        """
+        before = [_plain(text) for text in self.words(len(words), seconds)]
+        if [_plain(text) for text in words] == before:
+            return self
+        texts, rest = [_no_cue(text) for text in words], _no_cue(self.rest)
+        held = [text for text, old in zip(texts, before, strict=True) if old == _plain(self.rest)]
+        if len(set(texts)) == 1 or (held and rest not in held):  # the rest follows the edit
+            rest = (*held, *texts)[0]
+        begins = [at for at, text in enumerate(texts) if at == 0 or text != texts[at - 1]]
+        cues: list[Cue] = []
+        for begin, end in pairwise([*begins, len(texts)]):
+            if texts[begin] != rest or not rest:
+                is_open = not rest or texts[end : end + 1] != [rest]
+                cues.append(Cue(_round(texts[begin]), begin * seconds, None if is_open else end * seconds))
+        later = [cue for cue in self.cues if cue.sections(seconds, otherwise=cue.begin).start >= len(texts)]
+        return Timeline(rest, (*cues, *later) if rest or cues[1:] or later else ())
+
+    def __str__(self) -> str:
+        """Return the prompt in whose parts `of` finds this timeline."""
+        return " ".join(filter(None, (self.rest, *map(str, self.cues))))
+
+
+def with_words(prompt: str, words: Sequence[str], seconds: float) -> str:
+    """Return a prompt changed as by `Timeline.with_words`, or just as it was written if that changes nothing.
+
+    Raises:
+        InputError: As in `Timeline.of`.
+    """
+    before = Timeline.of(prompt)
+    after = before.with_words(words, seconds)
+    return prompt if after is before else str(after)
+
+
+def _plain(text: str) -> str:
+    """Return a text with single spaces."""
+    return " ".join(text.split())
+
+
+def _round(text: str) -> str:
+    """Return a text with round brackets in place of square ones."""
+    return text.replace("[", "(").replace("]", ")")
+
+
+def _no_cue(text: str) -> str:
+    """Return a text with single spaces, in which nothing counts as a cue."""
+    return _round(_plain(text)) if _CUE.search(_plain(text)) else _plain(text)
 
 
 def blended(texts: Sequence[str], place: int, over: int) -> Words:

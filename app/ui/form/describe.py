@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
-from itertools import groupby
 from typing import Any
 
 from app.jobs.pace import Effort, PaceBook, passes
@@ -18,13 +17,13 @@ from app.ui.form.program import example_program
 from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, to_request
 from app.ui.loras import with_lora_files
 from app.ui.pictures import Crop, Size, crop_of, part_of, upload_path
+from app.ui.timeline import plan_of, strip
 from diffusers_helper.conditions.pictures import order_words
-from diffusers_helper.conditions.timeline import Timeline
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.lora_choice import named
 from diffusers_helper.models.downloads import absence_of
-from diffusers_helper.models.registry import ModelInfo, family_of
+from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import END_PICTURE, PICTURES, SETTINGS, START_PICTURE, GenerationRequest
 from diffusers_helper.units import about, count_text
 
@@ -56,6 +55,7 @@ class Describer:
         pixels = crop.pixels[0] * crop.pixels[1] if crop else side * side
         memory = self._memory(settings, info, crop)
         lora = str(settings.get("lora") or "")
+        timeline, times = strip(settings, info.family)
         weights = {one.file: f"{one.weight:.15g}" for one in named(lora)}
         facts = {
             "crops": _crops(sizes, settings, crop) if crop else {},
@@ -63,6 +63,7 @@ class Describer:
             "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
             f"guidance {_text(settings.get('guidance'))}"
             + (f" · {count_text(len(weights), 'LoRA')}" if weights else ""),
+            "timeline": timeline,
             "loras": {"text": lora, "weights": weights},
             "many": _many(settings),
             "output": f"{_text(settings.get('resolution'))} px · compression {_text(settings.get('crf'))}",
@@ -76,7 +77,7 @@ class Describer:
         markup = {
             "length": self._length(settings, info, pixels), "picture-note": _refusal(refused),
             "end-note": _end_note(settings, info) if found[END_PICTURE] else "",
-            "model-note": self._model(info), "memory-plan": memory.markup,
+            "timeline-note": times, "model-note": self._model(info), "memory-plan": memory.markup,
             "extras-line": extras_line(_extras_words(settings)),
         }  # fmt: skip
         return {"markup": markup, "facts": facts}
@@ -116,12 +117,10 @@ class Describer:
             return self._catalogue.info(self._catalogue.preselected)
 
     def _length(self, settings: dict[str, Any], info: ModelInfo, pixels: int) -> str:
-        plan = _plan(settings)
+        plan = plan_of(settings, info.family)
         if plan is None:
             return ""
-        times = times_text(str(settings.get("prompt") or ""), plan, info.family.section_seconds)
-        length = length_text(settings["seconds"], plan)
-        return f"{length}<br>{self._time(settings, info, pixels, plan)}{times}"
+        return f"{length_text(settings['seconds'], plan)}<br>{self._time(settings, info, pixels, plan)}"
 
     def _time(self, settings: dict[str, Any], info: ModelInfo, pixels: int, plan: SectionPlan) -> str:
         try:
@@ -162,28 +161,6 @@ def length_text(seconds: float, plan: SectionPlan) -> str:
         f"{seconds:g} s becomes <b>{plan.seconds:.2f} s</b> "
         f"({plan.total_frames} frames, {count_text(len(plan), 'section')})."
     )
-
-
-def times_text(prompt: str, plan: SectionPlan, section_seconds: float) -> str:
-    """Return markup for the times of each text of a prompt with times; "" for any other prompt."""
-    try:
-        timeline = Timeline.of(prompt)
-    except InputError:  # the start refuses it
-        return ""
-    lines, begin = list[str](), 0
-    for text, places in groupby(timeline.words(len(plan), section_seconds) if timeline.cues else ()):
-        end = begin + len(list(places))
-        times = f"{begin * section_seconds:g} to {end * section_seconds:g} s"
-        lines.append(f"<br>{times}: {escape(text) or 'no words'}")
-        begin = end
-    return "".join(lines)
-
-
-def _plan(settings: dict[str, Any]) -> SectionPlan | None:
-    try:
-        return family_of(settings["model"]).plan(settings["seconds"], settings["mode"])
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
 
 
 def _size_words(crop: Crop, size: Size) -> str:

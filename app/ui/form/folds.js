@@ -2,7 +2,7 @@
 import { keep, recallTexts } from '../storage.js';
 import { facts } from './describe.js';
 
-const FOLDS = ['look', 'output', 'memory'];
+const FOLDS = ['when', 'look', 'output', 'memory'];
 const fold = (name) => document.querySelector(`#fold-${name}`);
 
 /** Open the folds that were open last time, and from now on remember which ones are open. */

@@ -19,6 +19,7 @@ import { press, resume } from './press.js';
 import { prepareProgram } from './program.js';
 import { preparePromptHelp } from './prompt_help.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
+import { startSections } from './sections.js';
 import { prepareSliders, refill } from './sliders.js';
 import { newSeed, read, write } from './values.js';
 
@@ -149,7 +150,7 @@ function listen() {
 /** Set up the form, and put back what the browser has kept of it. */
 export default async function startForm() {
   const isApple = /Mac|iPhone|iPad/.test(navigator.platform);
-  find('#set-prompt > label').dataset.hint = isApple ? '⌘ Enter starts' : 'Ctrl + Enter starts';
+  find('#start').title = isApple ? '⌘ Enter starts' : 'Ctrl + Enter starts';
   listen();
   prepareFolds();
   prepareSliders(changed);
@@ -159,6 +160,7 @@ export default async function startForm() {
   preparePromptHelp();
   acceptPictures();
   watchPictures();
+  startSections(find('#sections'));
   startLoras(find('#lora-list'));
   startPresets(find('.lt-presets'));
   onDescribed(report);

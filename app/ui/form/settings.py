@@ -10,6 +10,7 @@ from app.batch import random_seed
 from app.ui.catalogue import Catalogue
 from app.ui.form.extras import Extras
 from app.ui.planner import Planner
+from app.ui.timeline import SECTION_WORDS, directed
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import PICTURES, SETTINGS
@@ -47,6 +48,8 @@ def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> d
     """
     extras = Extras.from_text(settings.get("extras"))
     own = {name: value for name, value in settings.items() if name not in PAGE_ONLY}
+    if own.pop(SECTION_WORDS, ""):
+        own["prompt"] = directed(settings, info.family)
     settings = own | planner.own(own) | dict(extras.settings)
     seed = settings.get("seed")
     if isinstance(seed, int | float) and seed > PAGE_SEED.high:

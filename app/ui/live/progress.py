@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,6 +11,7 @@ from app.jobs.pace import Effort, Pace, passes
 from app.jobs.queue import RESUMED
 from app.jobs.storage.recovery import TAKEN_OVER
 from app.ui.live.timing import TimelinePoint, Timing
+from app.ui.timeline import section_words
 from diffusers_helper.events import (
     Cancelled,
     Event,
@@ -40,6 +42,7 @@ class Cell:
         number: Its number in the order in which sections are made, from 1.
         begin, end: Its seconds in the finished video.
         thumbnail: The path of a small picture of it.
+        words: What it shows, if the words change within the video.
     """
 
     number: int
@@ -47,6 +50,7 @@ class Cell:
     end: float
     state: CellState
     thumbnail: str | None
+    words: str
 
 
 @dataclass
@@ -58,6 +62,7 @@ class LiveJob:
         pace: The machine's usual pace with the job's model; None if it has made no video with it yet.
         width, height: The video's sides in pixels; 0 while they are unknown.
         plan: The sections, which are known before the engine reports anything.
+        words: The words of each section by its number; none if all sections have the same.
         section: The number of the section that is being made, as in `Cell`; 0 before the first.
         reading: The bytes of the model that were read, and all of its bytes; None unless its files are read.
         piece, pieces: The numbers of finished and of all pieces of the VAE's work; 0 for a single one.
@@ -75,6 +80,7 @@ class LiveJob:
     height: int = 0
     plan: SectionPlan = field(init=False)
     timing: Timing = field(init=False)
+    words: Mapping[int, str] = field(init=False)
     stage: Stage | None = None
     section: int = 0
     sections_done: int = 0
@@ -99,7 +105,7 @@ class LiveJob:
 
     def __post_init__(self) -> None:
         self.plan = plan_of(self.job.request)
-        request = self.job.request
+        request, self.words = self.job.request, section_words(self.job)
         self.timing = Timing(self.plan, request.steps, request.vae_chunk, request.step_cache != OFF)
         self._foresee()
 
@@ -243,7 +249,8 @@ class LiveJob:
             elif number == self.section and self.job.state in BEGUN:
                 state = "running"
             end = self.plan.seconds if place == len(self.plan) - 1 else (place + 1) * each
-            found.append(Cell(number, place * each, end, state, self.thumbnails.get(number)))
+            thumbnail, words = self.thumbnails.get(number), self.words.get(number, "")
+            found.append(Cell(number, place * each, end, state, thumbnail, words))
         return found
 
     @property

@@ -199,7 +199,8 @@ def _cell(live: LiveJob, cell: Cell) -> Shown:
         "done": ("finished, jump there", "✓"),
     }[cell.state]
     return {
-        "spoken": spoken,
+        "spoken": f"{spoken}; {cell.words}" if cell.words else spoken,
+        "words": cell.words,
         "mark": mark,
         "percent": percent if cell.state == "running" else 0,
         "isDone": cell.state == "done",

@@ -51,7 +51,8 @@ export class Strip {
     const picture = make('img', { alt: '', hidden: true });
     const label = make('span', { className: 'lt-cell-time', textContent: cell.label });
     const state = make('span', { className: 'lt-cell-state' });
-    const button = make('button', { type: 'button', className: 'lt-cell', tabIndex: index ? -1 : 0 }, picture, label, state);
+    const words = make('span', { className: 'lt-cell-words', textContent: cell.words });
+    const button = make('button', { type: 'button', className: 'lt-cell', tabIndex: index ? -1 : 0, title: cell.words }, picture, words, label, state);
     button.dataset.section = cell.number;
     button.addEventListener('click', () => {
       if (button.getAttribute('aria-disabled') !== 'true') this.#jump(Math.max(0, cell.begin - this.#hidden));

@@ -22,6 +22,7 @@ from app.ui.form.describe import Describer
 from app.ui.form.program import example_program
 from app.ui.pictures import Size, crop_of
 from app.ui.planner import Planner
+from app.ui.timeline import strip
 from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
@@ -144,10 +145,10 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     assert reported["facts"]["size"] == "144 × 112 of 320 × 240"
     assert reported["facts"]["look"] == "seed 31337 · 8 steps · guidance 10"
     assert "640 × 480" not in describer.describe(values | {"resolution": 640})["facts"]["size"]
-    timed = describer.describe(values | {"prompt": "<a> [2s-4s: b]"})["markup"]["length"]
-    assert timed.endswith("<br>0 to 2.4 s: &lt;a&gt;<br>2.4 to 3.6 s: b<br>3.6 to 4.8 s: &lt;a&gt;")
-    backwards = describer.describe(values | {"prompt": "a [4s-2s: b]"})
-    assert backwards["markup"]["length"] == reported["markup"]["length"]
+    assert reported["markup"]["timeline-note"] == ""
+    backwards = describer.describe(values | {"prompt": "<a> [4s-2s: b]"})
+    assert "&#x27;[4s-2s: b]&#x27;; expected an end after its begin" in backwards["markup"]["timeline-note"]
+    assert backwards["facts"]["timeline"]["sections"] == []
     assert describer.describe(values | {"image": {"path": "/etc/passwd"}})["facts"]["crops"] == {}
     text = describer.describe(values | {"image": {"path": str(_text(tmp_path))}})
     assert "not a picture" in text["markup"]["picture-note"]
@@ -163,6 +164,39 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
         assert "judging by this machine’s last job." in describer.describe(values)["markup"]["length"]
     finally:
         service.stop()
+
+
+def timeline_of(**values: object) -> tuple[dict[str, Any], str]:
+    return strip({"seconds": 5, "mode": "inverted", **values}, DEMO.family)
+
+
+def test_the_strip_has_the_sections_of_the_video_and_their_words() -> None:
+    facts, note = timeline_of(prompt="<a> [2s-4s: b]", prompt_blend=2)
+    names = ("time", "words", "begins", "share")
+    assert [tuple(one[name] for name in names) for one in facts["sections"]] == [
+        ("0.0 – 1.2 s", "<a>", True, 100), ("1.2 – 2.4 s", "<a>", False, 100),
+        ("2.4 – 3.6 s", "b", True, 33), ("3.6 – 4.8 s", "<a>", True, 33),
+    ]  # fmt: skip
+    assert [one["tone"] for one in facts["sections"]] == [1, 1, 0, 1]
+    assert facts["sections"][2]["label"] == "Words for section 3, 2.4 – 3.6 s, 33 % new words"
+    assert "The words change at 2.4 and 3.6 s. 2 s is moved to 2.4 s, where sections meet." in note
+    assert "4 s is moved to 3.6 s" in note
+    _, note = timeline_of(prompt="a [0s: a] [9s: b]")
+    assert "The same words hold throughout. 9 s is after the end of the video." in note
+    assert timeline_of(seconds=None)[0]["sections"] == []
+
+
+def test_what_is_written_in_the_strip_becomes_the_prompt_that_is_started() -> None:
+    values: dict[str, Any] = {"prompt": "a", "seconds": 5, "mode": "inverted"}
+    facts, _ = timeline_of(**values, section_words='["a", "b", "a", "a"]')
+    assert facts["prompt"] == "a [1.2s-2.4s: b]"
+    assert [one["words"] for one in facts["sections"]] == ["a", "b", "a", "a"]
+    plain = form.to_request(values, DEMO, PLANNER)
+    asked = form.to_request(values | {"section_words": '["a", "b", "a", "a"]'}, DEMO, PLANNER)
+    assert asked == plain | {"prompt": facts["prompt"]}
+    assert form.to_request(values | {"section_words": ""}, DEMO, PLANNER) == plain
+    for other in ('["b"]', '["b", "b", "b", 1]', "[", "{}", 7):  # of another length, or forged
+        assert timeline_of(**values, section_words=other)[0]["prompt"] == "a"
 
 
 def _text(folder: Path) -> Path:

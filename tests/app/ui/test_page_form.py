@@ -342,8 +342,11 @@ def test_everything_has_a_name_and_can_be_reached_by_keyboard(page: Any) -> None
     assert unnamed == []
     reached = set[str]()
     page.locator("#set-image button").first.focus()
-    for _ in range(60):
+    for _ in range(80):
         reached.add(page.evaluate(FIELD))
         page.keyboard.press("Tab")
     wanted = {"set-prompt", "set-mode", "set-seconds", "set-seed", "set-steps", "set-negative", "set-crf"}
-    assert wanted | {"fold-look", "fold-output", "fold-memory", "set-preserved_gb", "start"} <= reached
+    assert (
+        wanted | {"fold-when", "fold-look", "fold-output", "fold-memory", "set-preserved_gb", "start"}
+        <= reached
+    )

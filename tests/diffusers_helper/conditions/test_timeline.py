@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusers_helper.conditions.prompts import check_prompt
-from diffusers_helper.conditions.timeline import Timeline, blended, texts_of, words_of
+from diffusers_helper.conditions.timeline import Timeline, blended, texts_of, with_words, words_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode
@@ -52,7 +53,8 @@ def test_the_text_of_each_section(prompt: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "prompt", ["[a] ball (red) [2.4: x]", "  spaces  stay ", "[s: x] [-1s: y]", "[1s x]"]
+    "prompt",
+    ["[a] ball (red) [2.4: x]", "  spaces  stay ", "[s: x] [-1s: y]", "[1s x]", f"[{'9' * 400}s: x]"],
 )
 def test_other_brackets_are_only_text(prompt: str) -> None:
     assert Timeline.of(prompt) == Timeline(prompt, ())
@@ -125,6 +127,55 @@ def test_every_section_has_one_of_the_texts_and_cues_hold_from_their_border(
     for place, text in enumerate(found):
         expected = said.get(place, expected)
         assert text == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words", "expected"),
+    [
+        ("", "aaaa", "a"),
+        ("", "aabb", "a [2.4s: b]"),
+        ("a", "abaa", "a [1.2s-2.4s: b]"),
+        ("a", "bbbb", "b"),
+        ("a [2.4s: b]", "ccbb", "c [2.4s: b]"),
+        ("a [2.4s: b]", "aacc", "a [2.4s: c]"),
+        ("a [0s: b] [2.4s: c]", "bbdd", "a [0s: b] [2.4s: d]"),  # the rest holds in a longer video
+        ("[0s: b] [2.4s: c]", "bbdd", "[0s: b] [2.4s: d]"),
+        ("a [9s: b]", "aacc", "a [2.4s: c] [9s: b]"),  # what comes after the end stays
+        ("a [1.2s: b]", "a..b", "a [1.2s:] [3.6s: b]"),
+        (" a  [1.3s:  b ]", "abbb", " a  [1.3s:  b ]"),  # nothing has changed, so it stays as it was written
+    ],
+)
+def test_words_of_sections_become_a_prompt(prompt: str, words: str, expected: str) -> None:
+    texts = [text.replace(".", "") for text in words]
+    assert with_words(prompt, texts, SECTION) == expected
+
+
+written = st.text("ab[]12s:-. \n", max_size=12)
+said = st.builds("[{}s: {}]".format, st.integers(0, 20), written)
+prompts = st.lists(written | said, max_size=4).map(" ".join)
+
+
+@given(prompts, st.lists(written, min_size=1, max_size=8), st.sampled_from([SECTION, 0.1, 33 / 24, 7.7]))
+def test_words_of_sections_survive_the_prompt(prompt: str, words: list[str], seconds: float) -> None:
+    try:
+        before = Timeline.of(prompt)
+    except InputError:
+        before = Timeline.of("")
+    after = Timeline.of(str(before.with_words(words, seconds)))
+
+    def same(texts: Sequence[str]) -> list[str]:
+        return [" ".join(one.translate({91: "(", 93: ")"}).split()) for one in texts]
+
+    assert same(after.words(len(words), seconds)) == same(words)
+    assert str(after.with_words(after.words(len(words), seconds), seconds)) == str(after)
+    assert all(not cue.moved(len(words), seconds) for cue in after.cues if cue not in before.cues)
+
+
+def test_times_between_borders_are_reported() -> None:
+    timeline = Timeline.of("a [1s-2.4s: b] [2.5s-99s: c]")
+    assert [cue.moved(4, SECTION) for cue in timeline.cues] == [
+        ((1.0, 1.2),), ((2.5, pytest.approx(2.4)), (99.0, pytest.approx(4.8))),
+    ]  # fmt: skip
 
 
 @given(st.lists(st.sampled_from("ab"), min_size=1, max_size=12), st.integers(0, 8))

@@ -16,6 +16,7 @@ from app.ui.live.scene import download_name, show
 from app.ui.live.watch import Scene
 from diffusers_helper.events import Failed, Finished, PieceDone, Reading, StageStarted, StepDone, Warned
 from diffusers_helper.families.packing import Mode
+from diffusers_helper.provenance.lineage import Lineage, Span
 from tests.support.reported_jobs import history, job_of
 
 
@@ -71,6 +72,21 @@ def test_after_a_cancel_it_says_what_is_waited_for(stage: Any, waits_for: str) -
     live.apply(StageStarted(job=live.job.id, time=1.0, stage=stage, section=1))
     assert words.headline(live, 0, {"cancel"}) == f"Ending: the {waits_for} is finished first"
     assert words.headline(live, 0, {"pause"}) == f"Pausing: the {waits_for} is finished first"
+
+
+def test_each_cell_has_the_words_of_its_section(tmp_path: Path) -> None:
+    folder = tmp_path / "20261121-081530-3f9a"
+    folder.mkdir()
+    request = replace(job_of("forward", 3.6).request, prompt="a [2.4s: b]", prompt_blend=1)
+    job = job_of(request=request, folder=folder)
+    assert [cell.words for cell in LiveJob(job).cells] == ["a", "a", "b, 50 % new words"]
+    assert scene_of(LiveJob(job))["cells"][0]["spoken"] == "waiting; a"
+    kept = replace(request, prompt="<c>", prompt_blend=0)
+    Lineage((Span.of(1, kept),)).write(folder / "lineage.json")
+    assert [cell.words for cell in LiveJob(job).cells] == ["<c>", "a", "b, 50 % new words"]
+    (folder / "lineage.json").write_text("{")
+    assert {cell.words for cell in LiveJob(job).cells} == {""}
+    assert {cell.words for cell in LiveJob(job_of()).cells} == {""}
 
 
 def test_silence_is_measured_by_the_pace_of_this_job() -> None:

@@ -1,0 +1,86 @@
+// The strip of the video's sections, each with a field for its words. The server says what each field holds, and turns
+// what is written there into a prompt with times; meanwhile a hidden field keeps it, and a start sends that as well.
+import { hasChanged, make, setText } from '../elements.js';
+import { changed } from './changes.js';
+import { facts, onDescribed } from './describe.js';
+import { read, write } from './values.js';
+
+const WRITTEN = 'section_words';
+const list = make('ol', { className: 'lt-sections' });
+let rows = [];
+let sections = []; // what the server said last of each one
+let entered = null; // the words of all sections when the field in use was first written in
+
+const rowOf = (field) => rows.findIndex((row) => row.field === field);
+
+/** Give the words of a field to its section and to those that went on with it. An empty one goes on itself. */
+function takeWords(index) {
+  entered ??= read(WRITTEN) ? JSON.parse(read(WRITTEN)) : sections.map((one) => one.words);
+  const text = rows[index].field.value.trim() || (entered[index - 1] ?? '');
+  const end = entered.findIndex((words, at) => at > index && words !== entered[index]);
+  write(WRITTEN, JSON.stringify([...entered].fill(text, index, end < 0 ? entered.length : end)));
+}
+
+// In a text of several lines, the keys move within it first.
+function takeKey(event) {
+  const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+  const next = rows[rowOf(event.target) + (step ?? 0)]?.field;
+  if (event.key === 'Enter' && !event.ctrlKey && !event.metaKey) event.preventDefault(); // a prompt with times has one line
+  if (!step || !next || event.altKey || event.shiftKey) return;
+  const { selectionStart, selectionEnd, value, scrollHeight } = event.target;
+  const end = step < 0 ? 0 : value.length;
+  const isOneLine = scrollHeight < 1.5 * next.parentElement.querySelector('time').offsetHeight + 20;
+  if (!isOneLine && !(selectionStart === end && selectionEnd === end)) return;
+  event.preventDefault();
+  next.focus();
+}
+
+function makeRow() {
+  const time = make('time');
+  const field = make('textarea', { rows: 1, maxLength: document.querySelector('#set-prompt textarea').maxLength });
+  const change = make('span');
+  const element = make('li', {}, time, field, change);
+  return { element, time, field, change };
+}
+
+function fill({ element, time, field, change }, section) {
+  setText(time, section.time);
+  setText(change, section.change);
+  field.setAttribute('aria-label', section.label);
+  field.placeholder = section.begins ? 'No words' : 'Goes on';
+  if (document.activeElement !== field) field.value = section.begins ? section.words : '';
+  Object.assign(element.dataset, { begins: section.begins, tone: section.tone });
+  element.style.setProperty('--share', `${section.share}%`);
+}
+
+function show() {
+  const { of = [], prompt, sections: said = [] } = facts().timeline ?? {};
+  if (of[0] !== read('prompt') || of[1] !== read(WRITTEN)) return; // there is a newer question
+  list.inert = !said.length; // the line above says what is wrong with the prompt
+  if (said.length) {
+    sections = said;
+    if (rows.length !== said.length) {
+      rows = said.map(makeRow);
+      list.replaceChildren(...rows.map((row) => row.element));
+    }
+    rows.forEach((row, index) => { if (hasChanged(row.element, said[index])) fill(row, said[index]); });
+  }
+  if (!of[1]) return;
+  write(WRITTEN, '');
+  write('prompt', prompt);
+  changed();
+}
+
+/** Bring the strip to life. */
+export function startSections(place) {
+  place.append(list);
+  // The form hears of the input after this.
+  list.addEventListener('input', ({ target }) => takeWords(rowOf(target)));
+  list.addEventListener('keydown', takeKey);
+  list.addEventListener('focusin', () => { entered = null; });
+  list.addEventListener('focusout', ({ target }) => {
+    const index = rowOf(target);
+    if (!read(WRITTEN)) requestAnimationFrame(() => { if (rows[index]) fill(rows[index], sections[index]); });
+  });
+  onDescribed(show);
+}

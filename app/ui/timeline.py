@@ -1,0 +1,134 @@
+"""The words of each section: in the form, with the prompt with times that says so, and of a job."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any, cast
+
+from app.jobs.job import Job
+from app.ui.errors import page_error
+from diffusers_helper.conditions.timeline import Timeline, Words, blended, with_words, words_of
+from diffusers_helper.errors import InputError
+from diffusers_helper.families.family import Family
+from diffusers_helper.families.packing import SectionPlan
+from diffusers_helper.models.registry import family_of
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
+from diffusers_helper.request import SETTINGS
+from diffusers_helper.setting import MAX_PROMPT_CHARACTERS
+from diffusers_helper.strangers.limited_json import parse_json
+
+SECTION_WORDS = "section_words"
+"""The hidden field with the words of each section, as JSON, until the prompt says them."""
+
+
+def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
+    """Return the sections of the form's video; None for values that the start refuses."""
+    try:
+        return family.plan(settings["seconds"], settings["mode"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def directed(settings: dict[str, Any], family: Family) -> str:
+    """Return the form's prompt, changed to say what the strip's fields say if they were edited since."""
+    prompt, plan = str(settings.get("prompt") or ""), plan_of(settings, family)
+    words = _words(settings.get(SECTION_WORDS))
+    if plan is None or len(words) != len(plan):  # the strip is about an earlier length
+        return prompt
+    try:
+        return with_words(prompt, words, family.section_seconds)
+    except InputError:
+        return prompt
+
+
+def _words(text: object) -> list[str]:
+    """Return the words of each section; none for text that the strip has not written."""
+    try:
+        found: Any = parse_json(text.encode()) if isinstance(text, str) and text else None
+    except ValueError:
+        return []
+    texts = cast(list[object], found) if isinstance(found, list) else []
+    usable = [one for one in texts if isinstance(one, str) and len(one) <= MAX_PROMPT_CHARACTERS]
+    return usable if len(usable) == len(texts) else []
+
+
+def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str]:
+    """Return the facts of the strip, and markup about the times in effect, to show beneath the prompt."""
+    prompt, plan = directed(settings, family), plan_of(settings, family)
+    facts: dict[str, Any] = {
+        "of": [settings.get("prompt"), settings.get(SECTION_WORDS)], "prompt": prompt, "sections": [],
+    }  # fmt: skip
+    try:
+        timeline = Timeline.of(prompt)
+    except InputError as error:
+        return facts, f'<p class="lt-refusal">{escape(" ".join(page_error(error)))}</p>'
+    if plan is None:
+        return facts, ""
+    texts = timeline.words(len(plan), family.section_seconds)
+    try:
+        over = SETTINGS["prompt_blend"].check(settings.get("prompt_blend"))
+    except InputError:
+        over = 0
+    facts["sections"] = [
+        _section(texts, place, blended(texts, place, over), family.section_seconds)
+        for place in range(len(texts))
+    ]
+    note = " ".join(_notes(timeline, texts, family.section_seconds))
+    return facts, f'<p class="lt-hint">{escape(note)}</p>' if note else ""
+
+
+def _section(texts: tuple[str, ...], place: int, words: Words, seconds: float) -> dict[str, Any]:
+    """Return a section's facts.
+
+    `begins` says whether its words differ from those before, and `tone` alternates from text to text.
+    """
+    begins = [at for at in range(len(texts)) if at == 0 or texts[at] != texts[at - 1]]
+    time = f"{place * seconds:.1f} – {(place + 1) * seconds:.1f} s"
+    change = change_text(words)
+    return {
+        "time": time,
+        "words": texts[place],
+        "begins": place in begins,
+        "tone": sum(at <= place for at in begins) % 2,
+        "share": round(100 * words[-1][1]),
+        "change": change,
+        "label": f"Words for section {place + 1}, {time}" + (f", {change}" if change else ""),
+    }
+
+
+def change_text(words: Words) -> str:
+    """Return a phrase for the share of a section's own words; "" if they are not mixed with those before."""
+    return f"{100 * words[-1][1]:.0f} % new words" if len(words) > 1 else ""
+
+
+def section_words(job: Job) -> dict[int, str]:
+    """Return the words of a job's sections by their numbers; none if all of them have the same."""
+    try:
+        request, family = job.request, family_of(job.request.model)
+        lineage = Lineage.read(JobFolder(job.folder).lineage)
+        plan = family.plan(request.seconds, request.mode)
+        found = [words_of(section.number, request, lineage, family) for section in plan]
+    except (InputError, OSError):  # the model, or a file of the job, is gone or damaged
+        return {}
+    if len({words[-1][0] for words in found}) == 1:
+        return {}
+    texts = [", ".join(filter(None, (words[-1][0] or "no words", change_text(words)))) for words in found]
+    return dict(enumerate(texts, 1))
+
+
+def _notes(timeline: Timeline, texts: tuple[str, ...], seconds: float) -> list[str]:
+    """Return sentences about the times of a prompt; none for a prompt without times."""
+    if not timeline.cues:
+        return []
+    changes = [f"{at * seconds:g}" for at in range(1, len(texts)) if texts[at] != texts[at - 1]]
+    listed = " and ".join(filter(None, (", ".join(changes[:-1]), *changes[-1:])))
+    notes = [f"The words change at {listed} s." if changes else "The same words hold throughout."]
+    moved = dict[float, float]()
+    for cue in timeline.cues:
+        if cue.sections(seconds, otherwise=cue.begin).start < len(texts):
+            moved |= cue.moved(len(texts), seconds)
+        else:
+            notes.append(f"{cue.begin:g} s is after the end of the video.")
+    sections = "where sections meet"
+    return [*notes, *(f"{time:g} s is moved to {border:g} s, {sections}." for time, border in moved.items())]

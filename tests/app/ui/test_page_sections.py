@@ -1,0 +1,107 @@
+"""Tests of the strip of sections in Chromium: the form's fields and the prompt say the same, both ways."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pages import Stand, needs_chromium, start, status
+
+pytestmark = needs_chromium
+# Returns what each field of the strip holds, or else says.
+FIELDS = """() => [...document.querySelectorAll('.lt-sections textarea')]
+    .map((one) => one.value || one.placeholder)"""
+SMALL = """() => [...document.querySelectorAll('#fold-when :is(textarea, summary, input)')]
+    .filter((one) => one.getBoundingClientRect().height < 44).map((one) => one.outerHTML)"""
+
+
+def prompt_is(page: Any, text: str) -> None:
+    page.wait_for_function("(text) => document.querySelector('#in-prompt').value === text", arg=text)
+
+
+def fields_are(page: Any, *texts: str) -> None:
+    page.wait_for_function(f"(texts) => JSON.stringify(({FIELDS})()) === JSON.stringify(texts)", arg=[*texts])
+
+
+@pytest.fixture
+def strip(page: Any) -> Any:
+    page.wait_for_selector("html[data-ready]")
+    assert not page.locator(".lt-sections").is_visible()
+    page.get_by_text("Say what happens when").click()
+    return page.locator(".lt-sections textarea")
+
+
+def test_the_prompt_and_the_strip_say_the_same(page: Any, stand: Stand, strip: Any, photo: Path) -> None:
+    page.set_input_files("input[type=file]", str(photo))
+    prompt = page.get_by_label("Prompt", exact=True)
+    prompt.fill("the red ball moves right")
+    fields_are(page, "the red ball moves right", "Goes on", "Goes on", "Goes on")
+    strip.first.focus()
+    page.keyboard.press("Tab")
+    page.keyboard.type("the ball grows")
+    prompt_is(page, "the red ball moves right [1.2s: the ball grows]")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.type("the red ball moves right")
+    prompt_is(page, "the red ball moves right [1.2s-3.6s: the ball grows]")
+    page.get_by_label("Words for section 2, 1.2 – 2.4 s", exact=True).fill("")
+    prompt_is(page, "the red ball moves right")
+
+    prompt.fill("a ball  [2.5s: the ball moves up]")
+    fields_are(page, "a ball", "Goes on", "the ball moves up", "Goes on")
+    page.get_by_text("The words change at 2.4 s. 2.5 s is moved to 2.4 s, where sections meet.").wait_for()
+    assert page.locator(".lt-mirror span").count() == 0  # the times are no words that the model lacks
+    assert not page.locator("#lt-unknown").is_visible()
+    page.get_by_label("number input for Change of Words (Sections)").fill("1")
+    page.get_by_label("Words for section 3, 2.4 – 3.6 s, 50 % new words").wait_for()
+    page.locator("#start").click()
+    # The order is from end to start, and the strips are in the order of the video.
+    job = status(page, state="running").get_attribute("data-job")
+    request = stand.service.job(job).request
+    assert (request.mode, request.prompt_blend) == ("inverted", 1)
+    assert request.prompt == "a ball  [2.5s: the ball moves up]"  # nobody has used the strip since
+    cells = page.locator(".lt-cell-words")
+    cells.nth(3).wait_for()
+    texts = ["a ball", "a ball", "the ball moves up, 50 % new words", "the ball moves up"]
+    assert cells.all_inner_texts() == texts
+    assert [cell.get_attribute("title") for cell in page.locator(".lt-cell").all()] == texts
+
+
+def test_a_start_takes_what_the_server_has_not_answered_yet(
+    page: Any, stand: Stand, strip: Any, photo: Path
+) -> None:
+    page.set_input_files("input[type=file]", str(photo))
+    page.get_by_label("Prompt", exact=True).fill("a ball")
+    fields_are(page, "a ball", "Goes on", "Goes on", "Goes on")
+    page.wait_for_selector('#start[data-missing=""]')
+    page.route("**/form_describe", lambda route: route.abort())
+    strip.nth(1).fill("it grows")
+    strip.nth(2).fill("it moves")
+    page.locator("#start").click()
+    job = status(page, state="running").get_attribute("data-job")
+    assert stand.service.job(job).request.prompt == "a ball [1.2s: it grows] [2.4s: it moves]"
+    page.unroute("**/form_describe")
+    prompt_is(page, "a ball [1.2s: it grows] [2.4s: it moves]")
+    # Words that do not change within the video are not said of each section.
+    start(page, None, prompt="a ball", seconds=1)
+    stand.engine.go(1000)
+    page.get_by_role("button", name="Show it").click()
+    page.wait_for_function("document.querySelectorAll('.lt-cell').length === 1")
+    assert page.locator(".lt-cell-words").all_inner_texts() == [""]
+
+
+def test_on_a_phone_the_sections_are_stacked(page: Any, strip: Any) -> None:
+    page.get_by_label("Prompt", exact=True).fill("a ball [1.2s: it grows] [3.6s-9s: it moves]")
+    fields_are(page, "a ball", "it grows", "Goes on", "it moves")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate(SMALL) == []
+    places = [field.bounding_box() for field in strip.all()]
+    assert [place["x"] for place in places] == [places[0]["x"]] * 4
+    assert all(one["y"] + one["height"] <= other["y"] for one, other in pairwise(places))
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.get_by_label("Prompt", exact=True).fill("a [3s-2s: b]")
+    page.locator("#timeline-note").get_by_text("expected an end after its begin").wait_for()
+    assert page.locator(".lt-sections").get_attribute("inert") is not None
