@@ -104,7 +104,7 @@ def generate(
             for section in sample_sections(job, checkpoints, encodings, history):
                 if section.number < job.video.sections:
                     continue  # an earlier run has written this section and the next one
-                final, pending = joiner.add(decode(job, section, *history.to_decode(section)), section)
+                final, pending = joiner.add(decode(job, section, history.to_decode(section)), section)
                 write(job, section, final, pending)
                 del final, pending  # they would take memory while the next section is sampled
         figures = {**job.memory.usage(), "advice": job.memory.advice()}
@@ -168,22 +168,20 @@ def denoise(job: OpenJob, section: Section, condition: Any, context: Any) -> Ten
     return job.run("sample", sample, section, condition=condition, context=context)
 
 
-def decode(job: OpenJob, section: Section, latents: Tensor, begin: int) -> Tensor:
+def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
     """Decode a section with the one made before it, and return the frames (T, H, W, 3), about -1 to 1.
 
     Args:
         job: The job.
         section: The section.
         latents: The latents of both.
-        begin: The place of the first of them.
     """
-    part, pieces = Part(section.number, begin), job.pieces("decode", section)
+    part, pieces = Part(section.number, section.begin), job.pieces("decode", section)
     frames = job.captured(
         "decode",
         partial(decode_latents, job.vae, latents, part, pieces, job.cancel),
         section=section.number,
         latents=latents,
-        begin=begin,
     )
     job.report.decoded(section, frames)
     return frames
@@ -195,7 +193,7 @@ def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray
     if section.number > job.video.sections:
         job.report.stage("write", section)
         job.note_vae(section.number)
-        job.video.add_section(final, pending)
+        job.video.add_section(final, pending, is_behind=section.is_closing)
     job.memory.save()
     if job.video.latest is not None:  # a branch has no video of its own until its first new section
         job.report.section(section)

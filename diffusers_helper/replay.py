@@ -87,4 +87,4 @@ def _run(job: OpenJob, what: str, inputs: Mapping[str, Any]) -> Any:
     section = job.sections[inputs["section"] - 1]
     if what == "sample":
         return pipeline.denoise(job, section, *work.restored(section, inputs))
-    return pipeline.decode(job, section, inputs["latents"], inputs["begin"])
+    return pipeline.decode(job, section, inputs["latents"])

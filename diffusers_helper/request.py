@@ -206,6 +206,12 @@ class GenerationRequest:
         "A lower value lets the video end less like the end picture.",
         "What to make", low=0, high=1, step=0.05, scope="section",
     )] = 1.0
+    loop: Annotated[str, SettingInfo(
+        "Loop",
+        "One more section leads from the video's end back to its start, so that the file plays in a loop. It "
+        "needs inverted order.",
+        "Size and output", choices={OFF: "No", "on": "Yes"}, scope="section",
+    )] = OFF
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -218,6 +224,16 @@ class GenerationRequest:
             object.__setattr__(self, name, setting.check(getattr(self, name)))
         if not self.image.strip():
             raise no_picture()
+        if self.is_loop and self.mode != "inverted":
+            raise InputError(
+                setting="loop", value=self.loop, expected="off in forward order, which leads to no picture",
+                remedy="Set `mode` to inverted, or `loop` to off.",
+            )  # fmt: skip
+
+    @property
+    def is_loop(self) -> bool:
+        """Return whether the end of the video leads to its start."""
+        return self.loop != OFF
 
     @property
     def texts(self) -> tuple[str, ...]:

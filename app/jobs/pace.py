@@ -181,5 +181,5 @@ def _work(request: GenerationRequest) -> Effort | None:
         info = find_model(request.model, allow_folder=True)
     except InputError:
         return None
-    plan, side = info.family.plan(request.seconds, request.mode), request.resolution or info.side
+    plan, side = info.family.sections(request), request.resolution or info.side
     return Effort(plan, request.steps, side * side, passes(request.cfg), request.vae_chunk)

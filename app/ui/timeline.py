@@ -10,7 +10,7 @@ from app.ui.errors import page_error
 from diffusers_helper.conditions.timeline import Timeline, Words, blended, with_words, words_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
-from diffusers_helper.families.packing import SectionPlan
+from diffusers_helper.families.packing import SectionPlan, looped
 from diffusers_helper.models.registry import family_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
@@ -25,7 +25,8 @@ SECTION_WORDS = "section_words"
 def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
     """Return the sections of the form's video; None for values that the start refuses."""
     try:
-        return family.plan(settings["seconds"], settings["mode"])
+        plan = family.plan(settings["seconds"], settings["mode"])
+        return looped(plan) if settings.get("loop") == "on" and settings["mode"] == "inverted" else plan
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
@@ -107,7 +108,7 @@ def section_words(job: Job) -> dict[int, str]:
     try:
         request, family = job.request, family_of(job.request.model)
         lineage = Lineage.read(JobFolder(job.folder).lineage)
-        plan = family.plan(request.seconds, request.mode)
+        plan = family.sections(request)
         found = [words_of(section.number, request, lineage, family) for section in plan]
     except (InputError, OSError):  # the model, or a file of the job, is gone or damaged
         return {}

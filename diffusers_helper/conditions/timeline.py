@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
-from diffusers_helper.families.packing import Mode, SectionPlan
+from diffusers_helper.families.packing import Mode, SectionPlan, looped
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 
@@ -213,7 +213,9 @@ def words_of(number: int, request: GenerationRequest, lineage: Lineage, family: 
     """
     own = lineage.request_for(number, request)
     # Kept sections stay at their times in the video that they are from.
-    texts, places = _planned(own.prompt, own.seconds, own.mode, family.plan, family.section_seconds)
+    texts, places = _planned(
+        own.prompt, own.seconds, own.mode, family.plan, family.section_seconds, is_loop=own.is_loop
+    )
     return blended(texts, places[number - 1], own.prompt_blend)
 
 
@@ -223,9 +225,9 @@ def pictures_of(number: int, request: GenerationRequest, lineage: Lineage, famil
     The shares change linearly from the start of the video to its end, and the middle of the section counts.
     """
     own = lineage.request_for(number, request)
-    if not own.end_image:
-        return ((START_PICTURE, 1.0),)
     sections = family.plan(own.seconds, own.mode)
+    if not own.end_image or number > len(sections):  # the section that closes a loop leads to the start
+        return ((START_PICTURE, 1.0),)
     share = own.end_strength * (sections[number - 1].video_position + 0.5) / len(sections)
     return (START_PICTURE, 1 - share), (END_PICTURE, share)
 
@@ -237,9 +239,11 @@ def _planned(
     mode: Mode,
     plan: Callable[[float, Mode], SectionPlan],
     section_seconds: float,
+    *,
+    is_loop: bool,
 ) -> tuple[Sequence[str], Sequence[int]]:
     """Return the text of each section in the order of the video, and their places in the order of making."""
-    sections = plan(seconds, mode)
+    sections = looped(plan(seconds, mode)) if is_loop else plan(seconds, mode)
     texts = Timeline.of(prompt).words(len(sections), section_seconds)
     return texts, tuple(section.video_position for section in sections)
 
@@ -247,7 +251,7 @@ def _planned(
 def texts_of(request: GenerationRequest, lineage: Lineage, family: Family) -> tuple[str, ...]:
     """Return all prompts that a job needs, each once, with the negative ones that have an effect."""
     found: dict[str, None] = {}
-    for section in family.plan(request.seconds, request.mode):
+    for section in family.sections(request):
         own = lineage.request_for(section.number, request)
         found |= dict.fromkeys(text for text, _ in words_of(section.number, request, lineage, family))
         found |= dict.fromkeys(own.texts[1:])

@@ -7,9 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from diffusers_helper.families.buckets import nearest_bucket
-from diffusers_helper.families.packing import FPS, WINDOW, Mode, SectionPlan, plan_sections
+from diffusers_helper.families.packing import FPS, WINDOW, Mode, SectionPlan, looped, plan_sections
+
+
+class Length(Protocol):
+    """What determines the sections of a video, such as a request."""
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def mode(self) -> Mode: ...
+
+    @property
+    def is_loop(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +39,7 @@ class Family:
         latent_frames: The frames per latent frame.
         shape: Returns the height and width of a video, in pixels, from those of a picture, the side of a
             square of the same area, and the number of which both are multiples.
-        plan: Returns the sections of a video of so many seconds, in an order.
+        plan: Returns the sections of a video of so many seconds, in an order, without one that closes a loop.
         magnitudes: The magnitudes of its published models by their order; see `step_caches.nearest`.
     """
 
@@ -43,6 +57,11 @@ class Family:
     def section_seconds(self) -> float:
         """Return the time that a section adds to the video."""
         return self.latent_frames * self.window / self.fps
+
+    def sections(self, length: Length) -> SectionPlan:
+        """Return all sections of a video."""
+        plan = self.plan(length.seconds, length.mode)
+        return looped(plan) if length.is_loop else plan
 
 
 # The magnitudes of FramePack I2V and F1 at 25 steps and 640 pixels, as measured by the authors of MagCache

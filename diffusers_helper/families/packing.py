@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Mode = Literal["inverted", "forward"]
@@ -102,7 +102,7 @@ class Section:
     Attributes:
         number: The section's place in order of making, from 1.
         padding: The distance from the picture in windows (inverted), or 0 in forward mode.
-        is_last: Whether no section is made after it.
+        has_start: Whether the start picture's latent is added with it, in front of its own.
         indices: The temporal positions of the packed sequence.
         decode_latents: Latent frames to decode, taken from the side of the history where this section lies.
         decoded_frames: Frames that this decode gives.
@@ -111,11 +111,13 @@ class Section:
         pending_frames: Frames next to the following section, with which they will still be blended.
         total_frames: Frames of the video so far, including pending ones.
         video_position: The place of this section in the video, from 0.
+        begin: The place of the first latent to decode, counted from where the video began to grow.
+        is_closing: Whether it leads from the end of a loop back to its start.
     """
 
     number: int
     padding: int
-    is_last: bool
+    has_start: bool
     indices: FrameIndices
     decode_latents: int
     decoded_frames: int
@@ -124,6 +126,8 @@ class Section:
     pending_frames: int
     total_frames: int
     video_position: int
+    begin: int = 0
+    is_closing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,21 +164,23 @@ def _section(mode: Mode, window: int, number: int, count: int, padding: int) -> 
     # The picture's own latent frame is decoded with the section that touches it.
     touches_picture = is_last if mode == "inverted" else is_first
     decode_latents = (window if is_first else 2 * window) + touches_picture
+    total = window * number + (mode == "forward" or is_last)
     overlap = 0 if is_first else frames_of(window)
     decoded = frames_of(decode_latents)
     pending = 0 if is_last else frames_of(window)
     return Section(
         number=number,
         padding=padding,
-        is_last=is_last,
+        has_start=mode == "inverted" and is_last,
         indices=frame_indices(mode, window, padding),
         decode_latents=decode_latents,
         decoded_frames=decoded,
         overlap_frames=overlap,
         final_frames=decoded - pending,
         pending_frames=pending,
-        total_frames=frames_of(window * number + (mode == "forward" or is_last)),
+        total_frames=frames_of(total),
         video_position=count - number if mode == "inverted" else number - 1,
+        begin=-total if mode == "inverted" else total - decode_latents,
     )
 
 
@@ -193,3 +199,19 @@ def plan_sections(seconds: float, window: int = WINDOW, mode: Mode = "inverted")
         window=window,
         sections=tuple(_section(mode, window, k + 1, count, steps_back[k]) for k in range(count)),
     )
+
+
+def looped(plan: SectionPlan) -> SectionPlan:
+    """Return an inverted plan with one more section, which leads from the end of the video back to its start.
+
+    It is made last and comes last in the video. It is decoded behind the last window, whose frames stay as
+    they are.
+    """
+    window, count, before = plan.window, len(plan), plan[-1]
+    closing = Section(
+        number=count + 1, padding=0, has_start=False, indices=frame_indices("inverted", window),
+        decode_latents=2 * window, decoded_frames=frames_of(2 * window), overlap_frames=frames_of(window),
+        final_frames=4 * window, pending_frames=0, total_frames=before.total_frames + 4 * window,
+        video_position=count, begin=-window, is_closing=True,
+    )  # fmt: skip
+    return replace(plan, sections=(*plan.sections, closing))

@@ -29,11 +29,8 @@ def decode_windows(plan: SectionPlan, chunk: int = OWN_CHUNK) -> tuple[tuple[int
     work: list[tuple[int, ...]] = []
     before: set[tuple[int, int]] = set()
     for section in plan:
-        # Places are counted from the point where the video began to grow, as in `History.to_decode`.
-        total = plan.window * section.number + (plan.mode == "forward" or section.is_last)
-        begin = -total if plan.mode == "inverted" else total - section.decode_latents
         sizes = window_sizes(section.decode_latents, chunk)
-        windows = [(begin + start, size) for start, size in sizes.items()]
+        windows = [(section.begin + start, size) for start, size in sizes.items()]
         work.append(tuple(window[1] for window in windows if window not in before))
         before = set(windows)
     return tuple(work)

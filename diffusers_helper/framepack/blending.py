@@ -21,6 +21,7 @@ class FrameBlender:
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
         self._pending: Tensor | None = None
+        self._start: Tensor | None = None
 
     def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
         """Blend a section's decoded frames, (T, H, W, 3) in -1 to 1, with those of the previous section.
@@ -36,6 +37,10 @@ class FrameBlender:
         """
         if len(frames) != section.decoded_frames:
             raise ValueError(f"{len(frames)} frames were decoded; expected {section.decoded_frames}.")
+        if section.is_closing:
+            return to_uint8(self._led_to_start(frames[section.overlap_frames :])), to_uint8(frames[:0])
+        if section.has_start:
+            self._start = frames[:1].clone()
         overlap, pending = section.overlap_frames, section.pending_frames
         if self._pending is not None and overlap:
             # The weight of the frame that is earlier in time, from 1 to 0
@@ -52,3 +57,13 @@ class FrameBlender:
             final, kept = frames[: len(frames) - pending], frames[len(frames) - pending :]
         self._pending = kept.clone() if pending else None
         return to_uint8(final), to_uint8(kept)
+
+    def _led_to_start(self, frames: Tensor) -> Tensor:
+        """Return the frames between the end of a loop and its start, which follows the last of them.
+
+        What the last one lacks of the video's first frame is added to all, in a share that grows with time.
+        So the loop has no jump there, and frames that lead to the start by themselves are hardly changed.
+        """
+        assert self._start is not None, "the section with the start comes before"
+        shares = torch.arange(1, len(frames) + 1).view(-1, 1, 1, 1) / (len(frames) + 1)
+        return frames + shares * (self._start - frames[-1:])

@@ -17,7 +17,7 @@ class LatentHistory:
     Attributes:
         start: The start picture's latent, (1, 16, 1, h, w).
         latents: All latents made so far, (1, 16, T, h, w). The picture's latent is the first of them. In
-            inverted mode it is added with the last section.
+            inverted mode it is added with the section that begins the video.
     """
 
     def __init__(self, mode: Mode, start: Tensor, end: Tensor | None = None, *, distance: int = 0) -> None:
@@ -37,8 +37,8 @@ class LatentHistory:
         if self._mode == "forward":
             self.latents = torch.cat([self.latents, window], dim=2)
         else:
-            front = [self.start, window] if section.is_last else [window]
-            self.latents = torch.cat([*front, self.latents], dim=2)
+            parts = [self.latents, window] if section.is_closing else [window, self.latents]
+            self.latents = torch.cat([self.start, *parts] if section.has_start else parts, dim=2)
 
     def context(self, section: Section) -> Context:
         """Return the latents that a section sees: the picture's and the nearest ones, padded with zeros."""
@@ -51,19 +51,14 @@ class LatentHistory:
         else:
             near = torch.cat([self.latents[:, :, :HISTORY], nothing], dim=2)[:, :, :HISTORY]
             history_1x, history_2x, history_4x = near.split([HISTORY_1X, HISTORY_2X, HISTORY_4X], dim=2)
-        indices = section.indices
+        indices, start = section.indices, self.latents[:, :, -1:] if section.is_closing else self.start
         if self._end is not None and section.number == 1:
             (place,) = indices.history_1x
             indices, history_1x = replace(indices, history_1x=(place + self._distance,)), self._end
-        return Context(indices, self.start, history_1x, history_2x, history_4x)
+        return Context(indices, start, history_1x, history_2x, history_4x)
 
-    def to_decode(self, section: Section) -> tuple[Tensor, int]:
-        """Return the latents to decode after a section was added, and the place of the first of them.
-
-        Places are counted from where the video began to grow, which is the picture in forward mode and the
-        end of the video in inverted mode.
-        """
-        count, total = section.decode_latents, self.latents.shape[2]
-        if self._mode == "inverted":
-            return self.latents[:, :, :count], -total
-        return self.latents[:, :, -count:], total - count
+    def to_decode(self, section: Section) -> Tensor:
+        """Return the latents to decode after a section was added."""
+        count = section.decode_latents
+        grows_in_front = self._mode == "inverted" and not section.is_closing
+        return self.latents[:, :, :count] if grows_in_front else self.latents[:, :, -count:]

@@ -28,8 +28,8 @@ class LatentsSoFar(Protocol):
     def context(self, section: Section) -> Any:
         """Return what a section sees of the others; a dataclass of tensors and plain values."""
 
-    def to_decode(self, section: Section) -> tuple[Tensor, int]:
-        """Return the latents to decode after a section was added, and the place of the first of them."""
+    def to_decode(self, section: Section) -> Tensor:
+        """Return the latents to decode after a section was added."""
         ...
 
 

@@ -192,7 +192,7 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
 
 def plan_of(request: GenerationRequest) -> SectionPlan:
     """Return the sections of a video by the family of its model, or by FramePack's if the model is gone."""
-    return family_of(request.model).plan(request.seconds, request.mode)
+    return family_of(request.model).sections(request)
 
 
 def family_of(model: str) -> Family:

@@ -26,7 +26,8 @@ def write_thumbnail(path: Path, section: Section, frames: Tensor, mode: Mode) ->
         mode: The order of sections.
     """
     own = section.decoded_frames - section.overlap_frames
-    middle = own // 2 + (section.overlap_frames if mode == "forward" else 0)
+    is_behind = mode == "forward" or section.is_closing
+    middle = own // 2 + (section.overlap_frames if is_behind else 0)
     picture = Image.fromarray(to_uint8(frames[middle]))
     picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
     content = io.BytesIO()

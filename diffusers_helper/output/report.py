@@ -90,6 +90,7 @@ class Report:
     def section(self, section: Section) -> None:
         """Report that a section can be watched in the latest version of the video."""
         frames, before = self._video.frames, self._frames_before
+        is_in_front = self._plan.mode == "inverted" and before > 0 and not section.is_closing
         self._frames_before = frames
         self._report(
             SectionFinished,
@@ -97,7 +98,7 @@ class Report:
             sections=len(self._plan),
             video=str(self._video.latest),
             frames=frames,
-            added_in_front=frames - before if self._plan.mode == "inverted" and before else 0,
+            added_in_front=frames - before if is_in_front else 0,
             thumbnail=str(self._thumbnail(section)),
         )
 

@@ -159,7 +159,9 @@ class GrowingVideo:
                 "are decoded again."
             )
 
-    def add_section(self, final: np.ndarray | None, pending: np.ndarray | None) -> Path:
+    def add_section(
+        self, final: np.ndarray | None, pending: np.ndarray | None, *, is_behind: bool = False
+    ) -> Path:
         """Encode one section's frames and join a new playable version.
 
         Args:
@@ -167,6 +169,7 @@ class GrowingVideo:
                 T = 0 if there are none.
             pending: Frames next to the following section, which will be among its final frames, in the same
                 form.
+            is_behind: Whether the section goes to the end of an inverted video, as its last one.
 
         Returns:
             The new version. The previous one is kept, so that a player can read it to its end.
@@ -189,6 +192,8 @@ class GrowingVideo:
             order.append(provisional)
         if self._mode == "inverted":
             order.reverse()
+        if is_behind:
+            order.append(order.pop(0))
         version = self._version(number)
         try:
             frames = self._join(version, [path for path in order if path.stat().st_size])

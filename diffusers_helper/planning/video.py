@@ -292,7 +292,7 @@ def plan_video(
 
     first = first_plan(request, info, profile, height, width, needs or read, local.learned)
     request, ladder, job = first.request, first.ladder, first.ladder.plan
-    sections, texts = info.family.plan(request.seconds, request.mode), len(request.texts)
+    sections, texts = info.family.sections(request), len(request.texts)
     costs = tuple(_cost(job, stage.stage, len(sections), request.steps * texts) for stage in job.stages)
     waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
     wanted, side = first.demands[0].vae_tile_px or 0, max(height, width)

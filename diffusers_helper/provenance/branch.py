@@ -120,6 +120,11 @@ def count_kept(folder: JobFolder) -> int:
     return number
 
 
+def keepable(request: GenerationRequest) -> int:
+    """Return the number of sections that a branch can keep: those before the one that begins the video."""
+    return sum(not (section.has_start or section.is_closing) for section in plan_of(request))
+
+
 def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Mapping[str, Any]) -> Branch:
     """Return the branch that keeps the first sections of a job, in the order of making.
 
@@ -133,7 +138,7 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
         InputError: If the sections cannot be kept, or a change is not possible.
     """
     found = count_kept(folder)
-    most = min(found, len(plan_of(request)) - (request.mode == "inverted"))
+    most = min(found, keepable(request))
     if most < 1:
         raise InputError(_nothing_to_keep(folder, request, found), "Make a new video instead.")
     if not 1 <= keep <= most:
@@ -176,13 +181,13 @@ def extension(
     Raises:
         InputError: If the video is not finished, would become too long, or a change is not possible.
     """
-    sections = len(plan_of(request))
-    if count_kept(folder) < sections:
+    if count_kept(folder) < len(plan_of(request)):
         raise InputError(
             f"Job {folder.job} is not finished; expected a finished video.",
             "Let it finish, or branch from one of its sections.",
         )
     family = family_of(request.model)
+    sections = len(family.plan(request.seconds, request.mode))
     longest, each = len(family.plan(MAX_SECONDS, request.mode)), family.section_seconds
     total = sections + max(1, round(seconds / each)) if seconds > 0 else 0
     if not sections < total <= longest:
@@ -192,8 +197,7 @@ def extension(
             "Choose another number of seconds.",
             setting="seconds",
         )
-    keep = sections if request.mode == "forward" else sections - 1
-    return branch(folder, request, keep, {**(changes or {}), "seconds": round(total * each, 3)})
+    return branch(folder, request, keepable(request), {**(changes or {}), "seconds": round(total * each, 3)})
 
 
 def kept_words(request: GenerationRequest, keep: int) -> str:

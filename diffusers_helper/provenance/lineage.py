@@ -117,7 +117,7 @@ class Lineage:
             InputError: If the spans do not fit the request.
         """
         self._check(request, family)
-        plan = family.plan(request.seconds, request.mode)
+        plan = family.sections(request)
         if request.mode == "forward" or not self.spans:
             return plan
         earlier = [

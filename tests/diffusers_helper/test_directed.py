@@ -6,18 +6,22 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from diffusers_helper.conditions.timeline import pictures_of
-from diffusers_helper.errors import LongtakeError
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.events import SectionFinished
 from diffusers_helper.families.family import FRAMEPACK
-from diffusers_helper.families.packing import MODES, Mode, plan_sections
+from diffusers_helper.families.packing import MODES, Mode, looped, plan_sections
+from diffusers_helper.framepack.blending import FrameBlender
 from diffusers_helper.framepack.encoders import TextCondition, mixed
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe
+from tests.support.clips import read
 from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
 
 RIGHT, UP = "the red ball moves right", "the red ball moves up"
@@ -130,7 +134,8 @@ def test_an_end_picture_lasts_through_a_kill_and_in_the_recipe(
     mode: Mode, models: Models, scene: Path, tmp_path: Path
 ) -> None:
     end = write_scene(tmp_path / "end.png", 120, 60)
-    request = tiny_request(scene, mode=mode, seconds=seconds_for(2), end_image=str(end), end_crop=0.25)
+    settings = {"mode": mode, "seconds": seconds_for(2), "steps": 1}
+    request = tiny_request(scene, end_image=str(end), end_crop=0.25, **settings)
     made, _ = make(request, models, tmp_path / "job")
     bare, _ = make(replace(request, end_image=""), models, tmp_path / "bare")
     assert made.latents.shape == bare.latents.shape
@@ -152,3 +157,50 @@ def test_an_end_picture_lasts_through_a_kill_and_in_the_recipe(
         file.write_bytes(recipe.pictures[name])
     told = recipe.request({name: str(file) for name, file in paths.items()}, model=request.model)
     assert make(told, models, tmp_path / "told")[0].video.read_bytes() == made.video.read_bytes()
+
+
+def test_the_closing_section_of_a_loop_lies_between_the_end_and_the_start() -> None:
+    plan = looped(plan_sections(2.4))
+    history = LatentHistory("inverted", torch.full((1, 16, 1, 2, 2), 100.0))
+    for section in plan.sections[:-1]:
+        first = 9 * section.video_position + 1
+        history.add(torch.arange(first, first + 9.0).view(1, 1, 9, 1, 1).expand(1, 16, 9, 2, 2), section)
+    closing = plan[-1]
+    context = history.context(closing)
+    assert context.indices.clean == (0, 10)
+    parts = context.start, context.history_1x, context.history_2x, context.history_4x
+    seen = [part[0, 0, :, 0, 0].tolist() for part in parts]
+    assert seen == [[18], [100], [1, 2], [*range(3, 19)]]
+    history.add(torch.arange(19.0, 28).view(1, 1, 9, 1, 1).expand(1, 16, 9, 2, 2), closing)
+    assert history.latents[0, 0, :, 0, 0].tolist() == [100, *range(1, 28)]
+    assert history.to_decode(closing)[0, 0, :, 0, 0].tolist() == [*range(10, 28)]
+
+
+def test_frames_of_a_closing_section_lead_to_the_first_frame_of_the_video() -> None:
+    plan, joiner = looped(plan_sections(1.0)), FrameBlender("inverted")
+    joiner.add(torch.linspace(-0.5, 0.5, 37).view(37, 1, 1, 1).expand(37, 2, 2, 3), plan[0])
+    final, pending = joiner.add(torch.full((69, 2, 2, 3), 0.5), plan[1])
+    expected = [0.75 - 0.5 * number / 37 for number in range(1, 37)]  # as shares of white
+    assert np.abs(final[:, 0, 0, 0] / 255 - expected).max() <= 0.5 / 255
+    assert (len(final), len(pending)) == (36, 0)
+
+
+@pytest.mark.slow
+def test_a_loop_is_the_video_with_one_more_section_also_after_a_kill(
+    models: Models, scene: Path, tmp_path: Path
+) -> None:
+    request = tiny_request(scene, seconds=1.0, loop="on")
+    made, events = make(request, models, tmp_path / "job")
+    plain, _ = make(replace(request, loop="off"), models, tmp_path / "plain")
+    assert (made.frames, made.latents.shape[2]) == (73, 19)
+    assert torch.equal(made.latents[:, :, :10], plain.latents)
+    assert [one.frames for one in events if isinstance(one, SectionFinished)] == [37, 73]
+    assert np.array_equal(read(made.video)[:37], read(plain.video))
+    shutil.copytree(tmp_path / "job", tmp_path / "killed")
+    for file in ("sections/0002.safetensors", "video-0002.mp4"):
+        (tmp_path / "killed" / file).unlink()
+    again, _ = make(request, models, tmp_path / "killed", resume_from=tmp_path / "killed")
+    assert again.video.read_bytes() == made.video.read_bytes()
+    assert read_recipe(made.video).settings["loop"] == "on"
+    with pytest.raises(InputError, match="leads to no picture"):
+        replace(request, mode="forward")

@@ -37,11 +37,12 @@ def plan(seconds: float, mode: Mode) -> SectionPlan:
     )
 
 
-def _section(number: int, is_last: bool) -> Section:
+def _section(number: int, has_start: bool) -> Section:
     return Section(
-        number=number, padding=0, is_last=is_last, indices=frame_indices("forward", WINDOW),
+        number=number, padding=0, has_start=has_start, indices=frame_indices("forward", WINDOW),
         decode_latents=WINDOW, decoded_frames=FRAMES, overlap_frames=0, final_frames=FRAMES, pending_frames=0,
         total_frames=FRAMES * number, video_position=number - 1,
+        begin=WINDOW * (number - 1),
     )  # fmt: skip
 
 
@@ -52,8 +53,8 @@ class MadeHistory(LatentHistory):
         super().__init__("forward", torch.zeros_like(start))
         self.latents = start[:, :, :0]
 
-    def to_decode(self, section: Section) -> tuple[Tensor, int]:
-        return self.latents[:, :, -WINDOW:], WINDOW * (section.number - 1)
+    def to_decode(self, section: Section) -> Tensor:
+        return self.latents[:, :, -WINDOW:]
 
 
 class Appender:

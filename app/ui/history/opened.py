@@ -14,7 +14,7 @@ from app.ui.live.present import Presenter
 from app.ui.live.scene import file_url
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.models.registry import family_of, plan_of
-from diffusers_helper.provenance.branch import count_kept, kept_words, why_fixed
+from diffusers_helper.provenance.branch import count_kept, keepable, kept_words, why_fixed
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.recorded import names_of
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -142,13 +142,14 @@ def branch_facts(job: Job) -> Shown:
     """Return what a branch of a job can keep and change, and why its other settings are fixed."""
     folder, request = JobFolder(job.folder), job.request
     sections, found = len(plan_of(request)), count_kept(folder)
-    most = min(found, sections - (request.mode == "inverted"))
+    most = min(found, keepable(request))
     fixed = {name: reason for name in SETTINGS if (reason := why_fixed(name))}
     reasons: dict[str, list[str]] = {}
     for name, reason in fixed.items():
         reasons.setdefault(reason, []).append(SETTINGS[name].short_label)
     family = family_of(request.model)
-    longest, each = len(family.plan(MAX_SECONDS, request.mode)) - sections, family.section_seconds
+    longest, plain = (len(family.plan(seconds, request.mode)) for seconds in (MAX_SECONDS, request.seconds))
+    longest, each = longest - plain, family.section_seconds
     further = [name for name in names_of("section") if name not in _OWN_FIELDS]
     return {
         "whyNot": "" if most > 0 else _NONE_KEPT if not found else _ONE_SECTION,

@@ -258,7 +258,9 @@ class LiveJob:
         """Return the seconds of the finished video before the part that can be watched now."""
         if self.job.request.mode == "forward" or not self.video_frames:
             return 0.0
-        return (self.plan.total_frames - self.video_frames) / self.plan.fps
+        # The section that closes a loop comes last, behind the others.
+        closing = self.plan[-1].final_frames if self.plan[-1].is_closing else 0
+        return max(0, self.plan.total_frames - closing - self.video_frames) / self.plan.fps
 
     @property
     def percent(self) -> float:

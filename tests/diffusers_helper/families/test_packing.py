@@ -15,6 +15,7 @@ from diffusers_helper.families.packing import (
     count_sections,
     frame_indices,
     frames_of,
+    looped,
     paddings,
     plan_sections,
 )
@@ -125,7 +126,7 @@ def test_sections_of_a_plan_carry_their_positions(seconds: float, mode: Mode, wi
     for section in plan:
         assert section.indices == frame_indices(mode, window, section.padding)
         assert mode == "inverted" or section.padding == 0
-        assert section.is_last == (section.number == len(plan))
+        assert section.has_start == (mode == "inverted" and section.number == len(plan))
     positions = [section.video_position for section in plan]
     assert positions == (list(range(len(plan))) if mode == "forward" else list(range(len(plan)))[::-1])
 
@@ -147,6 +148,19 @@ def test_frames_after_each_section_of_framepack() -> None:
         assert (plan[0].decode_latents, plan[0].final_frames, plan[0].pending_frames) == (10, 37, 0)
 
 
+def test_a_loop_has_one_more_section_behind_the_others() -> None:
+    for seconds, count in ((1.0, 1), (3.6, 3)):
+        plain = plan_sections(seconds)
+        plan = looped(plain)
+        assert plan.sections[:-1] == plain.sections
+        closing = plan[-1]
+        assert (closing.number, closing.video_position) == (count + 1, count)
+        assert (closing.indices, closing.begin) == (frame_indices("inverted"), -9)
+        found = closing.decode_latents, closing.decoded_frames, closing.overlap_frames, closing.final_frames
+        assert found == (18, 69, 33, 36)
+        assert plan.total_frames == 36 * (count + 1) + 1
+
+
 @given(seconds=lengths, mode=modes, window=windows)
 def test_counts_agree_between_neighbours(seconds: float, mode: Mode, window: int) -> None:
     plan = plan_sections(seconds, window, mode)
@@ -159,7 +173,7 @@ def test_counts_agree_between_neighbours(seconds: float, mode: Mode, window: int
         assert min(section.final_frames, section.pending_frames, section.overlap_frames) >= 0
     for earlier, later in zip(plan.sections, plan.sections[1:], strict=False):
         assert earlier.pending_frames == later.overlap_frames == 4 * window - 3
-        assert not earlier.is_last
+        assert not earlier.has_start
     assert plan[0].overlap_frames == plan[-1].pending_frames == 0
     assert final == plan.total_frames == 4 * window * len(plan) + 1
 
@@ -178,7 +192,7 @@ def test_sections_put_together_are_the_video_in_order(seconds: float, mode: Mode
     for section in plan:
         first = section.video_position * window + 1
         if mode == "inverted":
-            begin = 0 if section.is_last else first
+            begin = 0 if section.has_start else first
             frames = decoded(range(begin, begin + section.decode_latents))
             facing = frames[len(frames) - section.overlap_frames :]
             pending_now, final = frames[: section.pending_frames], frames[section.pending_frames :]

@@ -36,7 +36,7 @@ NOT_IN_A_RECIPE = {
     "lora",
 }  # fmt: skip
 # These are recorded if they are not the defaults.
-LATER = {"prompt_blend", "shift", "step_cache", "attention", "end_strength"}
+LATER = {"prompt_blend", "shift", "step_cache", "attention", "end_strength", "loop"}
 
 
 def recipe_of(**changes: Any) -> Recipe:

@@ -69,7 +69,7 @@ def test_sections_share_windows(mode: Mode, calls: list[int], vae: AutoencoderKL
     history, engine = LatentHistory(mode, noise(1)), VaeEngine(InWindows(vae))
     for section, expected_calls in zip(plan_sections(seconds_for(4), mode=mode), calls, strict=True):
         history.add(noise(9) + section.number, section)
-        latents, begin = history.to_decode(section)
+        latents, begin = history.to_decode(section), section.begin
         expected = vae.decode(latents, return_dict=False)[0]
         counted: list[tuple[int, int]] = []
         part = Part(section.number, begin)
