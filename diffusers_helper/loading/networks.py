@@ -149,6 +149,9 @@ def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None
         else:
             _assign(layer, leaf, _whole(tensor, compute, scale))
     cast_weights(network, compute)
+    for layer in network.modules() if part == "vae" else ():
+        if isinstance(layer, nn.SiLU):  # it follows a norm, whose result nothing else needs
+            layer.inplace = True
     keeps = keeps_bf16(sum(one.nbytes for one in found.values()), is_quantised=_is_quantised(found))
     return LoadedNetwork(network.eval().requires_grad_(False), compute, is_gguf or bool(scales), keeps)
 

@@ -1,0 +1,349 @@
+"""The same video by this product, by diffusers' pipeline, and by the schedule of the original FramePack.
+
+    python benchmarks/peers.py [--model demo|mid] [--sections 1 4 20] [--steps 10] [--plot peers.svg] [--json]
+
+Each run has a process of its own, which first loads the model and makes one section with one step; only the
+rest is measured. All runs have the same weights, picture, prompt, seed and number of sections, use Euler
+steps and the same encoder, and no lossy cache. "again" is a second job with the prompt and picture of the
+first.
+
+- diffusers: its pipeline, whose frames are encoded once, at the end.
+- original: the original program cannot be imported without CUDA, so its schedule is replayed with the latents
+  of our job: after each section it decodes as many latents, blends all pixels so far, and encodes all frames
+  from the first one. The time of the encoders and of the transformer is that of diffusers' run. Its previews
+  are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+
+from benchmarks.rows import Rows  # noqa: E402
+from benchmarks.whole_jobs import load_whole, request_of  # noqa: E402
+from diffusers_helper.events import Event, Finished, SectionFinished, StepDone  # noqa: E402
+from diffusers_helper.families.packing import plan_sections  # noqa: E402
+from diffusers_helper.loading.loaders import Models  # noqa: E402
+from diffusers_helper.machine.limits import peak_host_bytes  # noqa: E402
+from diffusers_helper.machine.local import Local  # noqa: E402
+from diffusers_helper.output.frames import to_uint8  # noqa: E402
+from diffusers_helper.output.video import GrowingVideo  # noqa: E402
+from diffusers_helper.pipeline import generate  # noqa: E402
+from diffusers_helper.request import GenerationRequest  # noqa: E402
+from diffusers_helper.weights.recognition import PARTS  # noqa: E402
+
+PEERS = ("longtake", "again", "diffusers", "original")
+SECONDS_PER_SECTION = 1.2
+SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}
+GOAL_OF_ALL, GOAL_OUTSIDE = 0.90, 0.5
+
+
+@dataclass
+class Run:
+    """The figures of one run.
+
+    Attributes:
+        wall, cpu: The seconds that it took, and the processor's seconds in the whole process.
+        forwards_wall, forwards_cpu: The share of the transformer's forward passes in these.
+        first_preview, first_video: The seconds until something could be seen, and played; None for never.
+        device_bytes, own_bytes: The peak of the tensors, where they are counted, and of the process.
+        streamed_bytes: The bytes of weights that were copied to the device while it computed.
+        decoded, encoded: The numbers of frames.
+        encoders: The number of times that an encoder of texts or of the picture's content has run.
+    """
+
+    peer: str
+    sections: int
+    wall: float = 0.0
+    cpu: float = 0.0
+    forwards_wall: float = 0.0
+    forwards_cpu: float = 0.0
+    first_preview: float | None = None
+    first_video: float | None = None
+    device_bytes: int = 0
+    own_bytes: int = 0
+    streamed_bytes: int = 0
+    decoded: int = 0
+    encoded: int = 0
+    encoders: int = 0
+
+    @property
+    def outside(self) -> float:
+        """Return the processor's seconds outside of the transformer's forward passes."""
+        return self.cpu - self.forwards_cpu
+
+
+@dataclass
+class Watch:
+    """A watch of a model's networks and of the encoder of video, which fills in a run."""
+
+    run: Run
+    begun: tuple[float, float] = field(default_factory=lambda: (time.perf_counter(), time.process_time()))
+
+    @property
+    def now(self) -> float:
+        return time.perf_counter() - self.begun[0]
+
+    @contextmanager
+    def over(self, models: Models) -> Iterator[None]:
+        """Count within the context."""
+        run, at = self.run, [0.0, 0.0]
+
+        def before(*_: Any) -> None:
+            at[:] = time.perf_counter(), time.process_time()
+
+        def after(*_: Any) -> None:
+            run.forwards_wall += time.perf_counter() - at[0]
+            run.forwards_cpu += time.process_time() - at[1]
+
+        def decoded(module: Any, inputs: Any, frames: torch.Tensor) -> None:
+            run.decoded += frames.shape[2]
+
+        def encoder_ran(*_: Any) -> None:
+            run.encoders += 1
+
+        encode = GrowingVideo._encode  # pyright: ignore[reportPrivateUsage]
+
+        def encoded(video: GrowingVideo, path: Path, frames: np.ndarray, x264: str) -> None:
+            run.encoded += len(frames)
+            encode(video, path, frames, x264)
+
+        transformer = models.part("transformer")
+        hooks = [
+            transformer.register_forward_pre_hook(before),
+            transformer.register_forward_hook(after),
+            models.part("vae").decoder.register_forward_hook(decoded),
+            *(
+                models.part(name).register_forward_hook(encoder_ran)
+                for name in ("text_encoder", "text_encoder_2", "image_encoder")
+            ),
+        ]
+        with ExitStack() as stack:
+            for hook in hooks:
+                stack.callback(hook.remove)
+            stack.enter_context(patch.object(GrowingVideo, "_encode", encoded))
+            yield
+            run.wall, run.cpu = self.now, time.process_time() - self.begun[1]
+            run.own_bytes = peak_host_bytes()
+
+
+def by_longtake(
+    models: Models, request: GenerationRequest, folder: Path, watch: Watch, local: Local | None = None
+) -> None:
+    """Make the video with `generate`, and keep its latents for the replay."""
+    run = watch.run
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, StepDone) and event.preview and run.first_preview is None:
+            run.first_preview = watch.now
+        elif isinstance(event, SectionFinished) and run.first_video is None:
+            run.first_video = watch.now
+        elif isinstance(event, Finished):
+            run.device_bytes, run.streamed_bytes = event.peak_device_bytes, event.bytes_streamed
+
+    result = generate(request, models, folder=folder, on_event=on_event, local=local)
+    save_file({"latents": result.latents.contiguous()}, folder.parent / "latents.safetensors")
+
+
+def by_diffusers(models: Models, request: GenerationRequest, folder: Path, watch: Watch) -> None:
+    """Make the video with diffusers' pipeline, and encode it at the end."""
+    from diffusers import FlowMatchEulerDiscreteScheduler, HunyuanVideoFramepackPipeline
+
+    parts: dict[str, Any] = {name: models.part(name) for name in PARTS}
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+    pipeline: Any = HunyuanVideoFramepackPipeline(**parts, scheduler=scheduler)
+    pipeline.set_progress_bar_config(disable=True)
+    picture = Image.open(request.image)
+    frames = pipeline(
+        image=picture, prompt=request.prompt, height=picture.height, width=picture.width,
+        num_frames=33 * len(plan_sections(request.seconds)), num_inference_steps=request.steps,
+        guidance_scale=request.guidance, generator=torch.Generator("cpu").manual_seed(request.seed),
+        sampling_type=SAMPLING_TYPES[request.mode], output_type="np",
+    ).frames[0]  # fmt: skip
+    _one_shot(folder, (frames * 255).round().astype(np.uint8), request)
+    watch.run.first_video = watch.now
+
+
+def by_original(models: Models, request: GenerationRequest, folder: Path, watch: Watch) -> None:
+    """Do what the original does between its transformer's passes, in inverted order."""
+    latents = load_file(folder.parent / "latents.safetensors")["latents"]
+    vae, count = models.part("vae"), len(plan_sections(request.seconds))
+    dtype = models.compute_dtype("vae") or models.stored_dtype("vae")
+    window, pixels = (latents.shape[2] - 1) // count, None
+    for number in range(1, count + 1):
+        begin = 0 if number == count else latents.shape[2] - number * window
+        size = (2 if number > 1 else 1) * window + (number == count)
+        with torch.inference_mode():
+            part = latents[:, :, begin : begin + size] / vae.config.scaling_factor
+            made = vae.decode(part.to(dtype)).sample.float()
+        if pixels is None:
+            pixels = made
+        else:
+            overlap = 4 * window - 3
+            weight = torch.linspace(1, 0, overlap).view(1, 1, -1, 1, 1)
+            met = weight * made[:, :, -overlap:] + (1 - weight) * pixels[:, :, :overlap]
+            pixels = torch.cat([made[:, :, :-overlap], met, pixels[:, :, overlap:]], dim=2)
+        _one_shot(folder / str(number), to_uint8(pixels[0].permute(1, 2, 3, 0)), request)
+        watch.run.first_video = watch.run.first_video or watch.now
+
+
+def _one_shot(folder: Path, frames: np.ndarray, request: GenerationRequest) -> None:
+    height, width = frames.shape[1:3]
+    folder.mkdir(parents=True)
+    video = GrowingVideo(folder, width=width, height=height, mode=request.mode, crf=request.crf)
+    video.add_section(frames, None)
+    video.finish()
+
+
+def measure(arguments: argparse.Namespace) -> Run:
+    """Make one run in this process."""
+    peer, scratch = arguments.peer, Path(arguments.scratch)
+    arguments.seconds = SECONDS_PER_SECTION * arguments.sections[0]
+    models = load_whole(arguments.model, device="cpu" if arguments.cpu else None)
+    request = request_of(arguments, models, scratch, mode="inverted", sampler="euler")
+    short = request_of(
+        argparse.Namespace(**{**vars(arguments), "seconds": SECONDS_PER_SECTION, "steps": 1}),
+        models, scratch, mode="inverted", sampler="euler",
+    )  # fmt: skip
+    work: Callable[..., None] = {"diffusers": by_diffusers, "original": by_original}.get(peer, by_longtake)
+    options = {"local": Local({}, scratch / "cache")} if peer == "again" else {}
+    first = short if peer != "again" else request  # the first job, which fills the cache of encodings
+    if peer in ("diffusers", "original"):  # `generate` casts the weights itself
+        for name in PARTS:
+            if isinstance(models.part(name), torch.nn.Module) and (dtype := models.compute_dtype(name)):
+                models.part(name).to(dtype)
+    if peer != "original":
+        work(models, first, scratch / f"{peer}-first", Watch(Run(peer, 1)), **options)
+    watch = Watch(Run(peer, arguments.sections[0]))
+    with watch.over(models):
+        work(models, request, scratch / peer, watch, **options)
+    return watch.run
+
+
+def completed(runs: dict[str, Run]) -> None:
+    """Add the encoders and the transformer of diffusers' run to the replay of the original's schedule."""
+    replay, whole = runs["original"], runs["diffusers"]
+    replay.forwards_wall, replay.forwards_cpu = whole.forwards_wall, whole.forwards_cpu
+    replay.wall += whole.forwards_wall
+    replay.cpu += whole.forwards_cpu
+    replay.encoders = whole.encoders
+    assert replay.first_video is not None
+    replay.first_video += whole.forwards_wall / replay.sections
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Return the figures as a table, with the ratios that have goals."""
+    lines = [
+        "peer      sections  wall s   cpu s  outside  preview    video  tensors      own  streamed  decoded"
+        "  encoded  encoders"
+    ]
+    for run in runs:
+        times = (run.first_preview, run.first_video)
+        seen = [" never" if value is None else f"{value:6.2f}" for value in times]
+        sizes = [f"{size / 1e6:5.0f} MB" for size in (run.device_bytes, run.own_bytes, run.streamed_bytes)]
+        lines.append(
+            f"{run.peer:10}{run.sections:8}{run.wall:8.2f}{run.cpu:8.2f}{run.outside:9.2f}   {seen[0]}   "
+            f"{seen[1]} {sizes[0]} {sizes[1]}  {sizes[2]}{run.decoded:9}{run.encoded:9}{run.encoders:10}"
+        )
+    for count in sorted({run.sections for run in runs}):
+        by_peer = {run.peer: run for run in runs if run.sections == count}
+        ours = by_peer["longtake"]
+        lines.append(
+            f"{count} sections: {ours.cpu / by_peer['diffusers'].cpu:.2f} of diffusers' processor time "
+            f"(goal {GOAL_OF_ALL}); outside of the transformer "
+            f"{ours.outside / by_peer['original'].outside:.2f} of the original's (goal {GOAL_OUTSIDE})"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def plot(runs: Sequence[Run]) -> str:
+    """Return an SVG picture of each peer's processor time over the number of sections."""
+    colours = dict(zip(PEERS, ("#c2410c", "#f59e0b", "#1d4ed8", "#4b5563"), strict=True))
+    most, longest = max(run.cpu for run in runs), max(run.sections for run in runs)
+    parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 400" font-family="sans-serif">']
+    parts.append('<path d="M60 20V360H620" fill="none" stroke="#888"/>')
+    parts.append(f'<text x="4" y="30">{most:.0f} s</text><text x="560" y="385">{longest} sections</text>')
+    for row, (peer, colour) in enumerate(colours.items()):
+        points = [
+            f"{60 + 540 * run.sections / longest:.1f},{360 - 330 * run.cpu / most:.1f}"
+            for run in runs
+            if run.peer == peer
+        ]
+        line = f'points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"'
+        parts.append(f"<polyline {line}/>")
+        parts.append(f'<text x="80" y="{40 + 20 * row}" fill="{colour}">{peer}</text>')
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def all_runs(arguments: argparse.Namespace, scratch: Path, rows: Rows) -> None:
+    """Run each peer with each number of sections, each in a process of its own, and add the figures."""
+    for count in arguments.sections:
+        folder = scratch / str(count)
+        folder.mkdir()
+        runs: dict[str, Run] = {}
+        for peer in PEERS:
+            command = [sys.executable, __file__, "--peer", peer, "--scratch", str(folder)]
+            command += ["--model", arguments.model, "--sections", str(count), "--steps", str(arguments.steps)]
+            command += ["--cpu"] if arguments.cpu else []
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            runs[peer] = Run(**json.loads(done.stdout))
+        completed(runs)
+        for run in runs.values():
+            rows.add(asdict(run))
+
+
+def main() -> int:
+    """Print the figures; return 1 if a goal is missed with the largest number of sections."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", default="demo", help="a model, or `mid` for one with random weights")
+    parser.add_argument("--sections", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--cpu", action="store_true", help="compute on the CPU where there is a GPU, too")
+    parser.add_argument("--plot", type=Path, help="write a plot of the processor time to this SVG file")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--peer", choices=PEERS, help=argparse.SUPPRESS)
+    parser.add_argument("--scratch", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peer:
+        sys.stdout.write(json.dumps(asdict(measure(arguments))))
+        return 0
+    with tempfile.TemporaryDirectory() as scratch, Rows(__file__) as rows:
+        if arguments.model == "mid":
+            from tests.support.mid_model import Size, write_mid_model
+
+            arguments.model = str(write_mid_model(Path(scratch, "mid"), Size()))
+        all_runs(arguments, Path(scratch), rows)
+    runs = [Run(**row) for row in rows]
+    sys.stdout.write(json.dumps([asdict(run) for run in runs], indent=2) if arguments.json else table(runs))
+    if arguments.plot and runs:
+        arguments.plot.write_text(plot(runs), encoding="utf-8")
+    by_peer = {run.peer: run for run in runs if run.sections == max(arguments.sections)}
+    if not by_peer:
+        return rows.exit_code(1)
+    ours = by_peer["longtake"]
+    is_met = ours.cpu <= GOAL_OF_ALL * by_peer["diffusers"].cpu
+    is_met = is_met and ours.outside <= GOAL_OUTSIDE * by_peer["original"].outside
+    return rows.exit_code(0 if is_met else 1)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
