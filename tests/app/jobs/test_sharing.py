@@ -78,7 +78,7 @@ def test_a_job_is_cancelled_from_any_program(sharing: Sharing) -> None:
     until(other, running, SectionFinished)
     assert other.queue.cancel(queued.id)
     assert other.queue.cancel(running.id)
-    assert "cancel" in other.commands(running.id) or other.job(running.id).is_over
+    assert "cancel" in other.commands(other.job(running.id)) or other.job(running.id).is_over
     assert maker.job(queued.id).state == "cancelled"
     assert not other.queue.cancel(queued.id)
     sharing.go(maker, 1)  # the sign of life at which the maker looks
