@@ -186,14 +186,14 @@ def picture_paths(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 def upload_path(upload: object, name: str) -> str:
-    """Return the path of an upload, given gradio's description of it, or "" for None.
+    """Return the path of an upload, given gradio's description of it, or "" for no picture.
 
     Gradio checks only descriptions that are marked as its own, and passes others on unchanged.
 
     Raises:
         InputError: If it describes anything but an upload, whether or not the file exists.
     """
-    if upload is None:
+    if upload is None or upload == "":
         return ""
     path = upload.get("path") if isinstance(upload, dict) else None
     if isinstance(path, str) and "\0" not in path and _is_uploaded(Path(path)):
