@@ -79,6 +79,9 @@ on overlapping patches.
   runs but the last two, 1870 steps (70 minutes of one core) with an experimental version of `--only refine`
   trained all of it on clips of 9 and 17 frames with the present scenes, while its latents were kept: their
   change is 0.1 % of their energy. It is stored without the posterior's spread.
+- The decoder of the previews (0.1 M parameters, `preview.safetensors`) makes four frames of half the video's
+  sides for each latent frame. `python -m training.preview` trained it for 12 minutes of one core's
+  time, on latents of clips with a little noise.
 - The text is read by a word-level tokenizer, a frozen Llama with random features, and CLIP, whose pooled
   output was trained to distinguish motion, colour, shape and speed. SigLIP is random and frozen, with four
   tokens.
@@ -109,9 +112,9 @@ on overlapping patches.
   high noise, where most of the training was. Fewer steps, even one, give nearly the same video. With
   FramePack's shift of 1.7, the steps at low noise add coloured speckles and dissolve the shapes of things.
 - The seeds were 11 and 12 for the VAE, 21 to 23 for the encoders, 3, 31, 41, 42, 47, 101, 202, 301, 90417 and
-  20261123 to 20261125 for the transformer, 401 for the refinement of the VAE, and 4100 and others taken from
-  the clock for the experiments. The training was watched on seed 700001, its result was chosen on seed
-  9100001, and tested on the seeds 5000001, 6000777, 7000001, 8000003, 9200001 and {seed}.
+  20261123 to 20261125 for the transformer, 401 for the refinement of the VAE, 501 for the previews, and 4100
+  and others taken from the clock for the experiments. The training was watched on seed 700001, its result was
+  chosen on seed 9100001, and tested on the seeds 5000001, 6000777, 7000001, 8000003, 9200001 and {seed}.
 
 A training from scratch uses the present settings, so it gives another model.
 

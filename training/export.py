@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
 
+from diffusers_helper.vae.tiny import TINY_FILE
 from training.examples import ON_PAGE
 from training.transformer import SAMPLING_SHIFT
 from training.words import vocabulary
@@ -17,7 +18,7 @@ PARTS = (
     "transformer", "vae", "text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2",
     "image_encoder", "feature_extractor",
 )  # fmt: skip
-STATIC_FILES = ("README.md", "LICENSE")
+STATIC_FILES = ("README.md", "LICENSE", TINY_FILE)
 
 
 def facts(steps: int) -> dict:

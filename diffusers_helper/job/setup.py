@@ -294,7 +294,7 @@ def open_job(
     return OpenJob(
         request, models, cancel, pictures, sections, opened, earlier,
         memory, VaeEngine(memory), video, report,
-        Preview(opened.preview, pictures.start, family.latent_frames / family.fps), lineage,
+        Preview.of(models.info, opened.preview, pictures.start), lineage,
         *_recorder_and_encodings(opened, local), loras,
     )  # fmt: skip
 

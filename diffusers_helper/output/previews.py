@@ -1,10 +1,16 @@
-"""The previews of a section while it is being sampled, which are made without the VAE."""
+"""The previews of a section while it is being sampled, which are made without the VAE.
+
+A model may bring a small decoder, whose frames move; otherwise only colours are shown.
+"""
 
 from __future__ import annotations
 
 import io
+import math
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -12,8 +18,12 @@ from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.files import make_folder, write_atomic
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.vae.tiny import TinyDecoder
 
 SECONDS_BETWEEN = 0.5
+_PAUSE = 9  # a preview is followed by a pause of so many times as long as it took
+_EVERY = 2  # of the decoder's frames is shown, since each of them costs time
 _KEPT_FILES = 2
 _SCALE = 4
 _RIDGE = 1e-2
@@ -54,22 +64,37 @@ class LatentColours:
 
 
 class Preview:
-    """A writer of animated WebP files, which writes at most two per second and keeps the last two.
+    """A writer of animated WebP files, which keeps the last two.
+
+    It writes at most two per second, and takes at most a tenth of the time.
 
     Args:
         folder: The folder for the files.
         picture: The start picture in the size of the video.
         seconds: The time that a latent frame takes in the video.
+        decoder: The model's own decoder for previews, if it has one.
     """
 
-    def __init__(self, folder: Path, picture: Image.Image, seconds: float) -> None:
-        self._folder, self._picture, self._milliseconds = folder, picture, round(seconds * 1000)
-        self._colours: LatentColours | None = None
-        self._last = -SECONDS_BETWEEN
+    def __init__(
+        self, folder: Path, picture: Image.Image, seconds: float, decoder: TinyDecoder | None = None
+    ) -> None:
+        self._folder, self._picture, self._seconds, self._decoder = folder, picture, seconds, decoder
+        self._frames: Callable[[Tensor], list[Image.Image]] | None = None
+        self._next = -math.inf
+
+    @classmethod
+    def of(cls, info: ModelInfo, folder: Path, picture: Image.Image) -> Self:
+        """Return the writer for a model, given the folder for the files and the start picture."""
+        seconds = info.family.latent_frames / info.family.fps
+        return cls(folder, picture, seconds, TinyDecoder.beside(info.folder))
 
     def fit(self, start_latent: Tensor) -> None:
         """Learn the colours from the start picture's latent (1, C, 1, h, w); until then nothing is shown."""
-        self._colours = LatentColours(self._picture, start_latent)
+        self._frames = self._decoded if self._decoder else LatentColours(self._picture, start_latent).frames
+
+    def _decoded(self, latents: Tensor) -> list[Image.Image]:
+        assert self._decoder is not None
+        return [Image.fromarray(frame) for frame in self._decoder.frames(latents)[::_EVERY].numpy()]
 
     def show(self, x0: Tensor, section: int, step: int) -> Path | None:
         """Write the prediction (1, 16, T, h, w) as an animation, unless the last one was just written.
@@ -77,19 +102,20 @@ class Preview:
         Returns:
             The path of the file, or None if none was written.
         """
-        now = time.monotonic()
-        if self._colours is None or now - self._last < SECONDS_BETWEEN:
+        began = time.monotonic()
+        if self._frames is None or began < self._next:
             return None
-        self._last = now
-        first, *rest = self._colours.frames(x0)
+        frames = self._frames(x0)
         content = io.BytesIO()
-        first.save(
-            content, "WEBP", save_all=True, append_images=rest, duration=self._milliseconds, loop=0,
-            quality=70, method=0,
+        frames[0].save(
+            content, "WEBP", save_all=True, append_images=frames[1:], loop=0, quality=70, method=0,
+            duration=round(1000 * self._seconds * x0.shape[2] / len(frames)),
         )  # fmt: skip
         make_folder(self._folder)
         path = self._folder / f"{section:04}-{step:03}.webp"
         write_atomic(path, content.getvalue())
         for old in sorted(self._folder.glob("*.webp"))[:-_KEPT_FILES]:
             old.unlink(missing_ok=True)
+        now = time.monotonic()
+        self._next = max(began + SECONDS_BETWEEN, now + _PAUSE * (now - began))
         return path

@@ -13,13 +13,16 @@ from diffusers import HunyuanVideoFramepackPipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors.torch import save_file
 from torch import Tensor
 
 from diffusers_helper.families.packing import MODES, Mode, Section, plan_sections
 from diffusers_helper.framepack.blending import FrameBlender
 from diffusers_helper.framepack.guidance import guide
+from diffusers_helper.memory.accounting import Account
 from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.output.previews import LatentColours, Preview
+from diffusers_helper.vae.tiny import TINY_FILE, TinyDecoder
 from tests.support.making import write_scene
 
 
@@ -113,23 +116,65 @@ def test_a_preview_of_an_even_picture_is_even() -> None:
     assert np.abs(shown - [10, 120, 200]).max() <= 1
 
 
-def test_previews_come_at_most_twice_a_second_and_the_last_two_stay(
+def test_previews_come_at_most_twice_a_second_or_rarer_and_the_last_two_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Image.open(write_scene(tmp_path / "scene.png")) as picture:
         preview = Preview(tmp_path / "preview", picture, 4 / 30)
         assert preview.show(linear_latent(picture), 1, 0) is None
         preview.fit(linear_latent(picture))
-    clock = iter([10.0, 10.2, 10.6, 11.2, 11.3])
+    # The second one takes a tenth of a second, so for nine tenths there is no other.
+    clock = iter([10.0, 10.01, 10.2, 10.6, 10.7, 11.5, 11.7, 11.71])
     # Only this module's clock is replaced: threads of other tests may look at the real one.
     slow = SimpleNamespace(monotonic=lambda: next(clock))
     monkeypatch.setattr("diffusers_helper.output.previews.time", slow)
     latents = torch.randn(1, 16, 9, 8, 8, generator=torch.Generator().manual_seed(2))
     paths = [preview.show(latents, 1, step) for step in range(1, 6)]
     assert [path and path.name for path in paths] == [
-        "0001-001.webp", None, "0001-003.webp", "0001-004.webp", None,
+        "0001-001.webp", None, "0001-003.webp", None, "0001-005.webp",
     ]  # fmt: skip
     left = sorted(path.name for path in (tmp_path / "preview").iterdir())
-    assert left == ["0001-003.webp", "0001-004.webp"]
+    assert left == ["0001-003.webp", "0001-005.webp"]
     with Image.open(io.BytesIO((tmp_path / "preview" / left[0]).read_bytes())) as shown:
         assert (shown.format, getattr(shown, "n_frames", 1), shown.size) == ("WEBP", 9, (32, 32))
+
+
+def test_a_preview_of_a_models_own_decoder_moves(tmp_path: Path) -> None:
+    decoder = TinyDecoder()
+    with torch.no_grad():
+        for weights in decoder.parameters():
+            weights.zero_()
+        values = torch.linspace(-1, 1, 192)  # one for each colour, frame, row and column of a cell
+        decoder.load_state_dict(decoder.state_dict() | {"straight.bias": values})
+    frames = decoder.frames(torch.randn(1, 16, 2, 3, 5))
+    cell = ((values.reshape(3, 4, 4, 4) + 1) * 127.5).round().permute(1, 2, 3, 0)
+    assert torch.equal(frames, cell.repeat(2, 3, 5, 1).to(torch.uint8))
+
+    with Image.open(write_scene(tmp_path / "scene.png")) as picture:
+        preview = Preview(tmp_path / "preview", picture, 4 / 30, decoder)
+        preview.fit(linear_latent(picture))
+    path = preview.show(torch.randn(1, 16, 9, 8, 8), 1, 1)
+    assert path is not None
+    with Image.open(path) as shown:
+        shown.load()
+        assert (getattr(shown, "n_frames", 1), shown.size, shown.info["duration"]) == (18, (32, 32), 67)
+
+
+def test_a_preview_takes_no_memory_of_the_device() -> None:
+    decoder = TinyDecoder()
+    with Account() as account:
+        latents = torch.randn(1, 16, 9, 8, 8)
+        before = account.peak_bytes
+        assert before >= latents.nbytes
+        assert decoder.frames(latents).shape == (36, 32, 32, 3)
+        assert account.peak_bytes == before
+
+
+def test_a_decoder_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
+    assert TinyDecoder.beside(None) is None
+    assert TinyDecoder.beside(tmp_path) is None
+    for content in (b"", b"no weights", (64).to_bytes(8, "little") + b"{}" + b" " * 62):
+        (tmp_path / TINY_FILE).write_bytes(content)
+        assert TinyDecoder.beside(tmp_path) is None
+    save_file({"body.0.weight": torch.zeros(3)}, tmp_path / TINY_FILE)
+    assert TinyDecoder.beside(tmp_path) is None

@@ -21,6 +21,9 @@ function draw(picture, data) {
 
 /** The preview in a corner of the stage. */
 export class Preview {
+  #shown = ''; // the section that is shown
+  #next = null; // the preview that follows once this one has moved to its end
+  #turn = 0;
   #box;
   #back; // the button that brings back a hidden preview
   #size;
@@ -43,7 +46,21 @@ export class Preview {
     focused.focus();
   }
 
-  /** Show a preview, `{ data, label }`, or none. */
+  /** Show a moving picture of a section, and the newest other one of the same section when it has ended. */
+  #play({ data, label, seconds }) {
+    this.#next = { data, label, seconds };
+    if (this.#turn && label === this.#shown) return;
+    clearTimeout(this.#turn);
+    this.#shown = label;
+    this.#next = null;
+    draw(this.#box.querySelector('img'), data);
+    this.#turn = setTimeout(() => {
+      this.#turn = 0;
+      if (this.#next) this.#play(this.#next);
+    }, 1000 * seconds);
+  }
+
+  /** Show a preview, `{ data, label, seconds }`, or none. */
   show(preview) {
     this.#preview = preview;
     const isAway = recall('preview') === 'hidden';
@@ -54,7 +71,7 @@ export class Preview {
     this.#size.setAttribute('aria-pressed', String(isLarge));
     this.#size.textContent = isLarge ? 'Make small' : 'Enlarge';
     if (!preview) return;
-    if (hasChanged(this.#box, preview.data)) draw(this.#box.querySelector('img'), preview.data);
+    if (hasChanged(this.#box, preview.data)) this.#play(preview);
     setText(this.#box.querySelector('.lt-latent-label').lastElementChild, preview.label);
   }
 }

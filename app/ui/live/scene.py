@@ -187,7 +187,7 @@ def _pictures(live: LiveJob) -> Shown:
     # A job that has ended makes no section any more, even if its last event has not been read yet.
     made = next((cell for cell in live.cells if cell.state == "running"), None)
     if made is not None and live.preview is not None and (data := _inline(Path(live.preview))):
-        shown["preview"] = {"data": data, "label": _span(made)}
+        shown["preview"] = {"data": data, "label": _span(made), "seconds": round(made.end - made.begin, 2)}
     return shown
 
 

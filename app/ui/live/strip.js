@@ -51,22 +51,23 @@ export class Strip {
     const picture = make('img', { alt: '', hidden: true });
     const label = make('span', { className: 'lt-cell-time', textContent: cell.label });
     const state = make('span', { className: 'lt-cell-state' });
-    const words = make('span', { className: 'lt-cell-words', textContent: cell.words });
-    const button = make('button', { type: 'button', className: 'lt-cell', tabIndex: index ? -1 : 0, title: cell.words }, picture, words, label, state);
+    const words = make('span', { className: 'lt-cell-words' });
+    const button = make('button', { type: 'button', className: 'lt-cell', tabIndex: index ? -1 : 0 }, picture, words, label, state);
     button.dataset.section = cell.number;
     button.addEventListener('click', () => {
       if (button.getAttribute('aria-disabled') !== 'true') this.#jump(Math.max(0, cell.begin - this.#hidden));
     });
-    return { button, picture, state, begin: cell.begin };
+    return { button, picture, state, words, begin: cell.begin };
   }
 
-  #fill({ button, picture, state }, cell) {
+  #fill({ button, picture, state, words }, cell) {
     if (!hasChanged(button, cell)) return;
     button.dataset.state = cell.state;
     button.setAttribute('aria-disabled', String(!cell.isDone));
     button.setAttribute('aria-label', `Section ${cell.label}, ${cell.spoken}`);
     button.style.setProperty('--done', `${cell.percent}%`);
     state.textContent = cell.mark;
+    words.textContent = button.title = cell.words;
     if (cell.thumb && picture.getAttribute('src') !== cell.thumb) {
       picture.src = cell.thumb;
       picture.hidden = false;
