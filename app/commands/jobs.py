@@ -177,6 +177,25 @@ def _branch(service: JobService, arguments: argparse.Namespace) -> int:
     return _queued(service, arguments, job, kept_words(job.request, kept))
 
 
+def _change(service: JobService, arguments: argparse.Namespace) -> int:
+    job = service.steering.change(arguments.job, given_settings(arguments))
+    return _queued(service, arguments, job, "What comes next has the new settings")
+
+
+def _wait(service: JobService, arguments: argparse.Namespace) -> int:
+    for job_id in arguments.jobs:
+        job = service.steering.wait(job_id, not arguments.off)
+        how = "goes on by itself" if arguments.off else "waits for you after each section"
+        report(arguments, job, f"{job.id}: {job.state}, {how}")
+    return 0
+
+
+def _takes(service: JobService, arguments: argparse.Namespace) -> int:
+    for job in service.steering.takes(arguments.job, arguments.count, arguments.keep):
+        _queued(service, arguments, job, f"Seed {job.request.seed}, one section; resume the one to keep")
+    return 0
+
+
 def _reorder(service: JobService, arguments: argparse.Namespace) -> int:
     if arguments.first:
         job = service.queue.move_first(arguments.job)
@@ -274,6 +293,24 @@ def _branch_arguments(parser: Parser) -> None:
     add_settings(parser, left_out=[name for name in SETTINGS if name not in may_differ()])
 
 
+def _change_arguments(parser: Parser) -> None:
+    _one_job(parser)
+    add_settings(parser, left_out=[name for name in SETTINGS if name not in may_differ()])
+
+
+def _wait_arguments(parser: Parser) -> None:
+    _some_jobs(parser)
+    parser.add_argument("--off", action="store_true", help="let them go on by themselves again")
+
+
+def _takes_arguments(parser: Parser) -> None:
+    _one_job(parser)
+    parser.add_argument("--count", type=int, default=3, metavar="N", help="the number of takes (default: 3)")
+    parser.add_argument(
+        "--keep", type=int, metavar="N", help="keep the N sections that were made first (default: all)"
+    )
+
+
 def _reorder_arguments(parser: Parser) -> None:
     _one_job(parser)
     where = parser.add_mutually_exclusive_group(required=True)
@@ -297,6 +334,9 @@ VERBS = (
     Verb("resume", "continue paused or interrupted jobs", _or_all, _resume),
     Verb("retry", "queue failed or cancelled jobs again", _or_all, _resume),
     Verb("branch", "queue a job that keeps sections of another one", _branch_arguments, _branch),
+    Verb("change", "change what comes next in a video that is being made", _change_arguments, _change),
+    Verb("wait", "pause jobs after each of their sections", _wait_arguments, _wait),
+    Verb("takes", "make the next section several times, to choose one", _takes_arguments, _takes),
     Verb("reorder", "move a job within the queue", _reorder_arguments, _reorder),
     Verb("remove", "remove jobs with their files; they can be restored for a week", _some_jobs, _remove),
     Verb("restore", "restore removed jobs", _some_jobs, _restore),

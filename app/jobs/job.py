@@ -14,10 +14,11 @@ JobState = Literal[
 ]  # fmt: skip
 Action = Literal[
     "watch", "edit", "pause", "resume", "retry", "stop_after_section", "cancel", "reorder", "remove",
-    "duplicate", "branch",
+    "duplicate", "branch", "change", "wait",
 ]  # fmt: skip
-Command = Literal["cancel", "pause", "stop_after_section"]  # the actions that the maker of a job carries out
-COMMANDS: tuple[Command, ...] = ("cancel", "pause", "stop_after_section")
+# The actions that the maker of a job carries out; a job with "wait" is paused after each of its sections.
+Command = Literal["cancel", "pause", "stop_after_section", "change", "wait"]
+COMMANDS: tuple[Command, ...] = ("cancel", "pause", "stop_after_section", "change", "wait")
 
 # The states that may follow each state. A waiting job has met a temporary problem, such as a full disk; an
 # interrupted one has lost the program that was making it. Both continue by themselves; a paused job, and one
@@ -35,9 +36,12 @@ TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
 OVER: tuple[JobState, ...] = ("finished", "failed", "cancelled")
 BEGUN: tuple[JobState, ...] = ("running", "waiting")
 
-_MADE: tuple[Action, ...] = ("watch", "pause", "stop_after_section", "cancel", "duplicate", "branch")
-_HALTED: tuple[Action, ...] = ("cancel", "reorder", "remove", "duplicate", "branch")
-_ENDED: tuple[Action, ...] = ("resume", "retry", "remove", "duplicate", "branch")
+_STEERED: tuple[Action, ...] = ("change", "wait")
+_MADE: tuple[Action, ...] = (
+    "watch", "pause", "stop_after_section", "cancel", "duplicate", "branch", *_STEERED,
+)  # fmt: skip
+_HALTED: tuple[Action, ...] = ("cancel", "reorder", "remove", "duplicate", "branch", *_STEERED)
+_ENDED: tuple[Action, ...] = ("resume", "retry", "remove", "duplicate", "branch", "change")
 ALLOWED: dict[JobState, tuple[Action, ...]] = {
     "queued": ("edit", "pause", *_HALTED),
     "running": _MADE,
@@ -50,7 +54,7 @@ ALLOWED: dict[JobState, tuple[Action, ...]] = {
 }
 MOVABLE: tuple[JobState, ...] = tuple(state for state, found in ALLOWED.items() if "reorder" in found)
 # These need the job's settings, which a damaged folder may have lost.
-_READING: tuple[Action, ...] = ("edit", "resume", "retry", "duplicate", "branch")
+_READING: tuple[Action, ...] = ("edit", "resume", "retry", "duplicate", "branch", "change")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

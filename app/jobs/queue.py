@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, JobState, allows
 from app.jobs.storage.folders import forget_commands, leave_command
 from app.jobs.storage.logs import StateLog, append_event, time_of_last
 from app.jobs.storage.recovery import is_left_behind, settle
 from app.jobs.storage.store import JobStore
-from app.jobs.storage.trouble import TROUBLE, IndexWasRebuilt, unwritable
+from app.jobs.storage.trouble import TROUBLE, changing
 from diffusers_helper.conditions.pictures import (
     NO_PICTURES,
     Contents,
@@ -42,26 +41,6 @@ RESUMED = "The job was resumed; finished work is not repeated."
 # Places are seconds since the epoch, which a float resolves to 2.4e-7.
 _LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
 _OPEN = f"state IN {tuple(state for state in TRANSITIONS if state not in OVER)}"
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _change(method: Callable[Concatenate[Queue, P], T]) -> Callable[Concatenate[Queue, P], T]:
-    """Wrap a method: raise an InputError if the folder cannot be written, and call `on_change` at the end."""
-
-    @functools.wraps(method)
-    def change(queue: Queue, *arguments: P.args, **named: P.kwargs) -> T:
-        try:
-            with contextlib.suppress(IndexWasRebuilt):
-                return method(queue, *arguments, **named)
-            return method(queue, *arguments, **named)
-        except TROUBLE as error:
-            raise unwritable(queue.store.outputs, error) from error
-        finally:
-            queue.on_change()
-
-    return change
 
 
 class Queue:
@@ -109,7 +88,7 @@ class Queue:
         checked = _checked(request, pictures, allow_folder=allow_folder, lineage=lineage)
         return self._add(*checked, lambda folder: (lineage.write(folder.lineage), folder.keep_press(press)))
 
-    @_change
+    @changing
     def _add(
         self, request: GenerationRequest, pictures: Contents, fill: Callable[[JobFolder], object]
     ) -> Job:
@@ -122,12 +101,12 @@ class Queue:
             keep: The number of sections to keep, in the order in which they were made.
             changes: New settings for the other sections, out of those in `branch.MAY_DIFFER`.
         """
-        job = self._whole(job_id)
+        job = self.whole(job_id)
         return self._add_branch(job, branch(self.store.folder(job.id), job.request, keep, changes))
 
     def extend(self, job_id: str, seconds: float, **changes: Any) -> Job:
         """Queue a job that makes a finished video longer; see `branch.extension`."""
-        job = self._whole(job_id)
+        job = self.whole(job_id)
         return self._add_branch(job, extension(self.store.folder(job.id), job.request, seconds, changes))
 
     def _add_branch(self, job: Job, made: Branch) -> Job:
@@ -142,7 +121,7 @@ class Queue:
             job_id: The earlier job, in any state.
             changes: The settings that differ, by name, for example another seed.
         """
-        job = self._whole(job_id)
+        job = self.whole(job_id)
         request = GenerationRequest.from_dict({**json.loads(job.request.to_json()), **(changes or {})})
         pictures = self._pictures(job, request)
         lineage = Lineage(self._lineage(job).spans)  # its sections are made anew
@@ -152,7 +131,7 @@ class Queue:
     def _lineage(self, job: Job) -> Lineage:
         return Lineage.read(self.store.folder(job.id).lineage)
 
-    def _whole(self, job_id: str) -> Job:
+    def whole(self, job_id: str) -> Job:
         """Return a job whose request can be read.
 
         Raises:
@@ -163,7 +142,7 @@ class Queue:
             raise InputError(job.message, job.remedy)
         return job
 
-    @_change
+    @changing
     def _pictures(
         self, job: Job, request: GenerationRequest, besides: Contents = NO_PICTURES
     ) -> dict[str, bytes]:
@@ -191,10 +170,10 @@ class Queue:
             check_changes(job.request, {name: getattr(request, name) for name in SETTINGS})
         return self._edit(job_id, *_checked(request, pictures, allow_folder=allow_folder, lineage=lineage))
 
-    @_change
+    @changing
     def _edit(self, job_id: str, request: GenerationRequest, pictures: Contents) -> Job:
         with self.store.transaction():
-            job, folder = self._whole(job_id), self.store.folder(job_id)
+            job, folder = self.whole(job_id), self.store.folder(job_id)
             if not allows(job, "edit"):
                 raise InputError(
                     f"Job {job_id} has begun; expected one that has not.", "Duplicate it with other settings."
@@ -204,7 +183,7 @@ class Queue:
             edits = StateLog(folder).read()["edits"] + 1
             return self.store.enter(job_id, job.state, reason="A user changed its settings.", edits=edits)
 
-    @_change
+    @changing
     def move(self, job_id: str, *, before: str | None = None, after: str | None = None) -> Job:
         """Move a job to another place in the queue, by default to its end.
 
@@ -252,7 +231,7 @@ class Queue:
         self.on_change()
         return asked
 
-    @_change
+    @changing
     def pause(self, job_id: str) -> bool:
         """Pause a job until a user resumes it. If it is being made, the device's memory is freed.
 
@@ -261,7 +240,7 @@ class Queue:
         """
         return self._command(job_id, "pause")
 
-    @_change
+    @changing
     def stop_after_section(self, job_id: str) -> bool:
         """End a job that is being made after its current section.
 
@@ -284,7 +263,7 @@ class Queue:
             settle(database, folder)
         return True
 
-    @_change
+    @changing
     def resume(self, job_id: str) -> Job:
         """Put a paused, interrupted, failed or cancelled job back into the queue.
 
@@ -293,7 +272,7 @@ class Queue:
         """
         with self.store.transaction() as database:
             self.store.write_held()
-            job, folder = self._whole(job_id), self.store.folder(job_id)
+            job, folder = self.whole(job_id), self.store.folder(job_id)
             if is_left_behind(folder):
                 settle(database, folder)
                 job = self.store.enter(job_id, StateLog(folder).read()["state"])
@@ -310,12 +289,12 @@ class Queue:
                 append_event(folder.events, Warned(job=job_id, time=time_of_last(folder), message=RESUMED))
         return job
 
-    @_change
+    @changing
     def remove(self, job_id: str) -> None:
         """Remove a job that is not being made, with its files. `restore` brings it back for a week."""
         self.store.remove(job_id)
 
-    @_change
+    @changing
     def restore(self, job_id: str) -> Job:
         """Bring a removed job back, with its former state and place."""
         self.store.restore(job_id)
@@ -326,7 +305,7 @@ class Queue:
         """Return whether any program holds the lock for making this folder's jobs."""
         return self.store.has_maker
 
-    @_change
+    @changing
     def rebuild(self) -> None:
         """Read all jobs anew from their folders, for example after a manual change."""
         self.store.rebuild()
@@ -336,7 +315,7 @@ class Queue:
         """Return whether `hold` was called, so no job of the folder begins before `go_on`."""
         return self.store.is_held
 
-    @_change
+    @changing
     def hold(self) -> None:
         """Pause the jobs that are being made and begin no others, which frees the device for other work."""
         with self.store.transaction():
@@ -348,7 +327,7 @@ class Queue:
         for job_id in _paused_jobs(self.store.held):
             self.pause(job_id)
 
-    @_change
+    @changing
     def go_on(self) -> None:
         """End the effect of `hold`, and resume the jobs that it paused."""
         for job_id in _paused_jobs(self.store.held):

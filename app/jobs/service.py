@@ -9,11 +9,12 @@ from pathlib import Path
 
 from app.jobs.downloads.manager import Downloads
 from app.jobs.history import History, Retention
-from app.jobs.job import BEGUN, Command, Job, NoSuchJob
+from app.jobs.job import BEGUN, Command, Job, NoSuchJob, allows
 from app.jobs.making.engine_client import Engine, EngineProcess
 from app.jobs.making.watchdog import WatchdogTimeouts, card_in_use
 from app.jobs.making.worker import Worker
 from app.jobs.queue import Queue
+from app.jobs.steering import Steering
 from app.jobs.storage.index import INDEX_FOLDER
 from app.jobs.storage.logs import events_in
 from app.jobs.storage.store import JobStore
@@ -40,6 +41,7 @@ class JobService:
 
     Attributes:
         queue: The jobs that are not over, and the methods that change jobs.
+        steering: The methods that steer a video while it grows.
         history: All jobs, and the methods that search them.
         downloads: The models that were ordered, which come beside the queue.
     """
@@ -63,6 +65,7 @@ class JobService:
         self.downloads = Downloads(outputs / INDEX_FOLDER / "downloads", self._wake)
         self._store = JobStore(outputs, self.downloads.reason_to_wait)
         self.queue = Queue(self._store, self._wake)
+        self.steering = Steering(self.queue)
         self.history = History(self._store, self._notify)
 
     def start(self, *, warm: bool = False, adopt: bool = True) -> None:
@@ -126,8 +129,8 @@ class JobService:
         self._notify()
 
     def commands(self, job: Job) -> set[Command]:
-        """Return the commands for a job that is being made; none for another one, which costs no look."""
-        return self._store.commands(job.id) if job.state in BEGUN else set()
+        """Return the commands for a job; none for one that has ended, which costs no look."""
+        return self._store.commands(job.id) if allows(job, "wait") and job.started else set()
 
     def job(self, job_id: str) -> Job:
         """Return a job by its id.

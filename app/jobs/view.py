@@ -81,7 +81,8 @@ def states_named(given: Collection[str] | None) -> list[JobState]:
 def actions(job: Job, commands: Collection[Command] = ()) -> list[Action]:
     """Return the actions to offer for a job, without those that a command for it makes pointless."""
     # An interrupted job can be paused as well, but only its end or its continuation is worth a button.
-    left_out = ("pause", "stop_after_section") if commands or "resume" in ALLOWED[job.state] else ()
+    is_ending = not _ASKED.keys().isdisjoint(commands)
+    left_out = ("pause", "stop_after_section") if is_ending or "resume" in ALLOWED[job.state] else ()
     return [one for one in ALLOWED[job.state] if one not in left_out and allows(job, one)]
 
 
@@ -104,7 +105,7 @@ def sentence(
         turns = {0: "Waiting", 1: "Next"}
         return reason or ("Waiting until the queue is resumed" if held else turns.get(turn, f"Number {turn}"))
     if job.state == "paused":
-        return "Paused by you"
+        return job.message.rstrip(".") or "Paused by you"
     if job.state == "running" or not reason:
         return work or WORDS[job.state].label
     return reason if job.state == "waiting" else f"{WORDS[job.state].label}: {reason}"

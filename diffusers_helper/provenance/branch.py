@@ -200,6 +200,30 @@ def extension(
     return branch(folder, request, keepable(request), {**(changes or {}), "seconds": round(total * each, 3)})
 
 
+def changed_from_here(
+    folder: JobFolder, request: GenerationRequest, changes: Mapping[str, Any]
+) -> tuple[GenerationRequest, Lineage]:
+    """Return the request and the lineage of a job whose further sections get other settings.
+
+    It stays the same job: its finished sections keep their settings, as those of a branch do.
+
+    Args:
+        folder: The job's folder.
+        request: The job's settings.
+        changes: The settings to change.
+
+    Raises:
+        InputError: If all sections are finished, or a change is not possible.
+    """
+    before = Lineage.read(folder.lineage)
+    if not count_kept(folder):
+        check_changes(request, changes)
+        return replace(request, **changes), before
+    made = branch(folder, request, count_kept(folder), changes)
+    vae = {name: getattr(request, name) for name in names_of("vae")}  # what the checkpoints were made with
+    return replace(made.request, **vae), replace(made.lineage, parent=before.parent, kept=before.kept)
+
+
 def kept_words(request: GenerationRequest, keep: int) -> str:
     """Return a sentence for the user that says which part of the video a branch keeps."""
     seconds = f"{keep * family_of(request.model).section_seconds:.1f} s"

@@ -18,15 +18,16 @@ from app.jobs.making.awake import Awake
 from app.jobs.making.engine_client import Engine, EngineDied
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
-from app.jobs.storage.folders import size_of
+from app.jobs.storage.folders import carry_out_change, size_of
 from app.jobs.storage.logs import StateLog, append_event, change_by, events_in
-from app.jobs.storage.recovery import INTERRUPTED, PAUSED, salvage_if_there
+from app.jobs.storage.recovery import INTERRUPTED, PAUSED, WAITS, salvage_if_there
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.signals import block_ctrl_c
+from diffusers_helper.provenance.branch import count_kept
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Worker:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._command: Command | None = None  # the one that was passed on to the running job
+        self._kept = 0  # its sections that were finished before, the last of which is reported again
         self._retention, self._tidied = retention, -_TIDY_SECONDS
         self._awake = Awake()
         self.is_follower = False
@@ -211,6 +213,7 @@ class Worker:
         """
         if self._stopping.is_set():
             raise _AskedToEnd
+        self._kept = count_kept(JobFolder(job.folder))
         asked_to_end = partial(self._is_asked_to_end, job)
         supervisor = Supervisor(job, self._engine, self._timeouts, asked_to_end, compiles=_KFD.exists())
         with self._awake:
@@ -251,10 +254,12 @@ class Worker:
         commands = self._store.commands(job.id)
         ends_here = isinstance(event, SectionFinished) and event.section < event.sections
         is_cancelled = "cancel" in commands or ("stop_after_section" in commands and ends_here)
-        if self._command is None and (is_cancelled or "pause" in commands):
+        is_made = ends_here and event.section > self._kept
+        pauses = "pause" in commands or (is_made and bool(commands & {"wait", "change"}))
+        if self._command is None and (is_cancelled or pauses):
             self._engine.cancel(job.id)
         if self._command is None or is_cancelled:
-            self._command = "cancel" if is_cancelled else "pause" if "pause" in commands else None
+            self._command = "cancel" if is_cancelled else "pause" if pauses else None
         return self._command
 
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
@@ -318,8 +323,11 @@ class Worker:
         state, facts = change_by(end, job.folder) or ("failed", {})
         write = partial(self._store.record, end)
         if pauses := isinstance(end, Cancelled) and self._obey(job) == "pause":
-            self._engine.close()  # frees the device's memory
-            state, facts = "paused", facts | PAUSED | {"ended": None}
+            commands = self._store.commands(job.id)
+            if commands & {"pause", "wait"}:
+                self._engine.close()  # frees the device's memory
+            waits = "wait" in commands and "pause" not in commands
+            state, facts = "paused", facts | (WAITS if waits else PAUSED) | {"ended": None}
             write = partial(self._pause, job, facts)
         try:
             self._write(job, write)
@@ -329,10 +337,13 @@ class Worker:
             _log.info("Job %s is paused.", job.id)
 
     def _pause(self, job: Job, facts: dict[str, Any]) -> None:
-        is_withdrawn = "pause" not in self._store.commands(job.id)
+        commands = self._store.commands(job.id)
+        carry_out_change(JobFolder(job.folder))
         self._store.enter(job.id, "paused", **facts)
-        if is_withdrawn:
-            self._store.enter(job.id, "queued", reason="The pause was withdrawn.", message="", remedy="")
+        if not commands & {"pause", "wait"}:
+            is_changed = "change" in commands
+            reason = "A user changed what comes next." if is_changed else "The pause was withdrawn."
+            self._store.enter(job.id, "queued", reason=reason, message="", remedy="")
 
     def _break_off(self, job: Job) -> None:
         """End or pause a job if a user asked for it; mark it as interrupted if the program is ending."""

@@ -1,8 +1,9 @@
-"""The folders of jobs: how they come and go, and the commands of users that lie in them as empty files.
+"""The folders of jobs: how they come and go, and the commands of users that lie in them as files.
 
 Any process may leave a command for a job that is being made. The process that makes the job looks for them at
-each sign of life of its engine, and at least twice a second; they outlast its death. Empty files can be
-created even on a full disk. Functions that make or move folders are called only while the index is locked.
+each sign of life of its engine, and at least twice a second; they outlast its death. Their files are empty,
+since such files can be created even on a full disk; only a "change" has content. Functions that make or move
+folders are called only while the index is locked.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from pathlib import Path
 
 from app.jobs.job import COMMANDS, Command, NoSuchJob
 from app.jobs.storage.logs import StateLog
-from diffusers_helper.conditions.pictures import Contents, keep_request
+from diffusers_helper.conditions.pictures import Contents, keep_request, kept_pictures, named_pictures
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import make_folder, sync_folder
+from diffusers_helper.files import make_folder, read_file, sync_folder, write_atomic
 from diffusers_helper.machine.file_locks import is_locked
+from diffusers_helper.provenance.branch import changed_from_here
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 KEPT_SECONDS = 7 * 24 * 3600.0  # the time that a removed job stays in the trash
@@ -161,13 +164,17 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def leave_command(folder: JobFolder, command: Command) -> None:
+def leave_command(folder: JobFolder, command: Command, content: bytes = b"") -> None:
     """Leave a command, and return when it is on the disk.
 
     Raises:
         OSError: If it cannot be written.
     """
-    (folder.path / f"{_COMMAND}{command}").touch()
+    file = folder.path / f"{_COMMAND}{command}"
+    if content:
+        write_atomic(file, content)
+    else:
+        file.touch()
     sync_folder(folder.path)
 
 
@@ -176,8 +183,33 @@ def commands_of(folder: JobFolder) -> set[Command]:
     return {command for command in COMMANDS if (folder.path / f"{_COMMAND}{command}").is_file()}
 
 
+def carry_out_change(folder: JobFolder) -> None:
+    """Give the sections that a job has not made yet the settings of a "change" command, if there is one.
+
+    The lineage is written before the request, and the command is removed last: whenever this is interrupted,
+    the job is consistent, and the same call afterwards has the same result.
+
+    Raises:
+        OSError: If a file cannot be read or written.
+    """
+    file = folder.path / f"{_COMMAND}change"
+    if not file.is_file():
+        return
+    try:
+        request = GenerationRequest.from_json(read_file(folder.request).decode())
+        changed, lineage = changed_from_here(folder, request, plain_json(read_file(file)))
+        pictures = kept_pictures(folder, named_pictures(changed))
+    except (InputError, ValueError) as error:  # it was checked when it was left, so it is damaged
+        _log.warning("Job %s: its change is left out. %s", folder.job, error)
+    else:
+        lineage.write(folder.lineage)
+        keep_request(changed, pictures, folder, at=folder)
+        sync_folder(folder.path)
+    forget_commands(folder, "change")
+
+
 def forget_commands(folder: JobFolder, *commands: Command) -> None:
-    """Remove commands that are carried out or withdrawn; all if none is named."""
-    for command in commands or COMMANDS:
+    """Remove commands that are carried out or withdrawn; all but "wait" if none is named."""
+    for command in commands or (one for one in COMMANDS if one != "wait"):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             (folder.path / f"{_COMMAND}{command}").unlink()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import BEGUN, OVER
-from app.jobs.storage.folders import commands_of, forget_commands
+from app.jobs.storage.folders import carry_out_change, commands_of, forget_commands
 from app.jobs.storage.logs import StateLog, append_event, change_by, events_in
 from app.jobs.storage.rows import put
 from diffusers_helper.events import Cancelled, Event, PieceDone, StageStarted, StepDone, Warned
@@ -28,6 +28,7 @@ INTERRUPTED: dict[str, Any] = {
     "remedy": "It continues when the page is started on this folder, or with: generate --resume",
 }
 PAUSED: dict[str, Any] = {"message": "Paused by you.", "remedy": "It continues when you resume it."}
+WAITS: dict[str, Any] = PAUSED | {"message": "Waits for you after each section."}
 # The number of deaths of the program at the same point of a job after which the job fails. The job is usually
 # not their cause, but one that crashes the whole machine would otherwise be started again and again.
 _MOST_DEATHS = 50
@@ -83,6 +84,7 @@ def _settle(folder: JobFolder, *, adopt: bool) -> None:
     if facts["state"] in BEGUN:
         facts = log.enter("interrupted", **INTERRUPTED, **_count_death(folder, facts, last))
         folder.remove_leftovers()
+    carry_out_change(folder)
     if facts["state"] in OVER:
         return
     seconds = last.time if last is not None else 0.0

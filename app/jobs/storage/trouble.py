@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.foreign_errors import trouble_of
@@ -79,3 +83,32 @@ def is_of_one_job(error: BaseException, outputs: Path) -> bool:
     if not isinstance(error, OSError) or (error.errno == errno.ENOENT and error.filename is None):
         return False
     return error.errno in _OF_A_FILE and os.access(outputs, os.W_OK)
+
+
+class Changer(Protocol):
+    """Something that changes the jobs of a store, and has a function to call after each change."""
+
+    store: Any
+    on_change: Callable[[], None]
+
+
+C = TypeVar("C", bound=Changer)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def changing(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
+    """Wrap a method: raise an InputError if the folder cannot be written, and call `on_change` at the end."""
+
+    @functools.wraps(method)
+    def wrapped(changer: C, *arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            with contextlib.suppress(IndexWasRebuilt):
+                return method(changer, *arguments, **named)
+            return method(changer, *arguments, **named)
+        except TROUBLE as error:
+            raise unwritable(changer.store.outputs, error) from error
+        finally:
+            changer.on_change()
+
+    return wrapped

@@ -178,6 +178,21 @@ class JobCalls:
             return self._records.of(self._queue.branch(job, keep, **given))
         return self._records.of(self._queue.extend(job, longer or 0.0, **given))
 
+    def jobs_change(self, job: str, changes: dict[str, Any]) -> dict[str, Any]:
+        """Change settings, such as the words, for the sections of a job that are not made yet."""
+        return self._records.of(self._service.steering.change(job, self._inward(changes)))
+
+    def jobs_wait(self, jobs: list[str], wait: bool = True) -> list[dict[str, Any]]:
+        """Have jobs wait for a user after each section, with the device free, or go on by themselves."""
+        return [self._records.of(self._service.steering.wait(job_id, wait)) for job_id in _some(jobs)]
+
+    def jobs_takes(self, job: str, count: int = 3, keep: int | None = None) -> list[dict[str, Any]]:
+        """Queue takes of a job's next section with other seeds; the one that is resumed goes on.
+
+        They keep `keep` finished sections, by default all. With one less, the last section is made again.
+        """
+        return [self._records.of(one) for one in self._service.steering.takes(job, count, keep)]
+
     def jobs_favourite(self, jobs: list[str], favourite: bool = True) -> list[dict[str, Any]]:
         """Mark jobs as favourites, which are never removed automatically, or remove the mark."""
         return [

@@ -22,14 +22,14 @@ from tests.support.shared import Sharing
 SCRIPTS = [path for path in Path(app.ui.__file__).parent.rglob("*.js") if path.parent.name != "models"]
 STATES: tuple[JobState, ...] = get_args(JobState)
 EXPECTED = {
-    "queued": "edit pause cancel reorder remove duplicate branch",
-    "running": "watch pause stop_after_section cancel duplicate branch",
-    "waiting": "watch pause stop_after_section cancel duplicate branch",
-    "paused": "edit resume cancel reorder remove duplicate branch",
-    "interrupted": "resume cancel reorder remove duplicate branch",
+    "queued": "edit pause cancel reorder remove duplicate branch change wait",
+    "running": "watch pause stop_after_section cancel duplicate branch change wait",
+    "waiting": "watch pause stop_after_section cancel duplicate branch change wait",
+    "paused": "edit resume cancel reorder remove duplicate branch change wait",
+    "interrupted": "resume cancel reorder remove duplicate branch change wait",
     "finished": "remove duplicate branch",
-    "failed": "resume retry remove duplicate branch",
-    "cancelled": "resume retry remove duplicate branch",
+    "failed": "resume retry remove duplicate branch change",
+    "cancelled": "resume retry remove duplicate branch change",
 }
 JOB = Job(
     id="20261123-101530-3f9a", state="queued", created=0.0, folder=Path("/o/20261123-101530-3f9a"),
@@ -69,7 +69,7 @@ def test_a_job_that_has_begun_is_not_edited_and_a_lost_request_is_not_used() -> 
     assert "resume" in actions(replace(JOB, state="failed", damage="log"))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS[:3])
 def test_what_was_asked_is_said_and_not_offered_again(command: Command) -> None:
     job = replace(JOB, state="running", started=1.0)
     words = {
@@ -78,10 +78,16 @@ def test_what_was_asked_is_said_and_not_offered_again(command: Command) -> None:
     }  # fmt: skip
     given: set[Command] = {command}
     assert sentence(job, given) == words[command]
-    assert actions(job, given) == ["watch", "cancel", "duplicate", "branch"]
+    assert actions(job, given) == ["watch", "cancel", "duplicate", "branch", "change", "wait"]
     shown = buttons(job, given, 1, 2)
     assert list(shown) == ([] if command == "cancel" else [command])
     assert not any(one["enabled"] for one in shown.values())
+
+
+def test_steering_takes_no_button_away() -> None:
+    job = replace(JOB, state="running", started=1.0)
+    assert actions(job, {"change", "wait"}) == EXPECTED["running"].split()
+    assert sentence(job, {"change", "wait"}, work="Section 2") == "Section 2"
 
 
 def test_the_stage_has_the_buttons_of_a_state() -> None:
@@ -100,6 +106,7 @@ def test_the_sentences_of_a_job_in_the_queue() -> None:
     assert sentence(JOB, held=True, turn=1) == "Waiting until the queue is resumed"
     assert sentence(replace(JOB, message="No model.", remedy="Get it."), held=True) == "No model. Get it."
     assert sentence(replace(JOB, state="paused")) == "Paused by you"
+    assert sentence(replace(JOB, state="paused", message="Waits.")) == "Waits"
     assert sentence(replace(JOB, state="interrupted", message="Gone.")) == "Interrupted: Gone."
     assert sentence(replace(JOB, state="waiting", message="Full.")) == "Full."
 

@@ -1,0 +1,150 @@
+"""Tests that a video is steered while it grows, and that its recipe then makes the same bytes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.jobs.job import Job
+from app.jobs.making.engine_client import EngineProcess
+from app.jobs.service import JobService
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import SectionFinished, StepDone
+from diffusers_helper.provenance.branch import count_kept
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
+from diffusers_helper.provenance.recipe import read_recipe
+from diffusers_helper.request import GenerationRequest
+from tests.support.jobs import Studio, wait_until, write_picture
+
+SECTIONS = 4
+
+
+class Director:
+    """Services over the real engine and a tiny model."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self.outputs, self.model, self.picture = folder / "outputs", model, write_picture(folder / "p.png")
+        self.engine = EngineProcess()
+        self.service = JobService(self.outputs, self.engine)
+        self.service.start()
+
+    def add(self, mode: str = "forward", prompt: str = "a red ball moves right") -> Job:
+        return self.service.queue.add(
+            GenerationRequest.from_dict(
+                {"image": str(self.picture), "prompt": prompt, "seconds": SECTIONS * 1.2, "steps": 2}
+                | {"mode": mode, "model": str(self.model)}
+            ),
+            allow_folder=True,
+        )
+
+    def until(self, job: Job, kind: type, section: int) -> None:
+        for item in self.service.follow(job.id):
+            if item and isinstance(item[1], kind) and getattr(item[1], "section", 0) == section:
+                return
+
+    def until_state(self, job: Job, state: str) -> Job:
+        wait_until(lambda: self.service.job(job.id).state == state)
+        return self.service.job(job.id)
+
+    def from_recipe(self, video: Path) -> Path:
+        recipe = read_recipe(video)
+        made = recipe.request({"image": str(self.picture)}, model=str(self.model))
+        job = self.service.queue.add(made, allow_folder=True, lineage=recipe.lineage)
+        return video_of(self.until_state(job, "finished"))
+
+
+def video_of(job: Job) -> Path:
+    assert job.video is not None
+    return job.video
+
+
+@pytest.fixture
+def director(tmp_path: Path, tiny_model: Path) -> Iterator[Director]:
+    director = Director(tmp_path, tiny_model)
+    yield director
+    director.service.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["forward", "inverted"])
+def test_words_change_while_a_section_is_made_and_the_recipe_makes_the_same_bytes(
+    director: Director, mode: str
+) -> None:
+    job = director.add(mode)
+    director.until(job, StepDone, 2)
+    director.service.steering.wait(job.id)
+    director.service.steering.change(job.id, {"prompt": "it moves up"})
+    paused = director.until_state(job, "paused")
+    assert paused.message == "Waits for you after each section."
+    assert paused.request.prompt == "it moves up"
+    folder = JobFolder(job.folder)
+    (span,) = Lineage.read(folder.lineage).spans
+    assert span.last == count_kept(folder) == 2
+    assert span.settings["prompt"] == "a red ball moves right"
+    assert director.engine.pid is None  # the device is free
+
+    director.service.steering.change(job.id, {"prompt": "it stops", "seed": 7})
+    director.service.steering.wait(job.id, False)
+    director.service.queue.resume(job.id)
+    video = video_of(director.until_state(job, "finished"))
+    spans = Lineage.read(folder.lineage).spans
+    assert [(one.last, one.settings["prompt"]) for one in spans] == [(2, "a red ball moves right")]
+    assert director.from_recipe(video).read_bytes() == video.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_change_outlasts_the_program_and_applies_to_what_comes_after_it(director: Director) -> None:
+    job = director.add()
+    director.until(job, StepDone, 2)
+    director.service.steering.change(job.id, {"prompt": "it moves up"})
+    director.engine.kill()
+    director.service.stop()
+    director.service = JobService(director.outputs, director.engine)
+    director.service.start()
+    video = video_of(director.until_state(job, "finished"))
+    (span,) = Lineage.read(JobFolder(job.folder).lineage).spans
+    assert span.last in (1, 2)
+    assert director.service.job(job.id).request.prompt == "it moves up"
+    assert director.from_recipe(video).read_bytes() == video.read_bytes()
+
+
+@pytest.mark.slow
+def test_one_of_several_takes_goes_on(director: Director) -> None:
+    job = director.add()
+    director.service.steering.wait(job.id)
+    director.until(job, SectionFinished, 1)
+    director.until_state(job, "paused")
+    first, second = director.service.steering.takes(job.id, 2)
+    assert first.request.seed != second.request.seed
+    for take in (first, second):
+        director.until_state(take, "paused")
+        assert count_kept(JobFolder(take.folder)) == 2
+    one, other = ((JobFolder(take.folder).sections / "0002.safetensors") for take in (first, second))
+    assert one.read_bytes() != other.read_bytes()
+    director.service.queue.resume(second.id)
+    director.until(second, SectionFinished, 3)
+    director.until_state(second, "paused")
+    assert count_kept(JobFolder(second.folder)) == 3
+    director.service.steering.wait(second.id, False)
+    director.service.queue.resume(second.id)
+    video = video_of(director.until_state(second, "finished"))
+    assert director.service.job(first.id).state == director.service.job(job.id).state == "paused"
+    assert director.from_recipe(video).read_bytes() == video.read_bytes()
+
+
+def test_what_cannot_be_steered_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    job, steering = studio.submit("a"), studio.service.steering
+    with pytest.raises(InputError, match="cannot change mode"):
+        steering.change(job.id, {"mode": "forward"})
+    with pytest.raises(InputError, match="9 takes; expected 1 to 8"):
+        steering.takes(job.id, 9)
+    with pytest.raises(InputError, match="no finished section"):
+        steering.takes(job.id)
+    assert steering.change(job.id, {"prompt": "b"}).request.prompt == "b"
+    studio.service.queue.cancel(job.id)
+    with pytest.raises(InputError, match="is cancelled; expected one that is not over"):
+        steering.wait(job.id)
