@@ -4,6 +4,7 @@ import { actOnce, make, setText } from '../elements.js';
 import { newSeed } from '../form/values.js';
 import { Branch } from '../history/branch.js';
 import { setFavourite, showStar } from '../history/card.js';
+import { Steer } from './steer.js';
 
 /** The buttons of one view. */
 export class Actions {
@@ -11,6 +12,7 @@ export class Actions {
   #jobs; // the buttons that act on the job, by the names that the server gives them
   #onward;
   #folds;
+  #steer;
   #branch = null; // made when one of its folds is first opened
   #offered = ''; // the job from which the others lead on
   #scene = null;
@@ -23,6 +25,7 @@ export class Actions {
     this.#jobs = { resume: this.#find('.lt-resume'), pause: this.#find('.lt-pause'), stop_after_section: this.#find('.lt-stop') };
     this.#onward = box.querySelectorAll('.lt-after');
     this.#folds = [this.#find('.lt-change'), this.#find('.lt-longer')];
+    this.#steer = new Steer(this.#find('.lt-steer'), (words, job) => this.report(words, job));
     this.#listen();
   }
 
@@ -66,6 +69,7 @@ export class Actions {
   /** Show the buttons that apply to a scene. */
   show(scene) {
     this.#scene = scene;
+    this.#steer.show(scene);
     for (const [name, button] of Object.entries(this.#jobs)) {
       const shown = scene.buttons?.[name];
       button.hidden = !shown;

@@ -130,12 +130,26 @@ def _standing(scene: Scene, live: LiveJob, headline: str) -> Shown:
     return view(live.job, scene.commands, held=scene.held, work=headline) | {
         "label": state.label,
         "buttons": buttons(live.job, scene.commands, live.section, live.sections),
+        "steering": _steering(scene, live),
         "announcement": words.announcement(live, headline),
         "isRunning": live.job.state == "running",
         "plays": live.job.state == "running",
         "favourite": live.job.favourite,
         "isOpen": not state.ending,
         "ending": {"sentence": state.ending, "title": state.title},
+    }
+
+
+def _steering(scene: Scene, live: LiveJob) -> Shown | None:
+    """Return what a user may direct while the video grows; None if nothing comes next."""
+    following = words.next_section(live)
+    if live.job.is_over or not live.job.started or following is None:
+        return None
+    return {
+        "waits": "wait" in scene.commands,
+        "words": live.job.request.prompt,
+        "hint": words.what_comes_next(following, live.job.request.mode, live.sections),
+        "mayTake": live.job.state == "paused" and live.sections_done > 0,
     }
 
 

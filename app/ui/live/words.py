@@ -8,8 +8,9 @@ from pathlib import Path
 
 from app.jobs.job import Command, JobState
 from app.jobs.view import WORDS
-from app.ui.live.progress import LiveJob
+from app.ui.live.progress import Cell, LiveJob
 from diffusers_helper.events import STAGES, Stage
+from diffusers_helper.families.packing import Mode
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.units import count_text, duration, gb_text
@@ -98,6 +99,21 @@ def _at_hand(live: LiveJob) -> str:
         "sample": "the step being computed",
     }  # fmt: skip
     return at_hand.get(live.stage, "the current work")
+
+
+def next_section(live: LiveJob) -> Cell | None:
+    """Return the first section, in the order of making, that is not begun; None if there is none."""
+    begun = live.sections_done + (live.job.state == "running" and live.section > live.sections_done)
+    return next((cell for cell in live.cells if cell.number == begun + 1), None)
+
+
+def what_comes_next(cell: Cell, mode: Mode, sections: int) -> str:
+    """Return the sentence that says where other words are used, if this is the next section to make."""
+    more = "before" if mode == "inverted" else "after"
+    rest = f" and for all {more} that" if cell.number < sections else ""
+    return (
+        f"New words are used from {cell.begin:.1f} to {cell.end:.1f} s{rest}. What is made keeps its words."
+    )
 
 
 def remark(live: LiveJob, commands: Collection[Command] = (), *, awake: bool = False) -> str:

@@ -174,6 +174,22 @@ def test_a_branch_is_queued(stand: Stand, call: Ask, ids: list[str]) -> None:
     assert (stand.outputs / branch["id"] / "sections/0001.safetensors").read_bytes() == b"latents"
 
 
+def test_a_job_is_steered(stand: Stand, call: Ask, ids: list[str]) -> None:
+    folder = stand.outputs / ids[1]
+    assert call("jobs_wait", [ids[1]], True)[0]["wishes"] == []  # it has not begun
+    assert (folder / "wish-wait").exists()
+    call("jobs_wait", [ids[1]], False)
+    assert not (folder / "wish-wait").exists()
+    assert call("jobs_change", ids[1], {"prompt": "it stops"})["request"]["prompt"] == "it stops"
+    assert "cannot change model" in call("jobs_change", ids[1], {"model": "other"}, refused=True)
+    assert "no finished section" in call("jobs_takes", ids[1], 3, None, refused=True)
+    (folder / "sections").mkdir()
+    (folder / "sections/0001.safetensors").write_bytes(b"latents")
+    takes = call("jobs_takes", ids[1], 2, 1)
+    assert len({take["request"]["seed"] for take in takes}) == 2
+    assert all((stand.outputs / take["id"] / "wish-wait").exists() for take in takes)
+
+
 def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Path) -> None:
     client = Client(stand.url, verbose=False)
     photo = write_photo(tmp_path / "own.png")
