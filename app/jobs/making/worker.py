@@ -254,7 +254,7 @@ class Worker:
         commands = self._store.commands(job.id)
         ends_here = isinstance(event, SectionFinished) and event.section < event.sections
         is_cancelled = "cancel" in commands or ("stop_after_section" in commands and ends_here)
-        is_made = ends_here and event.section > self._kept
+        is_made = isinstance(event, SectionFinished) and self._kept < event.section < event.sections
         pauses = "pause" in commands or (is_made and bool(commands & {"wait", "change"}))
         if self._command is None and (is_cancelled or pauses):
             self._engine.cancel(job.id)
