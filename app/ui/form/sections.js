@@ -10,11 +10,16 @@ const list = make('ol', { className: 'lt-sections' });
 let rows = [];
 let sections = []; // what the server said last of each one
 let entered = null; // the words of all sections when the field in use was first written in
+const early = new Set(); // the fields that were written in before the server had read the prompt
 
 const rowOf = (field) => rows.findIndex((row) => row.field === field);
 
 /** Give the words of a field to its section and to those that went on with it. An empty one goes on itself. */
 function takeWords(index) {
+  if (!entered && !read(WRITTEN) && facts().timeline?.of[0] !== read('prompt')) {
+    early.add(index);
+    return;
+  }
   entered ??= read(WRITTEN) ? JSON.parse(read(WRITTEN)) : sections.map((one) => one.words);
   const text = rows[index].field.value.trim() || (entered[index - 1] ?? '');
   const end = entered.findIndex((words, at) => at > index && words !== entered[index]);
@@ -63,6 +68,16 @@ function show() {
       rows = said.map(makeRow);
       list.replaceChildren(...rows.map((row) => row.element));
     }
+    const late = [...early].filter((index) => rows[index]);
+    early.clear();
+    if (late.length) {
+      for (const index of late) {
+        entered = null;
+        takeWords(index);
+      }
+      changed();
+      return;
+    }
     rows.forEach((row, index) => { if (hasChanged(row.element, said[index])) fill(row, said[index]); });
   }
   if (!of[1]) return;
@@ -80,7 +95,7 @@ export function startSections(place) {
   list.addEventListener('focusin', () => { entered = null; });
   list.addEventListener('focusout', ({ target }) => {
     const index = rowOf(target);
-    if (!read(WRITTEN)) requestAnimationFrame(() => { if (rows[index]) fill(rows[index], sections[index]); });
+    if (!read(WRITTEN) && !early.size) requestAnimationFrame(() => { if (rows[index]) fill(rows[index], sections[index]); });
   });
   onDescribed(show);
 }

@@ -74,9 +74,16 @@ def test_a_start_takes_what_the_server_has_not_answered_yet(
     page: Any, stand: Stand, strip: Any, photo: Path
 ) -> None:
     page.set_input_files("input[type=file]", str(photo))
+    page.wait_for_selector('#start[data-missing=""]')
+    fields_are(page, "No words", "Goes on", "Goes on", "Goes on")
+    page.route("**/form_describe", lambda route: route.abort())
+    page.get_by_label("Prompt", exact=True).fill("a ball")
+    strip.nth(1).fill("early")  # before the server has read the prompt
+    strip.nth(3).fill("words")
+    page.unroute("**/form_describe")
+    prompt_is(page, "a ball [1.2s: early] [3.6s: words]")
     page.get_by_label("Prompt", exact=True).fill("a ball")
     fields_are(page, "a ball", "Goes on", "Goes on", "Goes on")
-    page.wait_for_selector('#start[data-missing=""]')
     page.route("**/form_describe", lambda route: route.abort())
     strip.nth(1).fill("it grows")
     strip.nth(2).fill("it moves")
