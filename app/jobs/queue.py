@@ -94,25 +94,33 @@ class Queue:
     ) -> Job:
         return self.store.add(request, pictures, fill)
 
-    def branch(self, job_id: str, keep: int, **changes: Any) -> Job:
+    def branch(self, job_id: str, keep: int, *, waits: bool = False, **changes: Any) -> Job:
         """Queue a job that keeps the first sections of another one. The other job may be in any state.
 
         Args:
             keep: The number of sections to keep, in the order in which they were made.
+            waits: Whether it waits for a user after each section, from the first on.
             changes: New settings for the other sections, out of those in `branch.MAY_DIFFER`.
         """
         job = self.whole(job_id)
-        return self._add_branch(job, branch(self.store.folder(job.id), job.request, keep, changes))
+        made = branch(self.store.folder(job.id), job.request, keep, changes)
+        return self._add_branch(job, made, waits=waits)
 
     def extend(self, job_id: str, seconds: float, **changes: Any) -> Job:
         """Queue a job that makes a finished video longer; see `branch.extension`."""
         job = self.whole(job_id)
         return self._add_branch(job, extension(self.store.folder(job.id), job.request, seconds, changes))
 
-    def _add_branch(self, job: Job, made: Branch) -> Job:
+    def _add_branch(self, job: Job, made: Branch, *, waits: bool = False) -> Job:
         pictures = self._pictures(job, made.request)
         checked = _checked(made.request, pictures, allow_folder=True, lineage=made.lineage)
-        return self._add(*checked, made.fill)
+
+        def fill(folder: JobFolder) -> None:
+            made.fill(folder)
+            if waits:
+                leave_command(folder, "wait")
+
+        return self._add(*checked, fill)
 
     def duplicate(self, job_id: str, changes: Mapping[str, Any] | None = None) -> Job:
         """Queue a new job with the settings of an earlier one.

@@ -9,12 +9,12 @@ from typing import Any
 
 from app.jobs.job import BEGUN, Job, allows
 from app.jobs.queue import Queue
-from app.jobs.storage.folders import forget_commands, leave_command
+from app.jobs.storage.folders import forget_commands, leave_command, pending_change
 from app.jobs.storage.recovery import settle
 from app.jobs.storage.trouble import changing
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.provenance.branch import changed_from_here, count_kept
 
 MOST_TAKES = 8
@@ -41,15 +41,20 @@ class Steering:
         Raises:
             InputError: If the job has finished, or a change is not possible.
         """
-        job, folder = self._queue.whole(job_id), self.store.folder(job_id)
-        self._allowed(job, "change")
-        changed, lineage = changed_from_here(folder, job.request, changes)
-        info = find_model(changed.model, allow_folder=True)
-        for one in lineage.requests(changed):
-            check_prompt(one, info)
         with self.store.transaction() as database:
-            self._allowed(self.store.job(job_id), "change")
-            leave_command(folder, "change", json.dumps(dict(changes), ensure_ascii=False).encode())
+            job, folder = self._queue.whole(job_id), self.store.folder(job_id)
+            self._allowed(job, "change")
+            wanted = {**pending_change(folder), **changes}  # an earlier change may not be carried out yet
+            changed, lineage = changed_from_here(folder, job.request, wanted)
+            if job.state in BEGUN and count_kept(folder) + 1 >= len(plan_of(changed)):
+                raise InputError(
+                    f"The last section of job {job_id} is being made; expected one with sections after it.",
+                    "Change the video from one of its sections, or make it longer.",
+                )
+            info = find_model(changed.model, allow_folder=True)
+            for one in lineage.requests(changed):
+                check_prompt(one, info)
+            leave_command(folder, "change", json.dumps(wanted, ensure_ascii=False).encode())
             settle(database, folder)
         return self.store.job(job_id)
 
@@ -90,8 +95,8 @@ class Steering:
         keep = count_kept(self.store.folder(job_id)) if keep is None else keep
         if job.state in BEGUN:
             self._queue.pause(job_id)  # its takes come first, and it may go on as one of them
-        made = [self._queue.branch(job_id, keep, seed=secrets.randbelow(_MAX_SEED)) for _ in range(count)]
-        return [self.wait(one.id) for one in made]
+        seeds = [secrets.randbelow(_MAX_SEED) for _ in range(count)]
+        return [self._queue.branch(job_id, keep, waits=True, seed=seed) for seed in seeds]
 
     def _allowed(self, job: Job, action: Any) -> None:
         if not allows(job, action):

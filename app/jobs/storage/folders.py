@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
+from typing import Any, cast
 
 from app.jobs.job import COMMANDS, Command, NoSuchJob
 from app.jobs.storage.logs import StateLog
@@ -183,6 +184,18 @@ def commands_of(folder: JobFolder) -> set[Command]:
     return {command for command in COMMANDS if (folder.path / f"{_COMMAND}{command}").is_file()}
 
 
+def pending_change(folder: JobFolder) -> dict[str, Any]:
+    """Return the settings of a "change" command that was not carried out yet; none if there is none."""
+    try:
+        found: Any = plain_json(read_file(folder.path / f"{_COMMAND}change"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:  # it was checked when it was left, so it is damaged
+        _log.warning("Job %s: its change is left out. %s", folder.job, error)
+        return {}
+    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+
+
 def carry_out_change(folder: JobFolder) -> None:
     """Give the sections that a job has not made yet the settings of a "change" command, if there is one.
 
@@ -192,12 +205,11 @@ def carry_out_change(folder: JobFolder) -> None:
     Raises:
         OSError: If a file cannot be read or written.
     """
-    file = folder.path / f"{_COMMAND}change"
-    if not file.is_file():
+    if "change" not in commands_of(folder):
         return
     try:
         request = GenerationRequest.from_json(read_file(folder.request).decode())
-        changed, lineage = changed_from_here(folder, request, plain_json(read_file(file)))
+        changed, lineage = changed_from_here(folder, request, pending_change(folder))
         pictures = kept_pictures(folder, named_pictures(changed))
     except (InputError, ValueError) as error:  # it was checked when it was left, so it is damaged
         _log.warning("Job %s: its change is left out. %s", folder.job, error)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from app.jobs.job import Job
+from app.jobs.job import Command, Job
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
+from app.jobs.storage.folders import carry_out_change, commands_of, leave_command
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import SectionFinished, StepDone
+from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.provenance.branch import count_kept
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
@@ -133,6 +138,91 @@ def test_one_of_several_takes_goes_on(director: Director) -> None:
     video = video_of(director.until_state(second, "finished"))
     assert director.service.job(first.id).state == director.service.job(job.id).state == "paused"
     assert director.from_recipe(video).read_bytes() == video.read_bytes()
+
+
+def with_sections(studio: Studio, count: int) -> JobFolder:
+    """Return the folder of a queued job as if an engine had made its first sections."""
+    folder = JobFolder(studio.submit("a", seconds=SECTIONS * 1.2).folder)
+    folder.sections.mkdir()
+    for number in range(1, count + 1):
+        (folder.sections / f"{number:04}.safetensors").write_bytes(b"latents")
+    return folder
+
+
+@contextlib.contextmanager
+def made_elsewhere(studio: Studio, folder: JobFolder) -> Iterator[None]:
+    """Let the job be as one that another process makes."""
+    studio.service.queue.store.enter(folder.job, "running", started=1.0)
+    lock = Lock(folder.states)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def test_changes_before_the_end_of_a_section_add_up(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    folder, steering = with_sections(studio, 1), studio.service.steering
+    with made_elsewhere(studio, folder):
+        steering.change(folder.job, {"prompt": "b", "seed": 7})
+        steering.change(folder.job, {"seed": 8})
+    carry_out_change(folder)
+    request = GenerationRequest.from_json(folder.request.read_text())
+    assert (request.prompt, request.seed) == ("b", 8)
+
+
+def test_a_change_during_the_last_section_is_refused(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    folder = with_sections(studio, SECTIONS - 1)
+    with (
+        made_elsewhere(studio, folder),
+        pytest.raises(InputError, match="The last section of job"),
+    ):
+        studio.service.steering.change(folder.job, {"prompt": "b"})
+    assert commands_of(folder) == set()
+
+
+def test_takes_wait_from_the_moment_they_are_in_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    studio, seen = Studio(tmp_path), list[set[Command]]()
+    folder = with_sections(studio, 1)
+    rename = Path.rename
+    monkeypatch.setattr(
+        Path, "rename", lambda path, to: (seen.append(commands_of(JobFolder(path))), rename(path, to))[1]
+    )
+    studio.service.steering.takes(folder.job, 2)
+    assert seen == [{"wait"}, {"wait"}]
+
+
+@pytest.mark.parametrize("last", ["lineage.json", "request.json", "wish-change"])
+def test_a_change_that_is_cut_off_anywhere_is_carried_out_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    studio = Studio(tmp_path)
+    folder = with_sections(studio, 2)
+    leave_command(folder, "change", b'{"prompt": "b", "seed": 7}')
+    whole = JobFolder(Path(shutil.copytree(folder.path, tmp_path / "whole" / folder.job)))
+    carry_out_change(whole)
+
+    with monkeypatch.context() as patch:
+        names = {"lineage.json": "keep_request", "request.json": "forget_commands"}
+        if last in names:  # the process dies after this file is written
+            patch.setattr(f"app.jobs.storage.folders.{names[last]}", lambda *_, **__: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                carry_out_change(folder)
+            assert (folder.path / last).exists()
+            assert commands_of(folder) == {"change"}
+        else:
+            carry_out_change(folder)
+    carry_out_change(folder)
+    assert commands_of(folder) == set()
+    assert folder.lineage.read_bytes() == whole.lineage.read_bytes()
+    given, expected = (json.loads(one.request.read_text()) for one in (folder, whole))
+    assert given | {"image": None} == expected | {"image": None}
+    assert (given["prompt"], given["seed"]) == ("b", 7)
+    (span,) = Lineage.read(folder.lineage).spans
+    assert (span.last, span.settings["prompt"]) == (2, "a")
 
 
 def test_what_cannot_be_steered_is_refused_in_a_sentence(tmp_path: Path) -> None:
