@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.picture import size_of
 from diffusers_helper.conditions.pictures import named_pictures
 from diffusers_helper.conditions.prompts import check_prompt
@@ -99,7 +100,7 @@ def read_batch(
         try:
             request = _request({**common, **found}, file.parent, allow_folder)
             named = named_pictures(request).values()
-            seen |= {path: _trouble_with(path) for path in named if path not in seen}
+            seen |= {path: _trouble_with(path, request) for path in named if path not in seen}
             if trouble := next(filter(None, map(seen.get, named)), None):
                 problems.append(Problem(line, trouble))
             else:
@@ -218,13 +219,15 @@ def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> Gene
         name: str(folder.absolute() / given_path(path, name))
         for name, path in named_pictures(request).items()
     }
+    if request.video:
+        pictures["video"] = str(folder.absolute() / given_path(request.video, "video"))
     return replace(request, lora=lora, **pictures)
 
 
-def _trouble_with(picture: str) -> str | None:
+def _trouble_with(picture: str, request: GenerationRequest) -> str | None:
     """Return the reason why a picture cannot be used, judging by its header, or None if it can."""
     try:
-        size_of(Path(picture))
+        (read_footage if picture == request.video else size_of)(Path(picture))
     except InputError as error:
         return f"{error.message} {error.remedy}"
     return None

@@ -27,6 +27,7 @@ from diffusers_helper.events import Event
 from diffusers_helper.families.family import FRAMEPACK
 from diffusers_helper.families.packing import Section
 from diffusers_helper.framepack import work as framepack
+from diffusers_helper.framepack.blending import led_from
 from diffusers_helper.job.setup import OpenJob, open_job
 from diffusers_helper.job.work import LatentsSoFar, Work
 from diffusers_helper.loading.loaders import Models
@@ -104,9 +105,12 @@ def generate(
             for section in sample_sections(job, checkpoints, encodings, history):
                 if section.number < job.video.sections:
                     continue  # an earlier run has written this section and the next one
-                final, pending = joiner.add(decode(job, section, history.to_decode(section)), section)
+                frames = decode(job, section, history.to_decode(section))
+                if job.original and section.video_position == 0:
+                    frames = led_from(job.original.tail[-1], frames)
+                final, pending = joiner.add(frames, section)
                 write(job, section, final, pending)
-                del final, pending  # they would take memory while the next section is sampled
+                del frames, final, pending  # they would take memory while the next section is sampled
         figures = {**job.memory.usage(), "advice": job.memory.advice()}
         return Result(job.report.finished(figures), job.video.frames, history.latents)
     except GenerationCancelled:
@@ -174,15 +178,17 @@ def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
     Args:
         job: The job.
         section: The section.
-        latents: The latents of both.
+        latents: The latents of both, and before them any that only lead in.
     """
-    part, pieces = Part(section.number, section.begin), job.pieces("decode", section)
+    begin = section.begin - (latents.shape[2] - section.decode_latents)
+    part, pieces = Part(section.number, begin), job.pieces("decode", section)
     frames = job.captured(
         "decode",
         partial(decode_latents, job.vae, latents, part, pieces, job.cancel),
         section=section.number,
         latents=latents,
     )
+    frames = frames[len(frames) - section.decoded_frames :]
     job.report.decoded(section, frames)
     return frames
 
@@ -193,6 +199,8 @@ def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray
     if section.number > job.video.sections:
         job.report.stage("write", section)
         job.note_vae(section.number)
+        if job.original and section.video_position == 0:
+            final = final[1:]  # the first one is the last of the video that is continued
         job.video.add_section(final, pending, is_behind=section.is_closing)
     job.memory.save()
     if job.video.latest is not None:  # a branch has no video of its own until its first new section

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
+from pathlib import PurePath
 from typing import Annotated, Any, Self, cast
 
 from diffusers_helper.attention.ways import WAYS
@@ -31,6 +32,11 @@ ATTENTIONS = {AUTO: "Automatic", **{name: way.label for name, way in WAYS.items(
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
 MAX_SEED = 2**63 - 1
+
+
+def name_of(path: str) -> str:
+    """Return the name of a file without its folder."""
+    return PurePath(path).name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,6 +218,12 @@ class GenerationRequest:
         "needs inverted order.",
         "Size and output", choices={OFF: "No", "on": "Yes"}, scope="section",
     )] = OFF
+    video: Annotated[str, SettingInfo(
+        "Video to Continue",
+        "The video that the new one goes on from, of any size, rate and codec. Its end takes the place "
+        "of the picture.",
+        "What to make", unit="file", scope="input", on_page=False, words=name_of,
+    )] = ""
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -223,11 +235,18 @@ class GenerationRequest:
         for name, setting in settings_of(type(self)).items():
             object.__setattr__(self, name, setting.check(getattr(self, name)))
         if not self.image.strip():
-            raise no_picture()
+            if not self.video:
+                raise no_picture()
+            object.__setattr__(self, "image", self.video)  # a video stands for its last frame
         if self.is_loop and self.mode != "inverted":
             raise InputError(
                 setting="loop", value=self.loop, expected="off in forward order, which leads to no picture",
                 remedy="Set `mode` to inverted, or `loop` to off.",
+            )  # fmt: skip
+        if self.is_loop and self.video:
+            raise InputError(
+                setting="loop", value=self.loop, expected="off for a video that continues another one",
+                remedy="Set it to off.",
             )  # fmt: skip
 
     @property
@@ -263,9 +282,9 @@ class GenerationRequest:
                 f"{short_repr(unknown[0])} is not a setting; expected one of {', '.join(known)}.",
                 "Leave it out.",
             )
-        if "image" not in data:
+        if "image" not in data and not data.get("video"):
             raise no_picture()
-        return cls(**data)
+        return cls(**{**data, "image": data.get("image", "")})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -288,6 +307,7 @@ class GenerationRequest:
 SETTINGS = settings_of(GenerationRequest)
 START_PICTURE, END_PICTURE = "image", "end_image"
 PICTURES = tuple(name for name, setting in SETTINGS.items() if setting.is_picture)
+FILES = (*PICTURES, "video")  # what the page and its endpoints take as uploads
 CROPS = tuple(SETTINGS[name].crop for name in PICTURES)
 
 

@@ -156,7 +156,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     """
     given = _given(arguments)
     for name in ("image", "prompt"):
-        if name not in given:
+        if name not in given and not (name == "image" and given.get("video")):
             raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
     model = find_model(given.get("model", DEFAULT_MODEL), allow_folder=True)
     request = GenerationRequest.from_dict({**model.own_settings, **given})

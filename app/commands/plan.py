@@ -13,11 +13,10 @@ from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, fl
 from app.jobs.stdio import complain, say
 from app.machine import named_machine, this_local, this_machine, this_profile
 from diffusers_helper.conditions.picture import load_picture
-from diffusers_helper.conditions.pictures import order_words
+from diffusers_helper.conditions.pictures import load_named, order_words
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.families.buckets import nearest_bucket
-from diffusers_helper.files import given_path
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
@@ -123,7 +122,7 @@ def _recommended_lines(best: Recommendation | None) -> list[str]:
 def _shape(image: str | bytes | None, request: GenerationRequest, info: ModelInfo) -> tuple[int, int] | None:
     if image is None:
         return None
-    picture = load_picture(given_path(image, "image") if isinstance(image, str) else image)
+    picture = load_named(request, "image", image) if isinstance(image, str) else load_picture(image)
     side = request.resolution or info.side
     return nearest_bucket(picture.height, picture.width, side, info.multiple)
 

@@ -14,10 +14,12 @@ from pathlib import Path
 
 from app.reading.pictures import PlainPicture, Size, read_picture
 from app.reading.process import Limits, ReadingProcess, Unreadable
+from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.picture import KEPT_PIXELS, MAX_PIXELS
 from diffusers_helper.conditions.pictures import named_pictures
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.families.buckets import nearest_bucket
+from diffusers_helper.files import sha256_of, write_atomic
 from diffusers_helper.request import PICTURES, GenerationRequest
 
 # Large pictures take seconds each. They have a separate process, so ordinary pictures need not wait for them.
@@ -201,6 +203,24 @@ def upload_path(upload: object, name: str) -> str:
     raise PictureError(
         f"`{name}` is not an upload; expected an uploaded picture.", "Pass gradio_client.handle_file(path)."
     )
+
+
+def offered_end(video: str) -> str:
+    """Write the last frame of a video to the uploads as a picture, and return its path.
+
+    Raises:
+        InputError: If the video is neither an upload nor that of a job, or cannot be used.
+    """
+    path = Path(video)
+    if not _is_uploaded(path) and not (path.name == "original" and (path.parent / "request.json").is_file()):
+        raise PictureError(
+            "`video` is not an upload; expected an uploaded video.", "Pass gradio_client.handle_file(path)."
+        )
+    content = read_footage(path).last
+    file = uploads_folder() / sha256_of([content]) / "last-frame.png"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, content)
+    return str(file)
 
 
 def uploads_folder() -> Path:

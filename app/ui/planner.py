@@ -145,7 +145,13 @@ class Planner:
         # A hub model may be downloaded while the page is running.
         folders = network_folders(info)
         vae = request.vae_tile, profile.vae_dtype.value, request.vae_chunk, request.vae_threshold
-        own = request.lora, request.weight_dtype, request.step_cache, *calibration.factors.items()
+        own = (
+            request.lora,
+            request.weight_dtype,
+            request.step_cache,
+            bool(request.video),
+            *calibration.factors.items(),
+        )
         attention = request.attention, profile.backend, *profile.ways.items()
         key = info.name, folders, height, width, texts, vae, attention, own
         with self._lock:

@@ -6,6 +6,7 @@ job has its pixels, in its own size and in that of the video. What a picture mea
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.picture import fit_picture, load_picture, plain_png
-from diffusers_helper.files import given_path, read_file, sha256_of, write_atomic
+from diffusers_helper.files import given_path, read_file, replacing, sha256_of, write_atomic
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, GenerationRequest
@@ -37,9 +39,15 @@ def read_pictures(request: GenerationRequest, known: Contents) -> dict[str, byte
         PictureError: If one cannot be used.
     """
     return {
-        name: known[name] if name in known else plain_png(load_picture(given_path(path, name)))
+        name: known[name] if name in known else plain_png(load_named(request, name, path))
         for name, path in named_pictures(request).items()
     }
+
+
+def load_named(request: GenerationRequest, name: str, path: str) -> Image.Image:
+    """Return a picture that a request names. The video to continue stands for its last frame."""
+    file = given_path(path, name)
+    return load_picture(read_footage(file).last if path == request.video else file)
 
 
 def kept_pictures(folder: JobFolder, names: Iterable[str]) -> dict[str, bytes]:
@@ -70,7 +78,25 @@ def keep_request(request: GenerationRequest, pictures: Contents, folder: JobFold
         elif not file.exists() or read_file(file) != pictures[name]:
             write_atomic(file, pictures[name])
     own = {name: str(at.picture(name)) for name in named_pictures(request)}
+    if keep_original(request, folder):
+        own["video"] = str(at.original)
     write_atomic(folder.request, replace(request, **own).to_json().encode() + b"\n")
+
+
+def keep_original(request: GenerationRequest, folder: JobFolder) -> bool:
+    """Copy the video that a request continues, if any, into a job's folder, and return whether there is one.
+
+    Raises:
+        OSError: If it cannot be read or written.
+    """
+    if not request.video:
+        folder.original.unlink(missing_ok=True)
+        return False
+    given = given_path(request.video, "video")
+    if not (folder.original.exists() and given.samefile(folder.original)):
+        with replacing(folder.original) as temporary:
+            shutil.copyfile(given, temporary)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +160,7 @@ def order_words(mode: str, info: ModelInfo) -> str:
 
 def load_pictures(request: GenerationRequest) -> dict[str, Image.Image]:
     """Return the pictures that a request names, as `load_picture` reads them."""
-    return {name: load_picture(given_path(path, name)) for name, path in named_pictures(request).items()}
+    return {name: load_named(request, name, path) for name, path in named_pictures(request).items()}
 
 
 def write_captured(arrays: Mapping[str, Any], folder: JobFolder) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.families.packing import Mode, Section
@@ -67,3 +68,17 @@ class FrameBlender:
         assert self._start is not None, "the section with the start comes before"
         shares = torch.arange(1, len(frames) + 1).view(-1, 1, 1, 1) / (len(frames) + 1)
         return frames + shares * (self._start - frames[-1:])
+
+
+def led_from(picture: Image.Image, frames: Tensor) -> Tensor:
+    """Return decoded frames that begin with this picture and go over to themselves.
+
+    What the first frame lacks of the picture is added to all, in a share that falls linearly to none.
+
+    Args:
+        picture: The picture, such as the last frame of a video that the frames continue.
+        frames: (T, H, W, 3), about -1 to 1.
+    """
+    wanted = torch.from_numpy(np.array(picture)).float() / 127.5 - 1
+    shares = torch.linspace(1, 0, len(frames)).view(-1, 1, 1, 1)
+    return frames + shares * (wanted - frames[:1])

@@ -7,7 +7,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, Mode, Section
+from diffusers_helper.families.packing import (
+    HISTORY,
+    HISTORY_1X,
+    HISTORY_2X,
+    HISTORY_4X,
+    WINDOW,
+    Mode,
+    Section,
+)
 from diffusers_helper.framepack.guidance import Context
 
 
@@ -15,22 +23,34 @@ class LatentHistory:
     """The clean latents in temporal order, in fp32 on the CPU.
 
     Attributes:
-        start: The start picture's latent, (1, 16, 1, h, w).
-        latents: All latents made so far, (1, 16, T, h, w). The picture's latent is the first of them. In
-            inverted mode it is added with the section that begins the video.
+        start: The start picture's latent, (1, 16, 1, h, w), or the last one of the video that is continued.
+        latents: All latents made so far, (1, 16, T, h, w). The picture's latent is the first of them, or else
+            those of the video that is continued are. In inverted mode they are added with the section that
+            begins the video.
     """
 
-    def __init__(self, mode: Mode, start: Tensor, end: Tensor | None = None, *, distance: int = 0) -> None:
+    def __init__(
+        self,
+        mode: Mode,
+        start: Tensor,
+        end: Tensor | None = None,
+        tail: Tensor | None = None,
+        *,
+        distance: int = 0,
+    ) -> None:
         """Begin with the pictures.
 
         Args:
             mode: The order of sections.
             start: The start picture's latent.
             end: The latent of the picture that an inverted video leads to, which is no part of the video.
+            tail: The last latents of the video that is continued, in place of the start picture's.
             distance: The latent frames between the video and the end picture.
         """
-        self._mode, self.start, self._end, self._distance = mode, start, end, distance
-        self.latents = start if mode == "forward" else start[:, :, :0]
+        self._mode, self._end, self._distance = mode, end, distance
+        self._before = start if tail is None else tail
+        self.start = self._before[:, :, -1:]
+        self.latents = self._before if mode == "forward" else start[:, :, :0]
 
     def add(self, window: Tensor, section: Section) -> None:
         """Add the latents (1, 16, W, h, w) of a section."""
@@ -38,7 +58,7 @@ class LatentHistory:
             self.latents = torch.cat([self.latents, window], dim=2)
         else:
             parts = [self.latents, window] if section.is_closing else [window, self.latents]
-            self.latents = torch.cat([self.start, *parts] if section.has_start else parts, dim=2)
+            self.latents = torch.cat([self._before, *parts] if section.has_start else parts, dim=2)
 
     def context(self, section: Section) -> Context:
         """Return the latents that a section sees: the picture's and the nearest ones, padded with zeros."""
@@ -58,7 +78,14 @@ class LatentHistory:
         return Context(indices, start, history_1x, history_2x, history_4x)
 
     def to_decode(self, section: Section) -> Tensor:
-        """Return the latents to decode after a section was added."""
-        count = section.decode_latents
+        """Return the latents to decode after a section was added.
+
+        A video that is continued leads in to its continuation, as each section does to the next.
+        """
+        count, first = section.decode_latents, 0
+        if section.video_position == 0:
+            first = self._before.shape[2] - 1
+            lead = min(first, WINDOW)
+            first, count = first - lead, count + lead
         grows_in_front = self._mode == "inverted" and not section.is_closing
-        return self.latents[:, :, :count] if grows_in_front else self.latents[:, :, -count:]
+        return self.latents[:, :, first : first + count] if grows_in_front else self.latents[:, :, -count:]

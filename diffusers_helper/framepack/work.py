@@ -27,16 +27,18 @@ from diffusers_helper.framepack.encoders import (
 )
 from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser
 from diffusers_helper.framepack.history import LatentHistory
+from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import flow_sigmas, shift_of
 from diffusers_helper.sampling.seeds import noise_for
 from diffusers_helper.sampling.step_cache import Blocks
-from diffusers_helper.vae.codec import encode_picture
+from diffusers_helper.vae.codec import encode_pictures
 
 denoiser = GuidedDenoiser
 joiner = FrameBlender
+_TAIL = "tail"
 
 
 def encode(job: OpenJob) -> dict[str, Tensor]:
@@ -54,6 +56,8 @@ def latents(job: OpenJob) -> dict[str, Tensor]:
     """
     is_led = END_PICTURE in job.pictures.fitted and job.request.mode == "inverted"
     found = {_named("start", of): _latent(job, of) for of in (START_PICTURE, *[END_PICTURE] * is_led)}
+    if job.original:
+        found[_TAIL] = _tail(job, job.original)
     job.note_vae(0)
     return found
 
@@ -106,8 +110,15 @@ def _latent(job: OpenJob, of: str = START_PICTURE) -> Tensor:
     seed = job.lineage.root(job.request).seed
     noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
     picture, pieces = job.pictures.fitted[of], job.pieces("vae_encode")
-    work = partial(encode_picture, job.vae, picture, noise, pieces, job.cancel)
+    work = partial(encode_pictures, job.vae, [picture], noise, pieces, job.cancel)
     return job.captured("vae_encode", work, noise=noise, of=of)
+
+
+def _tail(job: OpenJob, original: Original) -> Tensor:
+    """Encode the end of the video that is continued, in one causal pass, and return its latents."""
+    count = (len(original.tail) - 1) // job.family.latent_frames + 1
+    noise = noise_for(job.lineage.root(job.request).seed, _TAIL, 0, job.latents_shape(count))
+    return encode_pictures(job.vae, original.tail, noise, job.pieces("vae_encode"), job.cancel)
 
 
 def _vision_states(job: OpenJob, of: str = START_PICTURE) -> Tensor:
@@ -158,7 +169,8 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
     strength = job.lineage.root(job.request).end_strength
     distance = round((1 - strength) * (HISTORY - HISTORY_1X))
     end = encodings.get(_named("start", END_PICTURE))
-    return LatentHistory(job.request.mode, encodings["start"], end, distance=distance)
+    tail = encodings.get(_TAIL)
+    return LatentHistory(job.request.mode, encodings["start"], end, tail, distance=distance)
 
 
 def blocks(network: HunyuanVideoFramepackTransformer3DModel, noise: Tensor) -> Blocks:

@@ -19,7 +19,7 @@ from torch import nn
 from diffusers_helper.attention.ways import NATIVE, WAYS
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
-from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures
+from diffusers_helper.conditions.pictures import Contents, JobPictures, keep_original, load_pictures
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.conditions.timeline import Timeline
 from diffusers_helper.errors import InputError
@@ -29,6 +29,7 @@ from diffusers_helper.families.packing import Section, SectionPlan
 from diffusers_helper.families.step_caches import STEP_CACHES
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
+from diffusers_helper.job.original import Original
 from diffusers_helper.loading.casting import find_scales
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
@@ -65,6 +66,7 @@ class OpenJob:
         models: The request's model.
         cancel: The token that ends the job between two blocks of a network.
         pictures: The pictures that condition the video.
+        original: The video that is continued; None for none.
         sections: The plan of the sections.
         folder: The folder for the job's files.
         earlier: The folder of an earlier run whose results are reused, if there is one.
@@ -83,6 +85,7 @@ class OpenJob:
     models: Models
     cancel: CancelToken
     pictures: JobPictures
+    original: Original | None
     sections: SectionPlan
     folder: JobFolder
     earlier: JobFolder | None
@@ -170,7 +173,7 @@ class OpenJob:
     def _facts(self) -> dict[str, Any]:
         """Return what every stage of this job depends on, with the settings of the VAE in force."""
         tile, precision, chunk = self.memory.vae_use(*self.pictures.shape)
-        request = replace(self.request, vae_tile=tile, vae_precision=precision, vae_chunk=chunk)
+        request = replace(self.request, video="", vae_tile=tile, vae_precision=precision, vae_chunk=chunk)
         return {
             "request": asdict(request),
             "lineage": json.loads(self.lineage.to_json()),
@@ -200,6 +203,8 @@ class OpenJob:
             self.report.warned(sentence)
         height, width = self.pictures.shape
         facts = {"size": f"{width}x{height}", "weights": self.models.fingerprint, **self.loras.origin}
+        if self.original:
+            facts["video"] = self.original.checksum
         origins = Origins(self.request, self.lineage, self.pictures.origin, self.family, **facts)
         checkpoints = Checkpoints(self.folder, origins, self.earlier, self.latents_shape(self.family.window))
         self.video.recipe = partial(self.recipe, self.pictures.contents)
@@ -228,6 +233,7 @@ class OpenJob:
             model=None if info.folder and info.name != DEFAULT_MODEL else info.name,
             side=self.request.resolution or info.side,
             lora=self.loras.text,
+            video=self.original.checksum if self.original else "",
             made_with=made_with | ({"revision": revision} if revision else {}),
             pictures=pictures,
         )  # fmt: skip
@@ -273,12 +279,12 @@ def open_job(
         request = replace(request, weight_dtype=plans.request.weight_dtype)
         write_atomic(opened.weight_type, request.weight_dtype.encode())
     _keep_facts(opened, earlier, lineage, plans.attention, overflowed=overflowed)
-    video = GrowingVideo(
-        opened.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
-    )
+    video = _open_video(opened, request, family, (height, width))
     report = Report(opened, sections, video, on_event)
     report.started(width, height, plans.attention[0])
-    for doubt in filter(None, (video.doubt, *plans.notes)):
+    original = Original(opened.original, (height, width), request.crop, family) if request.video else None
+    begun = video.begin_with(original.path, original.frames()) if original else ""
+    for doubt in filter(None, (video.doubt, begun, *plans.notes)):
         report.warned(doubt)
     if unknown := models.info.unknown_words(" ".join(Timeline.of(request.prompt).texts)):
         report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
@@ -292,11 +298,20 @@ def open_job(
         memory.apply(note)
     pictures = JobPictures.of(given, (height, width), request)
     return OpenJob(
-        request, models, cancel, pictures, sections, opened, earlier,
+        request, models, cancel, pictures, original, sections, opened, earlier,
         memory, VaeEngine(memory), video, report,
         Preview.of(models.info, opened.preview, pictures.start), lineage,
         *_recorder_and_encodings(opened, local), loras,
     )  # fmt: skip
+
+
+def _open_video(
+    opened: JobFolder, request: GenerationRequest, family: Family, shape: tuple[int, int]
+) -> GrowingVideo:
+    height, width = shape
+    return GrowingVideo(
+        opened.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
+    )
 
 
 def _recorder_and_encodings(opened: JobFolder, local: Local) -> tuple[Recorder | None, EncodingCache]:
@@ -363,6 +378,7 @@ def _open_folder(
     for name, picture in given.items():
         if not opened.picture(name).exists():
             write_atomic(opened.picture(name), plain_png(picture))
+    keep_original(request, opened)
     if not opened.request.exists():
         write_atomic(opened.request, request.to_json().encode())
     return opened

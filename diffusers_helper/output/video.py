@@ -17,7 +17,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +26,7 @@ import av
 import numpy as np
 from av.bitstream import BitStreamFilterContext
 from av.codec.context import ThreadType
-from av.container import OutputContainer
+from av.container import InputContainer, OutputContainer
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 
@@ -141,6 +141,7 @@ class GrowingVideo:
         self._sums = read_sums(self._sums_file)
         made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
         self.recipe: Callable[[], Recipe] | None = None
+        self._original: Path | None = None
         versions = map(self._version, sorted(self._versions(), reverse=True))
         self.latest = next(filter(self._is_whole, versions), None)
         self.frames = _count_frames(self.latest) if self.latest else 0
@@ -158,6 +159,52 @@ class GrowingVideo:
                 f"Files of the video so far are damaged, so section {self.sections + 1} and all later ones "
                 "are decoded again."
             )
+
+    def begin_with(self, original: Path, frames: Iterator[np.ndarray]) -> str:
+        """Put a video in front of the first section in time.
+
+        Its packets are copied if they have the headers of the sections, as those of the same version of
+        Longtake do. Otherwise its frames are encoded as those of sections are.
+
+        Args:
+            original: The file.
+            frames: Its frames in the size and at the rate of this video, which are read only if needed.
+
+        Returns:
+            A sentence for the user on how that was done; "" if an earlier writer has done it.
+        """
+        self._original = self._segments / "original.mp4"
+        if self._is_whole(self._original):
+            return ""
+        first = next(frames)
+        self._encode(self._original, [first], _X264)
+        with av.open(self._original) as ours, av.open(original) as given:
+            is_copied = self._has_form_of(given, ours)
+        if is_copied:
+            with (
+                replacing(self._original) as temporary,
+                av.open(temporary, "w", format="mp4", options=_BITEXACT) as output,
+            ):
+                self._copy([original], output)
+        else:
+            self._encode(self._original, itertools.chain([first], frames), _X264)
+        self._sums[self._original.name] = file_sum(self._original)
+        self._write_sums()
+        if is_copied:
+            return "The frames of the video that is continued are copied as they are."
+        return (
+            "The frames of the video that is continued are encoded again, without sound and in "
+            f"{self._width}x{self._height} at {self._fps} frames per second, since they have another form."
+        )
+
+    def _has_form_of(self, given: InputContainer, ours: InputContainer) -> bool:
+        """Return whether packets of a file can be copied between sections as they are."""
+        one, other = given.streams.video[0], ours.streams.video[0]
+        if one.codec_context.extradata != other.codec_context.extradata or given.streams.audio:
+            return False
+        unit = cast(Fraction, one.time_base) / self._tick
+        times = [packet.pts * unit for packet in given.demux(one) if packet.pts is not None]
+        return sorted(times) == list(range(len(times)))
 
     def add_section(
         self, final: np.ndarray | None, pending: np.ndarray | None, *, is_behind: bool = False
@@ -194,6 +241,9 @@ class GrowingVideo:
             order.reverse()
         if is_behind:
             order.append(order.pop(0))
+        # In inverted order the section that meets the original comes last.
+        if self._original and (self._mode == "forward" or not len(pending)):
+            order.insert(0, self._original)
         version = self._version(number)
         try:
             frames = self._join(version, [path for path in order if path.stat().st_size])
@@ -240,10 +290,14 @@ class GrowingVideo:
     def _note(self, number: int) -> None:
         """Record that a section is finished, with the checksums of its files."""
         kept = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
+        kept |= {self._original.name} if self._original else set()
         sums = {name: value for name, value in self._sums.items() if name in kept}
         sums |= {path.name: file_sum(path) for path in (self._segment(number), self._version(number))}
-        write_atomic(self._sums_file, json.dumps(sums, indent=1).encode())
         self._sums = sums
+        self._write_sums()
+
+    def _write_sums(self) -> None:
+        write_atomic(self._sums_file, json.dumps(self._sums, indent=1).encode())
 
     def _checked(self, name: str, frames: np.ndarray | None) -> np.ndarray:
         size = (self._height, self._width, 3)
@@ -256,11 +310,11 @@ class GrowingVideo:
             )
         return frames
 
-    def _encode(self, path: Path, frames: np.ndarray, x264: str) -> None:
-        """Encode frames (T, H, W, 3) as a segment, or write an empty file if there are none."""
+    def _encode(self, path: Path, frames: Iterable[np.ndarray], x264: str) -> None:
+        """Encode frames (H, W, 3) as a segment, or write an empty file if there are none."""
         make_folder(path.parent)  # something may have removed it since the start
         with replacing(path) as temporary:
-            if not len(frames):
+            if isinstance(frames, np.ndarray) and not len(frames):
                 temporary.touch()
                 return
             with av.open(temporary, "w", format="mp4", options=_BITEXACT) as container:
@@ -283,7 +337,7 @@ class GrowingVideo:
         codec.thread_count, codec.thread_type = _THREADS, ThreadType.FRAME
         return stream
 
-    def _convert(self, frames: np.ndarray) -> Iterator[av.VideoFrame]:
+    def _convert(self, frames: Iterable[np.ndarray]) -> Iterator[av.VideoFrame]:
         """Convert frames from RGB to yuv420p with the stream's matrix and range, one at a time."""
         reformatter = VideoReformatter()
         for index, pixels in enumerate(frames):

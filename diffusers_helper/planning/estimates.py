@@ -180,6 +180,7 @@ def demand_of(
     texts: int = 1,
     rank: int = 0,
     step_cache: str = OFF,
+    encoded: int = 1,
     vae_window: int = OWN_WINDOW,
     vae_share: float = 1.0,
     backend: Backend = Backend(),
@@ -196,6 +197,7 @@ def demand_of(
         texts: The number of prompts; 2 with classifier-free guidance.
         rank: The sum of the ranks of the LoRAs.
         step_cache: The step cache in `request.step_cache`.
+        encoded: The latent frames that are encoded at a time; 1 for pictures.
         vae_window: The latent frames in one of the VAE's temporal windows.
         vae_share: The share of the working memory that the VAE may be planned with.
         backend: The memory behaviour of the machine's kernels.
@@ -209,7 +211,7 @@ def demand_of(
     working = {
         "text": (llama, llama_bytes(llama, _HEAD_TOKENS + text)),
         "text_2": (clip, encoder_bytes(clip, clip.config["max_position_embeddings"])),
-        "vae_encode": (vae, ceil(encode_bytes(vae, 1, *piece, backend=backend) / vae_share)),
+        "vae_encode": (vae, ceil(encode_bytes(vae, encoded, *piece, backend=backend) / vae_share)),
         "vision": (siglip, vision_bytes(siglip)),
         "sample": (transformer, sampling),
         "decode": (vae, ceil(decode_bytes(vae, vae_window, *piece, backend=backend) / vae_share)),

@@ -21,6 +21,7 @@ from diffusers_helper.models.sizes import NETWORKS, Network, networks
 from diffusers_helper.planning.budget import PLAIN_ATTENTION, Demand, JobPlan
 from diffusers_helper.planning.bus import Bus, bus_of
 from diffusers_helper.planning.estimates import (
+    OWN_WINDOW,
     Calibration,
     demand_of,
     largest_bucket,
@@ -216,6 +217,7 @@ def demands_for(
     with_tiles = partial(
         demand_of, known, height, width,
         text=text, texts=len(request.texts), rank=rank_of(loras), step_cache=request.step_cache,
+        encoded=OWN_WINDOW if request.video else 1,
         vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration or Calibration(),
     )  # fmt: skip

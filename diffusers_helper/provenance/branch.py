@@ -28,6 +28,7 @@ from diffusers_helper.strangers.limited_json import plain_json
 
 _WHY_FIXED: dict[str, str] = {
     "image": "The kept sections begin or end at this picture.",
+    "video": "The kept sections continue this video.",
     "crop": "The kept sections begin or end at this picture.",
     "end_image": "The kept sections were made to lead to this picture, or to none.",
     "end_crop": "The kept sections were made to lead to this picture, or to none.",
@@ -102,7 +103,9 @@ class Branch:
         _share(self.parent.sections, folder.sections, sections)
         _share(self.parent.segments, folder.segments, list(sums))
         _share(self.parent.thumbs, folder.thumbs, [f"{number:04}.webp" for number in range(1, kept)])
-        facts = (self.parent.encodings, self.parent.overflow, self.parent.weight_type)
+        facts = (
+            self.parent.encodings, self.parent.overflow, self.parent.weight_type, self.parent.original,
+        )  # fmt: skip
         _share(self.parent.path, folder.path, [file.name for file in facts])
         if sums:
             write_atomic(folder.sums, json.dumps(sums, indent=1).encode())

@@ -25,6 +25,8 @@ from diffusers_helper.strangers.limited_json import parse_json, plain_json
 VERSION = 1
 # A recipe has this setting only where it is not empty. It names files without their folders, with checksums.
 _LORA = "lora"
+# A recipe has the checksum of the video that is continued, and the crop, which that has in common with it.
+_VIDEO = "video"
 # The prefix of the VAE's settings. A recipe has the plan's choice of them.
 _VAE = "vae_"
 _MOST_NOTICES, _MOST_VERSIONS = 20, 50
@@ -110,6 +112,7 @@ class Recipe:
         made_with: Mapping[str, str],
         pictures: Mapping[str, bytes],
         lora: str = "",
+        video: str = "",
     ) -> Self:
         """Return the recipe of a job.
 
@@ -122,10 +125,13 @@ class Recipe:
             made_with: The versions of the software and the identity of the model.
             pictures: The pictures in the size of the video.
             lora: The setting of that name, with names and checksums in place of paths.
+            video: The checksum of the video that is continued; "" for none.
         """
         settings = recorded(request, "section", "video")
         if lora:
             settings[_LORA] = lora
+        if video:
+            settings |= {_VIDEO: video, "crop": request.crop}
         settings["resolution"] = side
         if model is None:
             del settings["model"]
@@ -247,6 +253,11 @@ def _parsed(text: bytes, name: str) -> Recipe:
         checked, worse = _settings(chosen)
         settings |= checked
         more += worse
+    if continued := settings.pop(_VIDEO, ""):
+        more.append(
+            f"The video continues another one, which the file does not contain (its checksum begins with "
+            f"{continued[:8]}); give that one as `{_VIDEO}` to continue it again."
+        )
     spans, span_notices = _spans(data.get("earlier"))
     made_with = data.get("made_with")
     versions = cast(dict[str, Any], made_with) if isinstance(made_with, dict) else {}

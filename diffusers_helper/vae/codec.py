@@ -1,7 +1,8 @@
-"""The conversion of a picture to its latent, and of latents to frames, by the VAE engine."""
+"""The conversion of pictures to latents, and of latents to frames, by the VAE engine."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,27 @@ from diffusers_helper.vae.engine import Part, VaeEngine
 from diffusers_helper.vae.passes import Progress
 
 
-def encode_picture(
-    engine: VaeEngine[Any], picture: Image.Image, noise: Tensor, progress: Progress, cancel: CancelToken
+def encode_pictures(
+    engine: VaeEngine[Any],
+    pictures: Sequence[Image.Image],
+    noise: Tensor,
+    progress: Progress,
+    cancel: CancelToken,
 ) -> Tensor:
-    """Encode a picture, and return a sample of its latent.
+    """Encode a picture, or the 4 n + 1 frames of a video, and return a sample of the latents.
 
     Args:
         engine: The engine of the model's VAE.
-        picture: An RGB picture whose sides are multiples of 8.
-        noise: (1, 16, 1, height / 8, width / 8), the noise with which the posterior is sampled.
+        pictures: RGB pictures of one size, whose sides are multiples of 8.
+        noise: (1, 16, n + 1, height / 8, width / 8), the noise with which the posterior is sampled.
         progress: A function that is called after each piece.
         cancel: The token that ends the work within a piece.
 
     Returns:
-        The latent in fp32 on the CPU, in the shape of `noise`.
+        The latents in fp32 on the CPU, in the shape of `noise`.
     """
-    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None, :, None].float() / 127.5 - 1
+    frames = np.stack([np.asarray(one) for one in pictures])
+    pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
     posterior = DiagonalGaussianDistribution(engine.encode(pixels, progress=progress, cancel=cancel))
     return (posterior.mean.float() + posterior.std.float() * noise) * _scale(engine)
 

@@ -158,12 +158,14 @@ def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, s
         if not isinstance(data, dict):
             raise ValueError(f"it is {short_repr(data)}")
         pictures |= {name: str(folder.picture(name)) for name in PICTURES if data.get(name)}  # pyright: ignore
+        if data.get("video"):
+            pictures["video"] = str(folder.original)
         return GenerationRequest.from_dict({**data, **pictures}), ""
     except ValueError as error:
         fault = error.message if isinstance(error, InputError) else first_line(error)
     given: dict[str, Any] = dict(pictures)
     for name, value in cast(dict[str, Any], data if isinstance(data, dict) else {}).items():
-        if name in SETTINGS and name not in PICTURES:
+        if name in SETTINGS and name not in (*PICTURES, "video"):
             with contextlib.suppress(InputError):
                 given[name] = SETTINGS[name].check(value)
     return GenerationRequest.from_dict(given), fault

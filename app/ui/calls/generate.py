@@ -16,10 +16,10 @@ from app.ui.calls.records import Records
 from app.ui.calls.serve import Endpoint
 from app.ui.catalogue import Catalogue
 from app.ui.errors import refusal
-from app.ui.pictures import picture_paths
+from app.ui.pictures import picture_paths, upload_path
 from app.ui.waiting import Endings, Limiter
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.request import PICTURES, SETTINGS
+from diffusers_helper.request import FILES, PICTURES, SETTINGS
 
 MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1024 of them
 MOST_TAKEN_IN = 1000
@@ -111,6 +111,7 @@ def _endpoint(
         del settings[_REQUEST]
         try:
             settings |= picture_paths(settings)
+            settings["video"] = upload_path(settings["video"], "video")
             return await answer(await calls.store(settings), request)
         except LongtakeError as error:
             raise refusal(error) from error
@@ -127,9 +128,9 @@ def _parameters(catalogue: Catalogue) -> list[Parameter]:
     types: dict[str, Any] = {
         name: setting.kind | None if setting.is_optional or name in own else setting.kind
         for name, setting in SETTINGS.items()
-    } | dict.fromkeys(PICTURES, FileData | None)
+    } | dict.fromkeys(FILES, FileData | None)
     defaults = {name: setting.default for name, setting in SETTINGS.items()}
-    defaults |= {**dict.fromkeys(own), "model": catalogue.first, **dict.fromkeys(PICTURES)}
+    defaults |= {**dict.fromkeys(own), "model": catalogue.first, **dict.fromkeys(FILES)}
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
     parameters.append(Parameter(_REQUEST, kind, default=None, annotation=gr.Request | None))

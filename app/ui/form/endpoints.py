@@ -16,13 +16,15 @@ from app.presets import (
     save_preset,
 )
 from app.ui.catalogue import Catalogue
-from app.ui.form.restore import Restored
+from app.ui.form.extras import Extras
+from app.ui.form.restore import Restored, offered
 from app.ui.form.settings import PAGE_ONLY, to_request
 from app.ui.pictures import upload_path
+from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.provenance.recipe import read_recipe
-from diffusers_helper.request import CROPS, PICTURES, SETTINGS
+from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE
 from diffusers_helper.strangers.limited_json import parse_json
 
 _MOST_NAME = 80  # characters of a file's name in a message
@@ -41,7 +43,7 @@ class FormCalls:
         """Return all endpoints."""
         return (
             self.recipe_read, self.preset_list, self.preset_load, self.preset_save, self.preset_import,
-            self.preset_export, self.preset_default, self.preset_remove,
+            self.preset_export, self.preset_default, self.preset_remove, self.video_continue,
         )  # fmt: skip
 
     def recipe_read(self, file: dict[str, Any], name: str = "the file") -> dict[str, Any]:
@@ -52,6 +54,20 @@ class FormCalls:
             name: The file's name, for messages.
         """
         return Restored.of_recipe(read_recipe(uploaded(file)), name[:_MOST_NAME], self._catalogue).to_dict()
+
+    def video_continue(self, file: dict[str, Any], name: str = "the file") -> dict[str, Any]:
+        """Return what the form needs to continue an uploaded video, in the form of `recipe_read`.
+
+        Args:
+            file: The upload, as for `recipe_read`.
+            name: The file's name, for messages.
+        """
+        path, name = uploaded(file), name[:_MOST_NAME]
+        found = read_footage(path)
+        notice = f"The new video continues {name} ({found.seconds:.1f} s)."
+        extras = Extras.of({"video": str(path)}, ()).to_text()
+        picture = offered({START_PICTURE: found.last}, "last-frame.png")
+        return Restored(name, {}, extras, is_whole=False, pictures=picture, notices=(notice,)).to_dict()
 
     def preset_list(self) -> list[str]:
         """Return the names of the presets, sorted. The page begins with the one that is named "start"."""

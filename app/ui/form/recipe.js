@@ -49,5 +49,10 @@ export async function uploadRecipe(file) {
 /** Return the endpoint's answer about the settings in a file, or null for a file that is just a picture. */
 export async function recipeOf(file) {
   const { path } = (await uploadRecipe(file)) ?? {};
-  return path ? call('recipe_read', { path }, file.name || 'the file') : null;
+  const name = file.name || 'the file';
+  if (!path) return null;
+  return call('recipe_read', { path }, name).catch(async (error) => {
+    if (!file.type.startsWith('video/')) throw error;
+    return call('video_continue', { path: (await upload(file)).path }, name); // a video from elsewhere
+  });
 }

@@ -1,0 +1,205 @@
+"""The video that a new one continues: its frames at the new one's rate, and what is wrong with a file.
+
+Frames are taken by time and not by number, so a video of any or of a changing rate keeps its speed. They are
+upright, have square pixels, and are RGB with 8 bits; high dynamic range (PQ) is mapped to the standard one.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.video.frame import VideoFrame
+from av.video.reformatter import Interpolation
+from PIL import Image
+
+from diffusers_helper.conditions.picture import MIN_SIDE, plain_png
+from diffusers_helper.errors import PictureError
+from diffusers_helper.families.packing import FPS
+from diffusers_helper.strangers.confined import confined
+
+MAX_BYTES, MAX_SECONDS, MAX_PIXELS = 4 * 2**30, 600.0, 4096 * 2304
+# Protocols and formats that refer to other files or addresses are left out.
+FORMATS = ("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "asf", "ogg", "gif")
+_PQ, _BT2020 = 16, 9  # the codes of SMPTE ST 2084 and of BT.2020 in ITU-T H.273
+_CONVERT = "Convert it to MP4 with H.264."
+_EXACT = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
+
+
+@dataclass(frozen=True, slots=True)
+class Footage:
+    """What is known of a video, and its last frame as a PNG file."""
+
+    seconds: float
+    has_sound: bool
+    last: bytes
+
+
+@confined
+def read_footage(path: Path) -> Footage:
+    """Return what is known of a video.
+
+    Raises:
+        PictureError: If it cannot be used.
+    """
+    with opened(path) as (container, _):
+        seconds, has_sound = _seconds(container), bool(container.streams.audio)
+    return Footage(seconds, has_sound, plain_png(last_frames(path, 1)[-1]))
+
+
+def last_frames(path: Path, most: int, fps: int = FPS) -> list[Image.Image]:
+    """Return up to so many frames from the end of a video, in order.
+
+    Raises:
+        PictureError: If it cannot be used.
+    """
+    with opened(path) as (container, name):
+        before = _seconds(container) - (most + 1) / fps - 1
+        if before > 0:
+            container.seek(int(before * av.time_base + (container.start_time or 0)), backward=True)
+        kept = deque(_at_rate(container, name, fps), maxlen=most)
+        if len(kept) < most and before > 0:  # its index or its times are not what they seem
+            container.seek(container.start_time or 0, backward=True)
+            kept = deque(_at_rate(container, name, fps), maxlen=most)
+        return [_picture(frame, _ratio(container)) for frame in kept]
+
+
+def all_frames(path: Path, fps: int = FPS) -> Iterator[Image.Image]:
+    """Yield all frames of a video.
+
+    Raises:
+        PictureError: If it cannot be used.
+    """
+    with opened(path) as (container, name):
+        for frame in _at_rate(container, name, fps):
+            yield _picture(frame, _ratio(container))
+
+
+def in_fours(count: int) -> int:
+    """Return the largest number up to `count` that is 4 n + 1, as a causal VAE encodes."""
+    return count - (count - 1) % 4
+
+
+@contextmanager
+def opened(path: Path) -> Generator[tuple[InputContainer, str]]:
+    """Yield a video that was checked as far as its headers say, and the name for it in messages.
+
+    Raises:
+        PictureError: If it cannot be used.
+    """
+    name = f"The video {path.name}"
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise PictureError(f"{name} is not a file; expected a video.", "Choose a file.")
+        if status.st_size > MAX_BYTES:
+            found = f"{name} has {status.st_size / 2**30:.1f} GiB; expected at most {MAX_BYTES // 2**30} GiB."
+            raise PictureError(found, "Cut its beginning off.")
+        with av.open(path, options={"protocol_whitelist": "file"}) as container:
+            _check(container, name)
+            yield container, name
+    except (av.FFmpegError, OSError, ValueError) as error:
+        if isinstance(error, PictureError):
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise PictureError(f"{name} cannot be read ({reason}); expected a video.", _CONVERT) from error
+
+
+def _check(container: InputContainer, name: str) -> None:
+    if not {*container.format.name.split(",")} & {*FORMATS}:
+        raise PictureError(f"{name} is no MP4, MOV, WebM, MKV or AVI.", _CONVERT)
+    if not container.streams.video:
+        raise PictureError(f"{name} has no picture; expected a video.", "Choose another file.")
+    stream, seconds = container.streams.video[0], _seconds(container)
+    if stream.width * stream.height > MAX_PIXELS or min(stream.width, stream.height) < MIN_SIDE:
+        raise PictureError(
+            f"{name} has {stream.width}x{stream.height} pixels; expected at least {MIN_SIDE} each way and at "
+            f"most {MAX_PIXELS / 1e6:.1f} million.",
+            "Scale it.",
+        )
+    if seconds > MAX_SECONDS:
+        raise PictureError(
+            f"{name} has {seconds:.0f} s; expected at most {MAX_SECONDS:.0f}.", "Cut its beginning off."
+        )
+    stream.thread_type = "AUTO"
+
+
+def _seconds(container: InputContainer) -> float:
+    return (container.duration or 0) / av.time_base
+
+
+def _at_rate(container: InputContainer, name: str, fps: int) -> Iterator[VideoFrame]:
+    """Yield the frame that is visible in the middle of each period of 1 / fps s, from the place of reading.
+
+    Raises:
+        PictureError: If there is no frame.
+    """
+    stream = container.streams.video[0]
+    unit = stream.time_base or Fraction(1, av.time_base)
+    origin = (stream.start_time or 0) * unit
+    usual = 1 / stream.average_rate if stream.average_rate else Fraction(1, fps)
+    held: VideoFrame | None = None
+    tick, end = -1, Fraction(0)
+    for frame in container.decode(stream):
+        time = frame.pts * unit - origin if frame.pts is not None else end
+        if held is None:
+            tick = max(0, -((Fraction(1, 2) - time * fps) // 1))
+        while held is not None and Fraction(2 * tick + 1, 2 * fps) < time:
+            yield held
+            tick += 1
+        held, end = frame, time + (frame.duration * unit if frame.duration else usual)
+        if end > MAX_SECONDS + 1:
+            raise PictureError(f"{name} is longer than {MAX_SECONDS:.0f} s.", "Cut its beginning off.")
+    if held is None:
+        raise PictureError(f"{name} has no frame that can be decoded.", _CONVERT)
+    yielded = False
+    while not yielded or Fraction(2 * tick + 1, 2 * fps) < end:
+        yield held
+        tick, yielded = tick + 1, True
+
+
+def _ratio(container: InputContainer) -> float:
+    """Return the width of a pixel over its height."""
+    return float(container.streams.video[0].sample_aspect_ratio or 1)
+
+
+def _picture(frame: VideoFrame, ratio: float) -> Image.Image:
+    """Return a frame upright, with square pixels, as RGB."""
+    pixels = frame.reformat(format="rgb24", interpolation=_EXACT, threads=1).to_ndarray()
+    if frame.color_trc == _PQ:
+        pixels = _standard_range(pixels, is_wide=frame.color_primaries == _BT2020)
+    picture = Image.fromarray(pixels)
+    if ratio != 1:
+        size = max(1, round(picture.width * ratio)), picture.height
+        picture = picture.resize(size, Image.Resampling.LANCZOS)
+    turns = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
+    turn = turns.get(round(frame.rotation) % 360)
+    return picture if turn is None else picture.transpose(turn)
+
+
+_TO_BT709 = np.array(
+    [[1.6605, -0.5876, -0.0728], [-0.1246, 1.1329, -0.0083], [-0.0182, -0.1006, 1.1187]], np.float32
+)
+
+
+def _standard_range(pixels: np.ndarray, *, is_wide: bool) -> np.ndarray:
+    """Return the picture of PQ values (ITU-R BT.2100) for a standard screen, whose white is at 203 nits."""
+    values = np.arange(256, dtype=np.float32) / 255
+    power = values ** (1 / 78.84375)
+    ratio = np.maximum(power - 0.8359375, 0) / (18.8515625 - 18.6875 * power)
+    nits = 10000 * ratio ** (1 / 0.1593017578125)
+    light = (nits / 203)[pixels]
+    if is_wide:
+        light = np.maximum(light @ _TO_BT709.T, 0)
+    # Reinhard's curve, by which 1000 nits become white, applied to the brightest channel to keep the hue
+    peak, white = light.max(-1, keepdims=True), 1000 / 203
+    light = light * (1 + peak / white**2) / (1 + peak)
+    return (255 * np.clip(light, 0, 1) ** (1 / 2.2) + 0.5).astype(np.uint8)

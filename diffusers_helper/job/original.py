@@ -1,0 +1,51 @@
+"""The video that a job continues, as far as the job needs it: its end, in the size of the new video."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from diffusers_helper.conditions.footage import all_frames, in_fours, last_frames
+from diffusers_helper.conditions.picture import fit_picture
+from diffusers_helper.families.family import Family
+from diffusers_helper.families.packing import HISTORY, frames_of
+from diffusers_helper.files import file_sum
+
+
+@dataclass(frozen=True)
+class Original:
+    """The video that a job continues.
+
+    Attributes:
+        path: The file.
+        shape: The height and width of the new video in pixels.
+        crop: The position of the part to keep; see `picture.fit_picture`.
+        family: The family of the model.
+    """
+
+    path: Path
+    shape: tuple[int, int]
+    crop: float
+    family: Family
+
+    @cached_property
+    def tail(self) -> list[Image.Image]:
+        """Return as many of the last frames as the latents that a section sees decode to, or all of them."""
+        found = last_frames(self.path, frames_of(HISTORY), self.family.fps)
+        return [self._fitted(frame) for frame in found[-in_fours(len(found)) :]]
+
+    @cached_property
+    def checksum(self) -> str:
+        return file_sum(self.path)
+
+    def frames(self) -> Iterator[np.ndarray]:
+        """Yield all frames, (height, width, 3), in the size and at the rate of the new video."""
+        return (np.asarray(self._fitted(frame)) for frame in all_frames(self.path, self.family.fps))
+
+    def _fitted(self, frame: Image.Image) -> Image.Image:
+        return fit_picture(frame, *self.shape, self.crop)

@@ -1,0 +1,200 @@
+"""Tests of videos that continue another one: which frames become history, and what the file holds."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import cast
+
+import av
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+import torch
+from av.video.stream import VideoStream
+from PIL import Image
+
+from diffusers_helper.conditions.footage import all_frames, last_frames, read_footage
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Event, Warned
+from diffusers_helper.families.packing import MODES, Mode
+from diffusers_helper.loading.loaders import Models
+from diffusers_helper.output.checkpoints import read_tensors
+from diffusers_helper.output.video import GrowingVideo
+from diffusers_helper.provenance.recipe import read_recipe
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sampling.seeds import noise_for
+from tests.support.clips import scene
+from tests.support.making import load_tiny, make, seconds_for
+
+_TICK = 600
+
+
+def write_clip(
+    path: Path,
+    times: list[Fraction],
+    size: tuple[int, int] = (96, 64),
+    *,
+    codec: str = "libx264",
+    form: str = "yuv420p",
+    sound: bool = False,
+) -> Path:
+    """Write a clip whose frame number n is grey with the level 4 n + 16, visible from the n-th time on."""
+    with av.open(path, "w") as container:
+        options = {"preset": "ultrafast", "qp": "1", "x265-params": "log-level=none"}
+        stream = cast(VideoStream, container.add_stream(codec, rate=30, options=options))
+        stream.width, stream.height, stream.pix_fmt = *size, form
+        stream.codec_context.time_base = Fraction(1, _TICK)
+        voice = container.add_stream("aac", rate=48000) if sound else None
+        for number, time in enumerate(times):
+            pixels = np.full((size[1], size[0], 3), 4 * (number % 60) + 16, np.uint8)
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(format=form)
+            frame.pts, frame.time_base = int(time * _TICK), Fraction(1, _TICK)
+            frame.duration = int((times[-1] - times[-2]) * _TICK)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+        if voice is not None:
+            silence = av.AudioFrame.from_ndarray(np.zeros((1, 4800), np.float32), "fltp", "mono")
+            silence.sample_rate = 48000
+            container.mux([*voice.encode(silence), *voice.encode(None)])
+    return path
+
+
+def even(count: int, rate: int) -> list[Fraction]:
+    return [Fraction(number, rate) for number in range(count)]
+
+
+def numbers(frames: list[Image.Image]) -> list[int]:
+    """Return the numbers of a clip's frames, read from their levels, which lose about 1 by conversion."""
+    return [round((float(np.asarray(one)[8:-8, 8:-8].mean()) - 15) / 4) for one in frames]
+
+
+# Each output frame shows what is visible in the middle of its thirtieth of a second.
+SHOWN = {
+    "24": (even(24, 24), [0, 1, 2, 2, 3, 4, 5, 6, 6, 7, 8, 9, 10, 10, 11, 12, 13, 14, 14, 15, 16, 17, 18, 18,
+                          19, 20, 21, 22, 22, 23]),
+    "25": (even(25, 25), [0, 1, 2, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10, 11, 12, 12, 13, 14, 15, 16, 17, 17, 18, 19,
+                          20, 21, 22, 22, 23, 24]),
+    "60": (even(60, 60), list(range(1, 60, 2))),
+    "changing": ([Fraction(0), Fraction(1, 10), Fraction(1, 5), Fraction(3, 10), Fraction(1, 3)],
+                 [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 4]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rate", SHOWN)
+def test_frames_are_taken_by_time(rate: str, tmp_path: Path) -> None:
+    times, expected = SHOWN[rate]
+    clip = write_clip(tmp_path / "clip.mp4", times, sound=rate == "25")
+    assert numbers(list(all_frames(clip))) == expected
+    assert numbers(last_frames(clip, 9)) == expected[-9:]
+    assert read_footage(clip).has_sound is (rate == "25")
+
+
+def test_the_end_of_a_longer_video_is_found_without_decoding_all(tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mkv", even(110, 24), (50, 38))
+    whole = [np.asarray(frame) for frame in all_frames(clip)]
+    found = [np.asarray(frame) for frame in last_frames(clip, 13)]
+    assert np.array_equal(np.stack(found), np.stack(whole[-13:]))
+
+
+def test_ten_bits_become_eight(tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", even(5, 30), codec="libx265", form="yuv420p10le")
+    assert numbers(list(all_frames(clip))) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"no video at all", "cannot be read"),
+        (b"", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_video_is_refused(content: bytes, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"clip.mp4 {sentence}"):
+        read_footage(path)
+
+
+@pytest.fixture(scope="module")
+def models(tiny_model: Path) -> Models:
+    return load_tiny(tiny_model)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a video of one second with motion, in the form of Longtake's own."""
+    video = GrowingVideo(tmp_path_factory.mktemp("clip"), width=64, height=64, mode="forward", crf=16)
+    return video.add_section(scene(30, 64, 64), None)
+
+
+def continuing(clip: Path, mode: Mode, sections: int = 2) -> GenerationRequest:
+    return GenerationRequest(
+        image="", video=str(clip), prompt="the red ball moves right", seconds=seconds_for(sections), steps=2,
+        seed=7, mode=mode, resolution=64,
+    )  # fmt: skip
+
+
+def warnings(events: list[Event]) -> list[str]:
+    return [event.message for event in events if isinstance(event, Warned)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_file_is_the_original_and_the_new_part(
+    mode: Mode, clip: Path, models: Models, tmp_path: Path
+) -> None:
+    result, events = make(continuing(clip, mode), models, tmp_path / "job")
+    given, found = imageio.imread(clip), imageio.imread(result.video)
+    assert np.array_equal(found[:30], given), "its packets are copied"
+    assert warnings(events) == ["The frames of the video that is continued are copied as they are."]
+    assert result.frames == len(found) == 30 + 2 * 36
+
+    steps = np.abs(np.diff(found.astype(np.int16), axis=0)).mean((1, 2, 3))
+    assert steps[29] < 2 * steps[30:].mean(), "the joint is no jump"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_resumed_job_gives_the_same_bytes(mode: Mode, models: Models, tmp_path: Path) -> None:
+    foreign = write_clip(tmp_path / "clip.mkv", even(30, 25), (70, 54))
+    request = continuing(foreign, mode)
+    whole, events = make(request, models, tmp_path / "job")
+    assert "encoded again" in warnings(events)[0]
+    foreign.unlink()  # a job needs only its folder
+    for kept in (0, 1):
+        folder = tmp_path / f"resumed-{kept}"
+        shutil.copytree(tmp_path / "job", folder)
+        for file in [*folder.glob("*.mp4"), *folder.glob("sections/*")]:
+            if file.stem not in [f"{number:04}" for number in range(1, kept + 1)]:
+                file.unlink()
+        own = replace(request, image=str(folder / "input.png"), video=str(folder / "original"))
+        resumed, _ = make(own, models, folder, resume_from=folder)
+        assert resumed.video.read_bytes() == whole.video.read_bytes()
+
+
+def test_the_tail_is_one_causal_encode_of_the_last_frames(clip: Path, models: Models, tmp_path: Path) -> None:
+    make(continuing(clip, "forward", 1), models, tmp_path / "job")
+    found, _ = read_tensors(tmp_path / "job" / "encodings.safetensors")
+    frames = np.stack([np.asarray(frame) for frame in last_frames(clip, 73)[-29:]])
+    pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
+    vae = models.part("vae")
+    with torch.inference_mode():
+        vae.use_framewise_encoding = True
+        posterior = vae.encode(pixels).latent_dist
+    noise = noise_for(7, "tail", 0, tuple(posterior.mean.shape))
+    expected = (posterior.mean + posterior.std * noise) * vae.config.scaling_factor
+    assert found["tail"].shape[2] == 8
+    torch.testing.assert_close(found["tail"], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_recipe_names_the_video_by_its_checksum(clip: Path, models: Models, tmp_path: Path) -> None:
+    result, _ = make(continuing(clip, "forward", 1), models, tmp_path / "job")
+    recipe = read_recipe(result.video)
+    assert "video" not in recipe.settings
+    assert [one for one in recipe.notices if "continues another one" in one]
+
+
+def test_a_loop_continues_nothing(clip: Path) -> None:
+    with pytest.raises(InputError, match="continues another one"):
+        GenerationRequest(image="", video=str(clip), loop="on")
