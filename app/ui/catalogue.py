@@ -10,7 +10,7 @@ from typing import Any
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.loras import with_lora_files
-from app.ui.pictures import offered_end
+from app.ui.pictures import offered_end, uploaded_video
 from app.ui.planner import Planner
 from diffusers_helper.conditions.pictures import kept_pictures, named_pictures
 from diffusers_helper.models.downloads import NotHere, absence_of
@@ -146,8 +146,8 @@ class Catalogue:
             own = self.info(model).own_settings
             settings |= {name: value for name, value in own.items() if settings.get(name) is None}
         if video := settings.get("video"):
-            end = offered_end(str(video))  # which also refuses what is no upload
-            settings |= {"image": settings.get("image") or end}
+            video = uploaded_video(str(video))
+            settings |= {"video": video, "image": settings.get("image") or offered_end(video)}
         request = GenerationRequest.from_dict(settings)
         self.planner.check(request, self.info(str(model)))
         absence = absence_of(self.info(str(model)))

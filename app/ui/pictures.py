@@ -27,6 +27,7 @@ _ORDINARY = Limits(memory=3 * 2**29, seconds=10, wall_seconds=60.0)
 _LARGE = Limits(memory=2 * 2**30, seconds=20, wall_seconds=120.0)
 _REMEDY = "Open it in a picture viewer and save it as PNG or JPEG."
 _PICTURES_KNOWN = 512
+_UPLOADS = "uploads/"  # what answers to the page have in place of the folder
 _KEPT_BYTES = 128 * 2**20
 
 
@@ -205,18 +206,25 @@ def upload_path(upload: object, name: str) -> str:
     )
 
 
-def offered_end(video: str) -> str:
-    """Write the last frame of a video to the uploads as a picture, and return its path.
+def uploaded_video(video: str) -> str:
+    """Return the path of an uploaded video, of which the form knows only the part after the folder.
 
     Raises:
-        InputError: If the video is neither an upload nor that of a job, or cannot be used.
+        InputError: If it is no upload.
     """
-    path = Path(video)
-    if not _is_uploaded(path) and not (path.name == "original" and (path.parent / "request.json").is_file()):
-        raise PictureError(
-            "`video` is not an upload; expected an uploaded video.", "Pass gradio_client.handle_file(path)."
-        )
-    content = read_footage(path).last
+    path = uploads_folder() / video.removeprefix(_UPLOADS)
+    if not _is_uploaded(path):
+        raise PictureError("`video` is not an upload; expected an uploaded video.", "Choose the video again.")
+    return str(path)
+
+
+def offered_end(video: str) -> str:
+    """Write the last frame of an uploaded video to the uploads as a picture, and return its path.
+
+    Raises:
+        InputError: If the video cannot be used.
+    """
+    content = read_footage(Path(video)).last
     file = uploads_folder() / sha256_of([content]) / "last-frame.png"
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, content)

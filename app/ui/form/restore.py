@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
@@ -57,6 +58,11 @@ class Restored:
         folder = JobFolder(job.folder)
         settings = json.loads(job.request.to_json())
         try:
+            if settings["video"]:
+                copy = uploads_folder() / job.id / "original.mp4"
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder.original, copy)
+                settings["video"] = str(copy)
             pictures = offered(kept_pictures(folder, named_pictures(job.request)))
             spans = Lineage.read(folder.lineage).spans
         except OSError as error:

@@ -30,7 +30,7 @@ from app.ui.catalogue import Catalogue
 from diffusers_helper.conditions.picture import load_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.request import PICTURES, GenerationRequest
+from diffusers_helper.request import FILES, GenerationRequest
 from tests.support.jobs import ROOT
 from tests.support.pages import PageProgram, write_photo
 from tests.support.staged_engine import FAILING_PROMPT, MESSAGE, REMEDY, StagedEngine
@@ -108,8 +108,8 @@ def test_generate_has_the_names_and_defaults_of_the_request(client: Client) -> N
     found = {parameter["parameter_name"]: parameter["parameter_default"] for parameter in parameters}
     expected = {field.name: field.default for field in fields(GenerationRequest)}
     assert all(parameter["parameter_has_default"] for parameter in parameters)
-    # The model's own, and pictures for each call
-    own = dict.fromkeys((*PICTURES, "mode", "steps", "guidance"))
+    # The model's own, and files for each call
+    own = dict.fromkeys((*FILES, "mode", "steps", "guidance"))
     assert found == {**expected, **own, "model": "tiny"}
 
 

@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from diffusers_helper.conditions.footage import last_frames
+from diffusers_helper.conditions.picture import load_picture
+from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.app.ui.test_accessibility import violations
-from tests.support.clips import read
+from tests.support.clips import read, scene
 from tests.support.jobs import TIMEOUT, wait_until
 from tests.support.pages import PageProgram, Stand, needs_chromium, notice, open_folds, start, status
 
@@ -46,12 +50,22 @@ def test_a_dropped_request_restores_every_setting_and_tells_the_unknown_ones(pag
     page.get_by_role("alert").get_by_text("notes.json holds no settings of Longtake").wait_for()
 
 
-def test_a_video_of_another_program_is_refused_without_its_pictures(page: Any, stand: Stand) -> None:
-    media = b"\0\0\0\x08free" + b"\0\x10\0\x08mdat" + bytes(2**20)
-    drop(page, b"\0\0\0\x10ftypisom\0\0\0\0" + media, "holiday.mp4", "video/mp4")
-    page.get_by_role("alert").get_by_text("holiday.mp4 holds no settings of Longtake").wait_for()
-    sizes = [path.stat().st_size for path in Path(stand.outputs.parent / "cache").rglob("holiday.mp4")]
-    assert sizes == [24]
+def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_path: Path) -> None:
+    video = GrowingVideo(tmp_path, width=96, height=64, mode="forward", crf=16)
+    content = video.add_section(scene(30), None).read_bytes()
+    drop(page, content, "holiday.mp4", "video/mp4")
+    page.wait_for_selector("#set-image img")
+    page.locator("#extras-line").get_by_text("Video to Continue: holiday.mp4.").wait_for()
+    page.get_by_label("Prompt", exact=True).fill("a ball")
+    page.click("#start:not([disabled])")
+    wait_until(lambda: len(stand.service.jobs()) == 1)
+    (job,) = stand.service.jobs()
+    assert Path(job.request.video) == job.folder / "original"
+    assert (job.folder / "original").read_bytes() == content
+    last = np.asarray(last_frames(job.folder / "original", 1)[0])
+    assert np.array_equal(np.asarray(load_picture(job.folder / "input.png")), last)
+    drop(page, b"\0\0\0\x10ftypisom\0\0\0\0" + bytes(100), "broken.mp4", "video/mp4")
+    page.get_by_role("alert").get_by_text("The video broken.mp4 cannot be read").wait_for()
 
 
 def test_a_dropped_batch_is_queued_or_refused_as_a_whole(page: Any, stand: Stand, photo: Path) -> None:
