@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import av
+import numpy as np
 import torch
 from PIL import Image
 from torch import nn
@@ -283,7 +284,7 @@ def open_job(
     report = Report(opened, sections, video, on_event)
     report.started(width, height, plans.attention[0])
     original = Original(opened.original, (height, width), request.crop, family) if request.video else None
-    begun = video.begin_with(original.path, original.frames()) if original else ""
+    begun = video.begin_with(original.path, _reported(original.frames(), report)) if original else ""
     for doubt in filter(None, (video.doubt, begun, *plans.notes)):
         report.warned(doubt)
     if unknown := models.info.unknown_words(" ".join(Timeline.of(request.prompt).texts)):
@@ -312,6 +313,14 @@ def _open_video(
     return GrowingVideo(
         opened.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
     )
+
+
+def _reported(frames: Iterator[np.ndarray], report: Report) -> Iterator[np.ndarray]:
+    """Yield frames, and give a sign of life with every thirtieth, so that no hang is suspected."""
+    for number, frame in enumerate(frames):
+        if number % 30 == 0:
+            report.stage("write")
+        yield frame
 
 
 def _recorder_and_encodings(opened: JobFolder, local: Local) -> tuple[Recorder | None, EncodingCache]:
