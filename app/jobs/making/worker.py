@@ -18,7 +18,7 @@ from app.jobs.making.awake import Awake
 from app.jobs.making.engine_client import Engine, EngineDied
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
-from app.jobs.storage.folders import carry_out_change, size_of
+from app.jobs.storage.folders import size_of
 from app.jobs.storage.logs import StateLog, append_event, change_by, events_in
 from app.jobs.storage.recovery import INTERRUPTED, PAUSED, WAITS, salvage_if_there
 from app.jobs.storage.store import JobStore
@@ -338,7 +338,6 @@ class Worker:
 
     def _pause(self, job: Job, facts: dict[str, Any]) -> None:
         commands = self._store.commands(job.id)
-        carry_out_change(JobFolder(job.folder))
         self._store.enter(job.id, "paused", **facts)
         if not commands & {"pause", "wait"}:
             is_changed = "change" in commands

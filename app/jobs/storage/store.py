@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import BEGUN, Command, Job, JobState, NoSuchJob
-from app.jobs.storage.folders import bring_back, commands_of, discard, forget_commands, new_folder, sweep
+from app.jobs.storage.folders import bring_back, commands_of, discard, let_rest, new_folder, sweep
 from app.jobs.storage.index import INDEX_FOLDER, OpenIndex
 from app.jobs.storage.logs import EventReader, StateLog, append_event, change_by, time_of_last
 from app.jobs.storage.recovery import recover
@@ -252,7 +252,7 @@ class JobStore:
                         self._locks[job_id] = Lock(log.path)
                         lock.release()
             if state not in (*BEGUN, "interrupted"):
-                forget_commands(folder)
+                let_rest(folder)
             return job_from_row(self.outputs, put(database, folder))
 
     def add_facts(self, job_id: str, **facts: Any) -> Job:

@@ -238,3 +238,16 @@ def test_what_cannot_be_steered_is_refused_in_a_sentence(tmp_path: Path) -> None
     studio.service.queue.cancel(job.id)
     with pytest.raises(InputError, match="is cancelled; expected one that is not over"):
         steering.wait(job.id)
+
+
+def test_a_change_is_carried_out_at_whatever_end(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    job = studio.submit("a", seconds=3.6, mode="forward")
+    folder = JobFolder(job.folder)
+    folder.sections.mkdir()
+    (folder.sections / "0001.safetensors").write_bytes(b"latents")
+    leave_command(folder, "change", b'{"prompt": "b"}')
+    ended = studio.service.queue.store.enter(job.id, "cancelled", reason="A user cancelled it.")
+    assert (ended.state, ended.request.prompt) == ("cancelled", "b")
+    (span,) = Lineage.read(folder.lineage).spans
+    assert (span.last, span.settings["prompt"]) == (1, "a")
