@@ -46,7 +46,7 @@ export class Steer {
     this.#fold.hidden = !steering;
     if (!steering) return;
     if (!this.#find('wait').disabled) this.#find('wait').checked = steering.waits;
-    if (steering.words !== this.#words) this.#find('words').value = this.#words = steering.words;
+    if (steering.words !== this.#words && document.activeElement !== this.#find('words')) this.#find('words').value = this.#words = steering.words;
     setText(this.#find('hint'), steering.hint);
     this.#find('takes').disabled = !steering.mayTake;
   }

@@ -77,7 +77,10 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
             live.apply(item[1])
             if time.monotonic() - shown < _SHORTEST_PAUSE:
                 continue  # the change comes with the next event, or with the pause after it
-        live.job = service.job(live.job.id)
+        job = service.job(live.job.id)
+        if job.request != live.job.request:  # a user has changed what comes next
+            return
+        live.job = job
         running, waiting = service.open_jobs()
         commands = frozenset(service.commands(live.job))
         first = service.queue_position(live.job.id) if live.state == "queued" else 0

@@ -13,11 +13,25 @@ import pytest
 from app.ui.live import words
 from app.ui.live.progress import LiveJob
 from app.ui.live.scene import download_name, show
-from app.ui.live.watch import Scene
+from app.ui.live.watch import Scene, watch
 from diffusers_helper.events import Failed, Finished, PieceDone, Reading, StageStarted, StepDone, Warned
 from diffusers_helper.families.packing import Mode
 from diffusers_helper.provenance.lineage import Lineage, Span
+from tests.support.jobs import Studio
 from tests.support.reported_jobs import history, job_of
+
+
+def test_a_changed_job_is_shown_with_its_new_words(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    job = studio.submit("a ball", seconds=2.4)
+    scenes = watch(studio.service)
+    live = next(scenes).live
+    assert live is not None
+    assert [cell.words for cell in live.cells] == ["", ""]
+    studio.service.steering.change(job.id, {"prompt": "a ball [1.2s: it stops]"})
+    live = next(scenes).live
+    assert live is not None
+    assert [cell.words for cell in live.cells] == ["a ball", "it stops"]
 
 
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
