@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from app.jobs.job import BEGUN, Job, allows
+from app.jobs.job import BEGUN, Action, Job, allows
 from app.jobs.queue import Queue
 from app.jobs.storage.folders import forget_commands, leave_command, pending_change
 from app.jobs.storage.recovery import settle
@@ -98,7 +98,7 @@ class Steering:
         seeds = [secrets.randbelow(_MAX_SEED) for _ in range(count)]
         return [self._queue.branch(job_id, keep, waits=True, seed=seed) for seed in seeds]
 
-    def _allowed(self, job: Job, action: Any) -> None:
+    def _allowed(self, job: Job, action: Action) -> None:
         if not allows(job, action):
             raise InputError(
                 f"Job {job.id} is {job.state}; expected one that is not over.",
