@@ -17,6 +17,7 @@ from pathlib import Path
 import av
 import numpy as np
 from av.container import InputContainer
+from av.error import FFmpegError
 from av.video.frame import VideoFrame
 from av.video.reformatter import Interpolation
 from PIL import Image
@@ -106,7 +107,7 @@ def opened(path: Path) -> Generator[tuple[InputContainer, str]]:
         with av.open(path, options={"protocol_whitelist": "file"}) as container:
             _check(container, name)
             yield container, name
-    except (av.FFmpegError, OSError, ValueError) as error:
+    except (FFmpegError, OSError, ValueError) as error:
         if isinstance(error, PictureError):
             raise
         reason = getattr(error, "strerror", None) or error

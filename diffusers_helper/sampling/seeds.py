@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Purpose = Literal["start_latent", "noise"]
+Purpose = Literal["start_latent", "noise", "tail"]
 
 
 def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...]) -> Tensor:

@@ -157,7 +157,8 @@ def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, s
         data = plain_json(content)
         if not isinstance(data, dict):
             raise ValueError(f"it is {short_repr(data)}")
-        pictures |= {name: str(folder.picture(name)) for name in PICTURES if data.get(name)}  # pyright: ignore
+        data = cast(dict[str, Any], data)
+        pictures |= {name: str(folder.picture(name)) for name in PICTURES if data.get(name)}
         if data.get("video"):
             pictures["video"] = str(folder.original)
         return GenerationRequest.from_dict({**data, **pictures}), ""
