@@ -27,7 +27,6 @@ from diffusers_helper.events import Event
 from diffusers_helper.families.family import FRAMEPACK
 from diffusers_helper.families.packing import Section
 from diffusers_helper.framepack import work as framepack
-from diffusers_helper.framepack.blending import led_from
 from diffusers_helper.job.setup import OpenJob, open_job
 from diffusers_helper.job.work import LatentsSoFar, Work
 from diffusers_helper.loading.loaders import Models
@@ -101,16 +100,13 @@ def generate(
         with torch.inference_mode(), job.loras, job.memory:
             checkpoints = job.load()
             encodings = checkpoints.encodings(otherwise=partial(work.encode, job))
-            history, joiner = work.history(job, encodings), work.joiner(request.mode)
+            history, joiner = work.history(job, encodings), work.joiner(job)
             for section in sample_sections(job, checkpoints, encodings, history):
                 if section.number < job.video.sections:
                     continue  # an earlier run has written this section and the next one
-                frames = decode(job, section, history.to_decode(section))
-                if job.original and section.video_position == 0:
-                    frames = led_from(job.original.tail[-1], frames)
-                final, pending = joiner.add(frames, section)
+                final, pending = joiner.add(decode(job, section, history.to_decode(section)), section)
                 write(job, section, final, pending)
-                del frames, final, pending  # they would take memory while the next section is sampled
+                del final, pending  # they would take memory while the next section is sampled
         figures = {**job.memory.usage(), "advice": job.memory.advice()}
         return Result(job.report.finished(figures), job.video.frames, history.latents)
     except GenerationCancelled:
@@ -199,8 +195,6 @@ def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray
     if section.number > job.video.sections:
         job.report.stage("write", section)
         job.note_vae(section.number)
-        if job.original and section.video_position == 0:
-            final = final[1:]  # the first one is the last of the video that is continued
         job.video.add_section(final, pending, is_behind=section.is_closing)
     job.memory.save()
     if job.video.latest is not None:  # a branch has no video of its own until its first new section

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.families.packing import Mode, Section
+from diffusers_helper.job.original import Original
 from diffusers_helper.output.frames import to_uint8
 
 
@@ -19,8 +19,14 @@ class FrameBlender:
     only the frames next to the following section are kept.
     """
 
-    def __init__(self, mode: Mode) -> None:
-        self._mode = mode
+    def __init__(self, mode: Mode, original: Original | None = None) -> None:
+        """Begin without a section.
+
+        Args:
+            mode: The order of sections.
+            original: The video that is continued, to which the new frames are joined without being blended.
+        """
+        self._mode, self._original = mode, original
         self._pending: Tensor | None = None
         self._start: Tensor | None = None
 
@@ -42,6 +48,9 @@ class FrameBlender:
             return to_uint8(self._led_to_start(frames[section.overlap_frames :])), to_uint8(frames[:0])
         if section.has_start:
             self._start = frames[:1].clone()
+        continued = self._original if section.video_position == 0 else None
+        if continued:
+            frames = _led_from(continued, frames)
         overlap, pending = section.overlap_frames, section.pending_frames
         if self._pending is not None and overlap:
             # The weight of the frame that is earlier in time, from 1 to 0
@@ -57,7 +66,8 @@ class FrameBlender:
         else:
             final, kept = frames[: len(frames) - pending], frames[len(frames) - pending :]
         self._pending = kept.clone() if pending else None
-        return to_uint8(final), to_uint8(kept)
+        # The first frame stands for the last one of the video that is continued.
+        return to_uint8(final[1:] if continued else final), to_uint8(kept)
 
     def _led_to_start(self, frames: Tensor) -> Tensor:
         """Return the frames between the end of a loop and its start, which follows the last of them.
@@ -70,15 +80,11 @@ class FrameBlender:
         return frames + shares * (self._start - frames[-1:])
 
 
-def led_from(picture: Image.Image, frames: Tensor) -> Tensor:
-    """Return decoded frames that begin with this picture and go over to themselves.
+def _led_from(original: Original, frames: Tensor) -> Tensor:
+    """Return decoded frames that begin with the last frame of a video and go over to themselves.
 
-    What the first frame lacks of the picture is added to all, in a share that falls linearly to none.
-
-    Args:
-        picture: The picture, such as the last frame of a video that the frames continue.
-        frames: (T, H, W, 3), about -1 to 1.
+    What the first frame lacks of it is added to all, in a share that falls linearly to none.
     """
-    wanted = torch.from_numpy(np.array(picture)).float() / 127.5 - 1
+    wanted = torch.from_numpy(np.array(original.tail[-1])).float() / 127.5 - 1
     shares = torch.linspace(1, 0, len(frames)).view(-1, 1, 1, 1)
     return frames + shares * (wanted - frames[:1])

@@ -37,7 +37,6 @@ from diffusers_helper.sampling.step_cache import Blocks
 from diffusers_helper.vae.codec import encode_pictures
 
 denoiser = GuidedDenoiser
-joiner = FrameBlender
 _TAIL = "tail"
 
 
@@ -171,6 +170,11 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
     end = encodings.get(_named("start", END_PICTURE))
     tail = encodings.get(_TAIL)
     return LatentHistory(job.request.mode, encodings["start"], end, tail, distance=distance)
+
+
+def joiner(job: OpenJob) -> FrameBlender:
+    """Return the joiner of decoded sections."""
+    return FrameBlender(job.request.mode, job.original)
 
 
 def blocks(network: HunyuanVideoFramepackTransformer3DModel, noise: Tensor) -> Blocks:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from diffusers_helper.families.packing import Mode, Section
+from diffusers_helper.families.packing import Section
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.denoiser import Denoise
@@ -89,6 +89,6 @@ class Work(Protocol):
         """
         ...
 
-    def joiner(self, mode: Mode) -> Joiner:
+    def joiner(self, job: OpenJob) -> Joiner:
         """Return the joiner of decoded sections."""
         ...

@@ -60,8 +60,8 @@ class MadeHistory(LatentHistory):
 class Appender:
     """A joiner of sections that do not overlap."""
 
-    def __init__(self, mode: Mode) -> None:
-        assert mode == "forward"
+    def __init__(self, job: OpenJob) -> None:
+        assert job.request.mode == "forward"
 
     def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
         assert len(frames) == section.decoded_frames
