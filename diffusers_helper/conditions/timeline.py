@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
-from diffusers_helper.families.packing import Mode, SectionPlan, looped
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 
@@ -213,9 +212,7 @@ def words_of(number: int, request: GenerationRequest, lineage: Lineage, family: 
     """
     own = lineage.request_for(number, request)
     # Kept sections stay at their times in the video that they are from.
-    texts, places = _planned(
-        own.prompt, own.seconds, own.mode, family.plan, family.section_seconds, is_loop=own.is_loop
-    )
+    texts, places = _planned(own, family)
     return blended(texts, places[number - 1], own.prompt_blend)
 
 
@@ -233,18 +230,10 @@ def pictures_of(number: int, request: GenerationRequest, lineage: Lineage, famil
 
 
 @lru_cache(maxsize=8)  # it is asked for each section anew
-def _planned(
-    prompt: str,
-    seconds: float,
-    mode: Mode,
-    plan: Callable[[float, Mode], SectionPlan],
-    section_seconds: float,
-    *,
-    is_loop: bool,
-) -> tuple[Sequence[str], Sequence[int]]:
+def _planned(request: GenerationRequest, family: Family) -> tuple[Sequence[str], Sequence[int]]:
     """Return the text of each section in the order of the video, and their places in the order of making."""
-    sections = looped(plan(seconds, mode)) if is_loop else plan(seconds, mode)
-    texts = Timeline.of(prompt).words(len(sections), section_seconds)
+    sections = family.sections(request)
+    texts = Timeline.of(request.prompt).words(len(sections), family.section_seconds)
     return texts, tuple(section.video_position for section in sections)
 
 

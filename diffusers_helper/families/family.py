@@ -26,7 +26,7 @@ class Length(Protocol):
     def is_loop(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # each is one of a kind, and may be a key
 class Family:
     """The half of a family of models that plans, in integers.
 
