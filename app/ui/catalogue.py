@@ -12,6 +12,7 @@ from app.jobs.service import JobService
 from app.ui.loras import with_lora_files
 from app.ui.pictures import offered_end, uploaded_video
 from app.ui.planner import Planner
+from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.pictures import kept_pictures, named_pictures
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
@@ -146,8 +147,9 @@ class Catalogue:
             own = self.info(model).own_settings
             settings |= {name: value for name, value in own.items() if settings.get(name) is None}
         if video := settings.get("video"):
-            video = uploaded_video(str(video))
-            settings |= {"video": video, "image": settings.get("image") or offered_end(video)}
+            settings["video"] = uploaded_video(str(video))
+            if not settings.get("image"):
+                settings |= offered_end(read_footage(Path(settings["video"])))
         request = GenerationRequest.from_dict(settings)
         self.planner.check(request, self.info(str(model)))
         absence = absence_of(self.info(str(model)))

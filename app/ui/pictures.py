@@ -14,18 +14,19 @@ from pathlib import Path
 
 from app.reading.pictures import PlainPicture, Size, read_picture
 from app.reading.process import Limits, ReadingProcess, Unreadable
-from diffusers_helper.conditions.footage import read_footage
+from diffusers_helper.conditions.footage import Footage
 from diffusers_helper.conditions.picture import KEPT_PIXELS, MAX_PIXELS
-from diffusers_helper.conditions.pictures import named_pictures
+from diffusers_helper.conditions.pictures import Contents, named_pictures
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.files import sha256_of, write_atomic
-from diffusers_helper.request import PICTURES, GenerationRequest
+from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest
 
 # Large pictures take seconds each. They have a separate process, so ordinary pictures need not wait for them.
 _ORDINARY = Limits(memory=3 * 2**29, seconds=10, wall_seconds=60.0)
 _LARGE = Limits(memory=2 * 2**30, seconds=20, wall_seconds=120.0)
 _REMEDY = "Open it in a picture viewer and save it as PNG or JPEG."
+_PICTURE_NAME = "start-picture.png"
 _PICTURES_KNOWN = 512
 _UPLOADS = "uploads/"  # what answers to the page have in place of the folder
 _KEPT_BYTES = 128 * 2**20
@@ -218,17 +219,20 @@ def uploaded_video(video: str) -> str:
     return str(path)
 
 
-def offered_end(video: str) -> str:
-    """Write the last frame of an uploaded video to the uploads as a picture, and return its path.
+def offered(pictures: Contents, file_name: str = _PICTURE_NAME) -> dict[str, str]:
+    """Write pictures to the uploads, where the form finds them, and return their paths."""
+    found = dict[str, str]()
+    for name, content in pictures.items():
+        file = uploads_folder() / sha256_of([content]) / file_name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, content)
+        found[name] = str(file)
+    return found
 
-    Raises:
-        InputError: If the video cannot be used.
-    """
-    content = read_footage(Path(video)).last
-    file = uploads_folder() / sha256_of([content]) / "last-frame.png"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(file, content)
-    return str(file)
+
+def offered_end(footage: Footage) -> dict[str, str]:
+    """Offer the last frame of a video as the start picture; see `offered`."""
+    return offered({START_PICTURE: footage.last}, "last-frame.png")
 
 
 def uploads_folder() -> Path:

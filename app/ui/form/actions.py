@@ -17,8 +17,8 @@ from app.ui.form import settings as form
 from app.ui.form.controls import mode_options, model_options
 from app.ui.form.examples import example_file
 from app.ui.form.extras import Extras
-from app.ui.form.restore import Restored, merged, offered
-from app.ui.pictures import picture_paths
+from app.ui.form.restore import Restored, merged
+from app.ui.pictures import offered, picture_paths
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.downloads import NotHere
 from diffusers_helper.request import MAX_SEED, START_PICTURE

@@ -17,14 +17,14 @@ from app.presets import (
 )
 from app.ui.catalogue import Catalogue
 from app.ui.form.extras import Extras
-from app.ui.form.restore import Restored, offered
+from app.ui.form.restore import Restored
 from app.ui.form.settings import PAGE_ONLY, to_request
-from app.ui.pictures import upload_path
+from app.ui.pictures import offered_end, upload_path
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.provenance.recipe import read_recipe
-from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE
+from diffusers_helper.request import CROPS, PICTURES, SETTINGS
 from diffusers_helper.strangers.limited_json import parse_json
 
 _MOST_NAME = 80  # characters of a file's name in a message
@@ -66,8 +66,8 @@ class FormCalls:
         found = read_footage(path)
         notice = f"The new video continues {name} ({found.seconds:.1f} s)."
         extras = Extras.of({"video": str(path)}, ()).to_text()
-        picture = offered({START_PICTURE: found.last}, "last-frame.png")
-        return Restored(name, {}, extras, is_whole=False, pictures=picture, notices=(notice,)).to_dict()
+        pictures = offered_end(found)
+        return Restored(name, {}, extras, is_whole=False, pictures=pictures, notices=(notice,)).to_dict()
 
     def preset_list(self) -> list[str]:
         """Return the names of the presets, sorted. The page begins with the one that is named "start"."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -14,17 +13,15 @@ from app.ui.catalogue import Catalogue
 from app.ui.form.extras import Extras
 from app.ui.form.settings import PAGE_SETTINGS, defaults, restored
 from app.ui.loras import with_lora_names
-from app.ui.pictures import uploads_folder
-from diffusers_helper.conditions.pictures import Contents, kept_pictures, named_pictures
+from app.ui.pictures import offered, uploads_folder
+from diffusers_helper.conditions.pictures import kept_pictures, named_pictures
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.files import write_atomic
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import PICTURES
 from diffusers_helper.strangers.limited_json import parse_json
 
-_PICTURE_NAME = "start-picture.png"
 _MOST_NAME, _MOST_NOTICE, _MOST_NOTICES = 200, 1000, 50
 
 
@@ -167,14 +164,3 @@ def merged(
         if name in PAGE_SETTINGS and value is not None and name not in (*usable, *PICTURES)
     ]
     return usable, tuple(notices)
-
-
-def offered(pictures: Contents, file_name: str = _PICTURE_NAME) -> dict[str, str]:
-    """Write pictures to the uploads, where the form finds them, and return their paths."""
-    found = dict[str, str]()
-    for name, content in pictures.items():
-        file = uploads_folder() / hashlib.sha256(content).hexdigest() / file_name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, content)
-        found[name] = str(file)
-    return found
