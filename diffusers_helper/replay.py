@@ -83,7 +83,7 @@ def _run(job: OpenJob, what: str, inputs: Mapping[str, Any]) -> Any:
     """Run a stage of a job with its captured inputs, and return its result."""
     work = pipeline.WORK[job.family.name]
     if what in work.encoders:
-        return work.encoders[what](job, **{name: inputs[name] for name in ("of",) if name in inputs})
+        return work.encoders[what](job, **({"of": inputs["of"]} if "of" in inputs else {}))
     section = job.sections[inputs["section"] - 1]
     if what == "sample":
         return pipeline.denoise(job, section, *work.restored(section, inputs))

@@ -290,11 +290,15 @@ def _branch_arguments(parser: Parser) -> None:
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--keep", type=int, metavar="N", help="keep the N sections that were made first")
     how.add_argument("--longer", type=float, metavar="SECONDS", help="make a finished video longer")
-    add_settings(parser, left_out=[name for name in SETTINGS if name not in may_differ()])
+    _add_changes(parser)
 
 
 def _change_arguments(parser: Parser) -> None:
     _one_job(parser)
+    _add_changes(parser)
+
+
+def _add_changes(parser: Parser) -> None:
     add_settings(parser, left_out=[name for name in SETTINGS if name not in may_differ()])
 
 

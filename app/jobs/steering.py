@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from app.batch import random_seed
 from app.jobs.job import BEGUN, Action, Job, allows
 from app.jobs.queue import Queue
 from app.jobs.storage.folders import forget_commands, leave_command, pending_change
@@ -18,7 +18,6 @@ from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.provenance.branch import changed_from_here, count_kept
 
 MOST_TAKES = 8
-_MAX_SEED = 2**31 - 1
 
 
 class Steering:
@@ -95,8 +94,7 @@ class Steering:
         keep = count_kept(self.store.folder(job_id)) if keep is None else keep
         if job.state in BEGUN:
             self._queue.pause(job_id)  # its takes come first, and it may go on as one of them
-        seeds = [secrets.randbelow(_MAX_SEED) for _ in range(count)]
-        return [self._queue.branch(job_id, keep, waits=True, seed=seed) for seed in seeds]
+        return [self._queue.branch(job_id, keep, waits=True, seed=random_seed()) for _ in range(count)]
 
     def _allowed(self, job: Job, action: Action) -> None:
         if not allows(job, action):

@@ -116,8 +116,11 @@ class JobPictures:
         cls, given: Mapping[str, Image.Image], shape: tuple[int, int], request: GenerationRequest
     ) -> JobPictures:
         """Return given pictures together with the part of each that a video of this height and width has."""
-        crops = {name: getattr(request, SETTINGS[name].crop) for name in given}
-        return cls(given, {name: fit_picture(one, *shape, crops[name]) for name, one in given.items()})
+        fitted = {
+            name: fit_picture(one, *shape, getattr(request, SETTINGS[name].crop))
+            for name, one in given.items()
+        }
+        return cls(given, fitted)
 
     @property
     def start(self) -> Image.Image:

@@ -23,7 +23,7 @@ from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, GenerationRequest
+from diffusers_helper.request import FILES, PICTURES, SETTINGS, START_PICTURE, GenerationRequest
 from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, s
         fault = error.message if isinstance(error, InputError) else first_line(error)
     given: dict[str, Any] = dict(pictures)
     for name, value in cast(dict[str, Any], data if isinstance(data, dict) else {}).items():
-        if name in SETTINGS and name not in (*PICTURES, "video"):
+        if name in SETTINGS and name not in FILES:
             with contextlib.suppress(InputError):
                 given[name] = SETTINGS[name].check(value)
     return GenerationRequest.from_dict(given), fault
