@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from app.jobs.job import Job
-from app.jobs.making.engine_client import Engine
+from app.jobs.making.engine_client import Engine, EngineProcess
 from app.jobs.service import JobService
 from diffusers_helper.events import Event, SectionFinished, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -85,6 +85,16 @@ class Studio:
         """Wait for the first, second, ... event of a kind, and return it."""
         found = (item[1] for item in self.service.follow(job.id) if item and isinstance(item[1], kind))
         return nth(found, number)
+
+
+class RealStudio(Studio):
+    """A started service with the real engine, and a model with weights."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self.engine = EngineProcess()
+        super().__init__(folder, self.engine)
+        self.model = model
+        self.service.start()
 
 
 def nth(items: Iterator[Event], number: int) -> Event:

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from app.jobs.job import Command, Job
-from app.jobs.making.engine_client import EngineProcess
-from app.jobs.service import JobService
 from app.jobs.storage.folders import carry_out_change, commands_of, leave_command
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import SectionFinished, StepDone
@@ -22,30 +20,18 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import Studio, wait_until, write_picture
+from tests.support.jobs import RealStudio, Studio, wait_until
 
 SECTIONS = 4
 
 
-class Director:
-    """Services over the real engine and a tiny model."""
+class Director(RealStudio):
+    """A service over a tiny model, whose jobs are steered."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
-        self.outputs, self.model, self.picture = folder / "outputs", model, write_picture(folder / "p.png")
-        self.engine = EngineProcess()
-        self.service = JobService(self.outputs, self.engine)
-        self.service.start()
+    def add(self, mode: str = "forward") -> Job:
+        return self.submit("a red ball moves right", mode=mode, seconds=SECTIONS * 1.2, steps=2)
 
-    def add(self, mode: str = "forward", prompt: str = "a red ball moves right") -> Job:
-        return self.service.queue.add(
-            GenerationRequest.from_dict(
-                {"image": str(self.picture), "prompt": prompt, "seconds": SECTIONS * 1.2, "steps": 2}
-                | {"mode": mode, "model": str(self.model)}
-            ),
-            allow_folder=True,
-        )
-
-    def until(self, job: Job, kind: type, section: int) -> None:
+    def until_in(self, job: Job, kind: type, section: int) -> None:
         for item in self.service.follow(job.id):
             if item and isinstance(item[1], kind) and getattr(item[1], "section", 0) == section:
                 return
@@ -79,7 +65,7 @@ def test_words_change_while_a_section_is_made_and_the_recipe_makes_the_same_byte
     director: Director, mode: str
 ) -> None:
     job = director.add(mode)
-    director.until(job, StepDone, 2)
+    director.until_in(job, StepDone, 2)
     director.service.steering.wait(job.id)
     director.service.steering.change(job.id, {"prompt": "it moves up"})
     paused = director.until_state(job, "paused")
@@ -103,11 +89,11 @@ def test_words_change_while_a_section_is_made_and_the_recipe_makes_the_same_byte
 @pytest.mark.slow
 def test_a_change_outlasts_the_program_and_applies_to_what_comes_after_it(director: Director) -> None:
     job = director.add()
-    director.until(job, StepDone, 2)
+    director.until_in(job, StepDone, 2)
     director.service.steering.change(job.id, {"prompt": "it moves up"})
     director.engine.kill()
     director.service.stop()
-    director.service = JobService(director.outputs, director.engine)
+    director.service = director.open()
     director.service.start()
     video = video_of(director.until_state(job, "finished"))
     (span,) = Lineage.read(JobFolder(job.folder).lineage).spans
@@ -120,7 +106,7 @@ def test_a_change_outlasts_the_program_and_applies_to_what_comes_after_it(direct
 def test_one_of_several_takes_goes_on(director: Director) -> None:
     job = director.add()
     director.service.steering.wait(job.id)
-    director.until(job, SectionFinished, 1)
+    director.until_in(job, SectionFinished, 1)
     director.until_state(job, "paused")
     first, second = director.service.steering.takes(job.id, 2)
     assert first.request.seed != second.request.seed
@@ -130,7 +116,7 @@ def test_one_of_several_takes_goes_on(director: Director) -> None:
     one, other = ((JobFolder(take.folder).sections / "0002.safetensors") for take in (first, second))
     assert one.read_bytes() != other.read_bytes()
     director.service.queue.resume(second.id)
-    director.until(second, SectionFinished, 3)
+    director.until_in(second, SectionFinished, 3)
     director.until_state(second, "paused")
     assert count_kept(JobFolder(second.folder)) == 3
     director.service.steering.wait(second.id, False)

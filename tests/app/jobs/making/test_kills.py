@@ -10,35 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.making.engine_client import EngineProcess
-from app.jobs.service import JobService
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, Warned
-from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import write_picture
+from tests.support.jobs import RealStudio
 
 SECTIONS = 6
 # Each kill costs a few seconds for another start of the engine. `LONGTAKE_TEST_KILLS=20` asks for more kills.
 KILLS = int(os.environ.get("LONGTAKE_TEST_KILLS", "2"))
 
 
-class Studio:
-    """A service over the real engine and a tiny model."""
+class Killer(RealStudio):
+    """A service over a tiny model, whose engine is killed."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
-        self.engine = EngineProcess()
-        self.service = JobService(folder / "outputs", self.engine)
-        self.service.start()
-        self._model, self._picture = model, write_picture(folder / "picture.png")
-
-    def events(self, mode: str) -> Iterator[Event]:
-        settings = {
-            "image": str(self._picture),
-            "prompt": "a red ball",
-            "seconds": SECTIONS * 1.2,
-            "steps": 2,
-        }
-        request = GenerationRequest.from_dict({**settings, "mode": mode, "model": str(self._model)})
-        job = self.service.queue.add(request, allow_folder=True)
+    def made(self, mode: str) -> Iterator[Event]:
+        job = self.submit("a red ball", mode=mode, seconds=SECTIONS * 1.2, steps=2)
         return (item[1] for item in self.service.follow(job.id) if item is not None)
 
     def disturbed(self, mode: str, kills: int) -> list[Event]:
@@ -46,7 +30,7 @@ class Studio:
         chance = random.Random(5)
         made: list[Event] = []
         left, wait = kills, chance.randrange(1, 20)
-        for event in self.events(mode):
+        for event in self.made(mode):
             made.append(event)
             wait -= 1
             if left and wait <= 0 and not isinstance(event, Warned | Finished):
@@ -57,16 +41,16 @@ class Studio:
 
 
 @pytest.fixture
-def studio(tmp_path: Path, tiny_model: Path) -> Iterator[Studio]:
-    studio = Studio(tmp_path, tiny_model)
+def studio(tmp_path: Path, tiny_model: Path) -> Iterator[Killer]:
+    studio = Killer(tmp_path, tiny_model)
     yield studio
     studio.service.stop()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
-def test_killed_at_random_moments_a_job_gives_the_same_bytes(studio: Studio, mode: str) -> None:
-    *_, whole = studio.events(mode)
+def test_killed_at_random_moments_a_job_gives_the_same_bytes(studio: Killer, mode: str) -> None:
+    *_, whole = studio.made(mode)
     assert isinstance(whole, Finished)
     events = studio.disturbed(mode, KILLS)
     end = events[-1]
