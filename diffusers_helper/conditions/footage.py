@@ -13,13 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import av
 import numpy as np
-from av.container import InputContainer
-from av.error import FFmpegError
-from av.video.frame import VideoFrame
-from av.video.reformatter import Interpolation
 from PIL import Image
 
 from diffusers_helper.conditions.picture import MIN_SIDE, plain_png
@@ -27,12 +23,16 @@ from diffusers_helper.errors import PictureError
 from diffusers_helper.families.packing import FPS
 from diffusers_helper.strangers.confined import confined
 
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.frame import VideoFrame
+
 MAX_BYTES, MAX_SECONDS, MAX_PIXELS = 4 * 2**30, 600.0, 4096 * 2304
 # Protocols and formats that refer to other files or addresses are left out.
 FORMATS = ("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "asf", "ogg", "gif")
 _PQ, _BT2020 = 16, 9  # the codes of SMPTE ST 2084 and of BT.2020 in ITU-T H.273
 _CONVERT = "Convert it to MP4 with H.264."
-_EXACT = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
+_PER_SECOND = 1_000_000  # AV_TIME_BASE of FFmpeg
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def last_frames(path: Path, most: int, fps: int = FPS) -> list[Image.Image]:
     with opened(path) as (container, name):
         before = _seconds(container) - (most + 1) / fps - 1
         if before > 0:
-            container.seek(int(before * av.time_base + (container.start_time or 0)), backward=True)
+            container.seek(int(before * _PER_SECOND + (container.start_time or 0)), backward=True)
         kept = deque(_at_rate(container, name, fps), maxlen=most)
         if len(kept) < most and before > 0:  # its index or its times are not what they seem
             container.seek(container.start_time or 0, backward=True)
@@ -96,6 +96,10 @@ def opened(path: Path) -> Generator[tuple[InputContainer, str]]:
     Raises:
         PictureError: If it cannot be used.
     """
+    # The page, which only asks another process for a video, would take longer to start with PyAV.
+    import av
+    from av.error import FFmpegError
+
     name = f"The video {path.name}"
     try:
         status = path.stat()
@@ -134,7 +138,7 @@ def _check(container: InputContainer, name: str) -> None:
 
 
 def _seconds(container: InputContainer) -> float:
-    return (container.duration or 0) / av.time_base
+    return (container.duration or 0) / _PER_SECOND
 
 
 def _at_rate(container: InputContainer, name: str, fps: int) -> Iterator[VideoFrame]:
@@ -144,7 +148,7 @@ def _at_rate(container: InputContainer, name: str, fps: int) -> Iterator[VideoFr
         PictureError: If there is no frame.
     """
     stream = container.streams.video[0]
-    unit = stream.time_base or Fraction(1, av.time_base)
+    unit = stream.time_base or Fraction(1, _PER_SECOND)
     origin = (stream.start_time or 0) * unit
     usual = 1 / stream.average_rate if stream.average_rate else Fraction(1, fps)
     held: VideoFrame | None = None
@@ -174,7 +178,10 @@ def _ratio(container: InputContainer) -> float:
 
 def _picture(frame: VideoFrame, ratio: float) -> Image.Image:
     """Return a frame upright, with square pixels, as RGB."""
-    pixels = frame.reformat(format="rgb24", interpolation=_EXACT, threads=1).to_ndarray()
+    from av.video.reformatter import Interpolation
+
+    exact = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
+    pixels = frame.reformat(format="rgb24", interpolation=exact, threads=1).to_ndarray()
     if frame.color_trc == _PQ:
         pixels = _standard_range(pixels, is_wide=frame.color_primaries == _BT2020)
     picture = Image.fromarray(pixels)

@@ -69,13 +69,15 @@ class Frames:
         parts = self._parts
 
         class Recording(GrowingVideo):
-            def add_section(self, final: np.ndarray | None, pending: np.ndarray | None) -> Path:
+            def add_section(
+                self, final: np.ndarray | None, pending: np.ndarray | None, *, is_behind: bool = False
+            ) -> Path:
                 assert final is not None
                 if self._mode == "inverted":
                     parts.insert(0, final)
                 else:
                     parts.append(final)
-                return super().add_section(final, pending)
+                return super().add_section(final, pending, is_behind=is_behind)
 
         monkeypatch.setattr("diffusers_helper.job.setup.GrowingVideo", Recording)
 

@@ -121,11 +121,11 @@ def _keep_frames(module: Any) -> None:
         return
     plain = module.GrowingVideo.add_section
 
-    def add_section(video: Any, final: Any, pending: Any) -> Path:
+    def add_section(video: Any, final: Any, pending: Any, **options: Any) -> Path:
         import numpy as np
 
         np.save(Path(folder, f"{video.sections + 1:04}.npy"), final)
-        return plain(video, final, pending)
+        return plain(video, final, pending, **options)
 
     module.GrowingVideo.add_section = add_section
 
