@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import stat
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,9 +96,12 @@ def _is_here(source: PartSource) -> bool:
 
 def bytes_in(folder: Path) -> int:
     """Return the bytes of the files in a folder, including incomplete downloads, or of a single file."""
-    if not folder.is_dir():
-        return folder.stat().st_size if folder.is_file() else 0
-    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    total = 0
+    for file in folder.iterdir() if folder.is_dir() else (folder,):
+        with suppress(FileNotFoundError):  # a download renames its files when they are complete
+            status = file.stat()
+            total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return total
 
 
 class Speed:

@@ -111,3 +111,16 @@ def test_the_speed_is_that_of_the_last_seconds() -> None:
     assert speed.at(2000, 10.0) == 100.0
     assert speed.at(2000, 20.0) == 0.0
     assert speed.at(5000, 40.0) == pytest.approx(150.0)
+
+
+def test_a_file_that_goes_while_a_folder_is_read_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "whole").write_bytes(b"12345")
+    (tmp_path / "part.incomplete").write_bytes(b"12")
+    listed = list(tmp_path.iterdir())
+    monkeypatch.setattr(Path, "iterdir", lambda folder: iter(listed))
+    monkeypatch.setattr(Path, "is_file", lambda file: True)  # as it was a moment ago
+    assert bytes_in(tmp_path) == 7
+    (tmp_path / "part.incomplete").unlink()
+    assert bytes_in(tmp_path) == 5
