@@ -211,7 +211,7 @@ def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> Gene
         raise SETTINGS["model"].refusal(model, "Give `model` as text.")
     info = find_model(model, allow_folder=allow_folder)
     request = GenerationRequest.from_dict({**info.own_settings, **settings})
-    info.check_mode(request.mode)
+    info.check(request)
     check_prompt(request, info)
     lora = located(request.lora, lora_folder(os.environ), folder.absolute())
     check_loras(lora, info)

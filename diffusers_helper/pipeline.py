@@ -1,4 +1,4 @@
-"""The loop that makes a long video section by section, from a picture and a prompt.
+"""The loop that makes a long video section by section, from a prompt and usually a picture.
 
 Zhang and Agrawala 2025, "Packing Input Frame Context in Next-Frame Prediction Models for Video Generation"
 (arXiv 2504.12626). What conditions the video is encoded once. Then the video is made in sections, in an order
@@ -18,14 +18,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.attention.attending import attending
 from diffusers_helper.cancel import CancelToken
+from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
 from diffusers_helper.families.family import FRAMEPACK
 from diffusers_helper.families.packing import Section
+from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.job.setup import OpenJob, open_job
 from diffusers_helper.job.work import LatentsSoFar, Work
@@ -33,6 +36,7 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.output.checkpoints import Checkpoints
+from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import sampler
@@ -126,7 +130,8 @@ def sample_sections(
         history: The history before the first section.
     """
     work = WORK[job.family.name]
-    job.preview.fit(encodings["start"])
+    if job.pictures.start:
+        job.preview.fit(job.pictures.start, encodings["start"])
     for section in job.sections:
         condition, context = work.condition(job, section, encodings), history.context(section)
         latents = checkpoints.section(
@@ -185,12 +190,16 @@ def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
         latents=latents,
     )
     frames = frames[len(frames) - section.decoded_frames :]
+    job.preview.fit(Image.fromarray(to_uint8(frames[-1])), latents[:, :, -1:])
     job.report.decoded(section, frames)
     return frames
 
 
 def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray) -> None:
     """Add a section's final and pending frames to the video, and report the section."""
+    if section.video_position == 0 and job.request.is_from_words:
+        first = (final if len(final) else pending)[0]  # the next section is blended with it in a share of 0
+        write_atomic(job.folder.first, plain_png(Image.fromarray(first)))
     # The last section of an earlier run is in the video already; it was decoded only to blend the next one.
     if section.number > job.video.sections:
         job.report.stage("write", section)

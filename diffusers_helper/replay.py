@@ -54,7 +54,7 @@ def replay(
             "Captures of ComfyUI's nodes are run again by python -m rocm_nodes replay.",
         )
     inputs = capture.inputs
-    if isinstance(inputs["picture"], Missing):
+    if isinstance(inputs.get("picture"), Missing):
         raise InputError(
             f"{file} holds no tensors, since they were too large; expected a capture with its inputs.",
             "Choose another capture.",

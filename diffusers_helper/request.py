@@ -29,6 +29,7 @@ WEIGHT_TYPES = {
     "fp8_e4m3fn": "8 bit", "fp8_e5m2": "8 bit, wide range", "int8": "8 bit, whole numbers",
 }  # fmt: skip
 ATTENTIONS = {AUTO: "Automatic", **{name: way.label for name, way in WAYS.items()}}
+SHAPES = {"1:1": "Square", "4:3": "4:3", "16:9": "16:9, wide", "3:4": "3:4", "9:16": "9:16, tall"}
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
 MAX_SEED = 2**63 - 1
@@ -39,14 +40,20 @@ def name_of(path: str) -> str:
     return PurePath(path).name
 
 
+def sides_of(shape: str) -> tuple[int, int]:
+    """Return the height and width, to scale, of one of the `SHAPES`."""
+    width, height = map(int, shape.split(":"))
+    return height, width
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationRequest:
     """The settings of one video. On the CPU, the same request with the same model gives the same bytes."""
 
     # fmt: off
     image: Annotated[str, SettingInfo(
-        "Picture", "The picture that the video starts from.", "What to make",
-        unit="file", scope="input", crop="crop")]
+        "Picture", "The picture that the video starts from. Without one, it starts from the words alone.",
+        "What to make", unit="file", scope="input", crop="crop")] = ""
     prompt: Annotated[str, SettingInfo(
         "Prompt",
         "Describe what should happen in the video. A part such as [2.4s: ...] or [2.4s-4.8s: ...] says what "
@@ -224,6 +231,10 @@ class GenerationRequest:
         "of the picture.",
         "What to make", unit="file", scope="input", on_page=False, words=name_of,
     )] = ""
+    shape: Annotated[str, SettingInfo(
+        "Shape", "The width to the height of a video from words alone; a start picture brings its own.",
+        "Size and output", choices=SHAPES,
+    )] = "1:1"
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -235,9 +246,12 @@ class GenerationRequest:
         for name, setting in settings_of(type(self)).items():
             object.__setattr__(self, name, setting.check(getattr(self, name)))
         if not self.image.strip():
-            if not self.video:
-                raise no_picture()
             object.__setattr__(self, "image", self.video)  # a video stands for its last frame
+        if self.is_from_words and not self.prompt.strip():
+            raise PictureError(
+                "There is no picture and no prompt; a video needs one of them to start from.",
+                "Choose a picture, or write a prompt.",
+            )
         if self.is_loop and self.mode != "inverted":
             raise InputError(
                 setting="loop", value=self.loop, expected="off in forward order, which leads to no picture",
@@ -253,6 +267,11 @@ class GenerationRequest:
     def is_loop(self) -> bool:
         """Return whether the end of the video leads to its start."""
         return self.loop != OFF
+
+    @property
+    def is_from_words(self) -> bool:
+        """Return whether there is no picture to start from."""
+        return not self.image
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -282,9 +301,7 @@ class GenerationRequest:
                 f"{short_repr(unknown[0])} is not a setting; expected one of {', '.join(known)}.",
                 "Leave it out.",
             )
-        if "image" not in data and not data.get("video"):
-            raise no_picture()
-        return cls(**{**data, "image": data.get("image", "")})
+        return cls(**data)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -309,8 +326,3 @@ START_PICTURE, END_PICTURE = "image", "end_image"
 PICTURES = tuple(name for name, setting in SETTINGS.items() if setting.is_picture)
 FILES = (*PICTURES, "video")  # what the page and its endpoints take as uploads
 CROPS = tuple(SETTINGS[name].crop for name in PICTURES)
-
-
-def no_picture() -> PictureError:
-    """Return the error for a request without a picture."""
-    return PictureError("There is no picture; a video needs one to start from.", "Choose a picture.")

@@ -13,7 +13,7 @@ from diffusers_helper.setting import SettingInfo
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 _HEAD = "| name | default | meaning |\n| --- | --- | --- |\n"
 # What the endpoint takes otherwise than the request.
-_DEFAULTS = {"image": "", "model": "what the page was started with"}
+_DEFAULTS = {"model": "what the page was started with"}
 _REMARKS = {
     "image": " Pass it as `handle_file(path)`.",
     "model": f" It is one of {', '.join(model_names())}, and never a path.",

@@ -155,9 +155,8 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
         LongtakeError: If the model cannot be downloaded.
     """
     given = _given(arguments)
-    for name in ("image", "prompt"):
-        if name not in given and not (name == "image" and given.get("video")):
-            raise InputError(f"`{name}` is missing.", "Give it, or --resume. See --help.", setting=name)
+    if "prompt" not in given:
+        raise InputError("`prompt` is missing.", "Give it, or --resume. See --help.", setting="prompt")
     model = find_model(given.get("model", DEFAULT_MODEL), allow_folder=True)
     request = GenerationRequest.from_dict({**model.own_settings, **given})
     check_plan(request)
@@ -220,7 +219,7 @@ def _pictures_of(recipe: Recipe, file: Path, besides: Mapping[str, str]) -> dict
     folder = JobFolder(file.parent)
     beside = {name: folder.picture(name) for name in PICTURES if folder.picture(name).is_file()}
     found = {name: one for name, one in (recipe.pictures or beside).items() if name not in besides}
-    if START_PICTURE not in {*found, *besides}:
+    if START_PICTURE not in {*found, *besides} and recipe.settings.get(START_PICTURE) != "":
         raise InputError(
             f"{file.name} carries no start picture; expected `image`.", "Give the picture, too.",
             setting="image",

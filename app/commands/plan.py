@@ -16,7 +16,6 @@ from diffusers_helper.conditions.picture import load_picture
 from diffusers_helper.conditions.pictures import load_named, order_words
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import STAGES
-from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
@@ -55,7 +54,7 @@ def print_plan(arguments: argparse.Namespace) -> int:
     def plan_of(request: GenerationRequest, info: ModelInfo, transformer: Network | None = None) -> VideoPlan:
         return plan_video(
             request, info, profile,
-            shape=_shape(arguments.image, request, info),
+            shape=arguments.image and _shape(arguments.image, request, info),
             transformer=transformer,
             local=local,
             free_ram_bytes=free_ram,
@@ -119,12 +118,11 @@ def _recommended_lines(best: Recommendation | None) -> list[str]:
     return [best.words, f"As arguments: {arguments}", ""]
 
 
-def _shape(image: str | bytes | None, request: GenerationRequest, info: ModelInfo) -> tuple[int, int] | None:
-    if image is None:
-        return None
+def _shape(image: str | bytes, request: GenerationRequest, info: ModelInfo) -> tuple[int, int]:
+    if not image:
+        return info.shape_of(request, None)
     picture = load_named(request, "image", image) if isinstance(image, str) else load_picture(image)
-    side = request.resolution or info.side
-    return nearest_bucket(picture.height, picture.width, side, info.multiple)
+    return info.shape_of(request, (picture.height, picture.width))
 
 
 def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:

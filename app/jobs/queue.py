@@ -352,7 +352,7 @@ def _checked(
 ) -> tuple[GenerationRequest, dict[str, bytes]]:
     """Check a request, and return it and its pictures in the form in which a job stores them."""
     info = find_model(request.model, allow_folder=allow_folder)
-    info.check_mode(request.mode)
+    info.check(request)
     lineage.sections(request, info.family)
     for one in lineage.requests(request):
         check_prompt(one, info)

@@ -18,7 +18,6 @@ from diffusers_helper.conditions.footage import Footage
 from diffusers_helper.conditions.picture import KEPT_PIXELS, MAX_PIXELS
 from diffusers_helper.conditions.pictures import Contents, named_pictures
 from diffusers_helper.errors import InputError, PictureError
-from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.files import sha256_of, write_atomic
 from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest
 
@@ -32,36 +31,14 @@ _UPLOADS = "uploads/"  # what answers to the page have in place of the folder
 _KEPT_BYTES = 128 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Crop:
-    """The part of a picture that becomes the video.
+def part_of(size: Size, height: int, width: int, position: float) -> tuple[float, float, float, float]:
+    """Return the part of a picture that `picture.fit_picture` keeps for a video of this height and width.
 
-    Attributes:
-        place: Left, top, width and height as shares of the picture.
-        pixels: Width and height of the video.
+    It is left, top, width and height as shares of the picture.
     """
-
-    place: tuple[float, float, float, float]
-    pixels: tuple[int, int]
-
-
-def crop_of(size: Size, side: int, multiple: int, position: float = 0.5) -> Crop:
-    """Return the part of a picture that `picture.fit_picture` keeps for the bucket nearest to its shape.
-
-    Args:
-        size: The picture's size.
-        side: The side of a square of the video's area.
-        multiple: The number of pixels that the video's sides are multiples of.
-        position: The setting `crop`.
-    """
-    return part_of(size, *nearest_bucket(size.used_height, size.used_width, side, multiple), position)
-
-
-def part_of(size: Size, height: int, width: int, position: float) -> Crop:
-    """Return the part of a picture that `picture.fit_picture` keeps for a video of this height and width."""
     wanted, found = width / height, size.used_width / size.used_height
     across, down = min(1.0, wanted / found), min(1.0, found / wanted)
-    return Crop(((1 - across) * position, (1 - down) * position, across, down), (width, height))
+    return (1 - across) * position, (1 - down) * position, across, down
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from typing import Any
 from app.machine import this_profile
 from app.ui.pictures import Pictures
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.machine.disk import DiskSpeeds
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import host_memory
@@ -176,13 +175,12 @@ class Planner:
             DoesNotFit: If no plan keeps within the cap.
             InputError: If the model cannot make this video, or does not fit a LoRA or the weight type.
         """
-        size = self.pictures.judge(request.image)
+        size = self.pictures.judge(request.image) if request.image else None
         if isinstance(size, InputError):
             return
-        side = request.resolution or info.side
-        shape = nearest_bucket(size.used_height, size.used_width, side, info.multiple)
+        picture = size and (size.used_height, size.used_width)
         try:
-            self.plan(request, info, shape)
+            self.plan(request, info, info.shape_of(request, picture))
         except InputError:
             raise
         except LongtakeError as error:

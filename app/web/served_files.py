@@ -21,9 +21,9 @@ from app.ui import scripts
 from app.ui.calls.records import SMALL_PICTURE
 from diffusers_helper.provenance.job_folder import JobFolder
 
-# Of a job's folder, the start picture, a small copy of it, the versions of the video, the thumbnails and the
-# end of the log are served.
-_SHOWN = re.compile(r"input\.png|picture\.webp|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp|job\.log")
+# Of a job's folder, the start picture or the first frame, a small copy of it, the versions of the video, the
+# thumbnails and the end of the log are served.
+_SHOWN = re.compile(r"(input|first)\.png|picture\.webp|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp|job\.log")
 _LOG_BYTES = 64 * 1024
 _SMALL = (240, 160)  # the pixels of a small start picture, at most
 # Served files must not run code, so SVG drawings, which may hold scripts, are not among the types.
@@ -113,8 +113,9 @@ def _inside(folder: Path, name: str) -> Path | None:
 
 
 def _served_small_picture(folder: Path) -> Response:
-    """Serve a small copy of a job's start picture, which Longtake itself wrote as a plain PNG file."""
-    real = _inside(folder, JobFolder(folder).input.name)
+    """Serve a small copy of a job's start picture or first frame, which Longtake wrote as a plain PNG."""
+    job = JobFolder(folder)
+    real = _inside(folder, job.input.name) or _inside(folder, job.first.name)
     try:
         content = None if real is None else _small_picture(real, real.stat().st_mtime_ns)
     except OSError:

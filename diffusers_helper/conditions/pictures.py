@@ -106,10 +106,12 @@ class JobPictures:
     Attributes:
         given: The pictures as they were given.
         fitted: The same in the size of the video.
+        shape: The height and width of the video in pixels.
     """
 
     given: Mapping[str, Image.Image]
     fitted: Mapping[str, Image.Image]
+    shape: tuple[int, int]
 
     @classmethod
     def of(
@@ -120,17 +122,12 @@ class JobPictures:
             name: fit_picture(one, *shape, getattr(request, SETTINGS[name].crop))
             for name, one in given.items()
         }
-        return cls(given, fitted)
+        return cls(given, fitted, shape)
 
     @property
-    def start(self) -> Image.Image:
-        """Return the start picture in the size of the video."""
-        return self.fitted[START_PICTURE]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Return the height and width of the video in pixels."""
-        return self.start.height, self.start.width
+    def start(self) -> Image.Image | None:
+        """Return the start picture in the size of the video; None if it starts from words alone."""
+        return self.fitted.get(START_PICTURE)
 
     @property
     def contents(self) -> dict[str, bytes]:

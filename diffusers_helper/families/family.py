@@ -25,6 +25,9 @@ class Length(Protocol):
     @property
     def is_loop(self) -> bool: ...
 
+    @property
+    def is_from_words(self) -> bool: ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)  # each is one of a kind, and may be a key
 class Family:
@@ -40,6 +43,7 @@ class Family:
         shape: Returns the height and width of a video, in pixels, from those of a picture, the side of a
             square of the same area, and the number of which both are multiples.
         plan: Returns the sections of a video of so many seconds, in an order, without one that closes a loop.
+        from_words: The same for a video without a start picture; None if the models need one.
         magnitudes: The magnitudes of its published models by their order; see `step_caches.nearest`.
     """
 
@@ -51,6 +55,7 @@ class Family:
     latent_frames: int
     shape: Callable[[int, int, int, int], tuple[int, int]]
     plan: Callable[[float, Mode], SectionPlan]
+    from_words: Callable[[float, Mode], SectionPlan] | None = None
     magnitudes: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
 
     @property
@@ -60,7 +65,7 @@ class Family:
 
     def sections(self, length: Length) -> SectionPlan:
         """Return all sections of a video."""
-        plan = self.plan(length.seconds, length.mode)
+        plan = ((length.is_from_words and self.from_words) or self.plan)(length.seconds, length.mode)
         return looped(plan) if length.is_loop else plan
 
 
@@ -81,6 +86,8 @@ _MAGNITUDES: dict[Mode, tuple[float, ...]] = {
 # FramePack's transformers were trained with sections of nine latent frames alone, so the window is fixed.
 FRAMEPACK = Family(
     "framepack", channels=16, shrink=8, window=WINDOW, fps=FPS, latent_frames=4, shape=nearest_bucket,
-    plan=lambda seconds, mode: plan_sections(seconds, mode=mode), magnitudes=_MAGNITUDES,
+    plan=lambda seconds, mode: plan_sections(seconds, mode=mode),
+    from_words=lambda seconds, mode: plan_sections(seconds, mode=mode, has_picture=False),
+    magnitudes=_MAGNITUDES,
 )  # fmt: skip
 FAMILIES = {FRAMEPACK.name: FRAMEPACK}

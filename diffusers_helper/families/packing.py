@@ -102,7 +102,7 @@ class Section:
     Attributes:
         number: The section's place in order of making, from 1.
         padding: The distance from the picture in windows (inverted), or 0 in forward mode.
-        has_start: Whether the start picture's latent is added with it, in front of its own.
+        has_start: Whether the start picture's latent, if there is one, is added with it in front of its own.
         indices: The temporal positions of the packed sequence.
         decode_latents: Latent frames to decode, taken from the side of the history where this section lies.
         decoded_frames: Frames that this decode gives.
@@ -150,7 +150,7 @@ class SectionPlan:
 
     @property
     def total_frames(self) -> int:
-        """Return the number of frames of the finished video, which is 4 W N + 1 in FramePack."""
+        """Return the number of frames of the finished video: 4 W N + 1 in FramePack, if it has a picture."""
         return self.sections[-1].total_frames
 
     @property
@@ -159,12 +159,12 @@ class SectionPlan:
         return self.total_frames / self.fps
 
 
-def _section(mode: Mode, window: int, number: int, count: int, padding: int) -> Section:
+def _section(mode: Mode, window: int, number: int, count: int, padding: int, *, has_picture: bool) -> Section:
     is_first, is_last = number == 1, number == count
     # The picture's own latent frame is decoded with the section that touches it.
-    touches_picture = is_last if mode == "inverted" else is_first
+    touches_picture = has_picture and (is_last if mode == "inverted" else is_first)
     decode_latents = (window if is_first else 2 * window) + touches_picture
-    total = window * number + (mode == "forward" or is_last)
+    total = window * number + (has_picture and (mode == "forward" or is_last))
     overlap = 0 if is_first else frames_of(window)
     decoded = frames_of(decode_latents)
     pending = 0 if is_last else frames_of(window)
@@ -184,8 +184,12 @@ def _section(mode: Mode, window: int, number: int, count: int, padding: int) -> 
     )
 
 
-def plan_sections(seconds: float, window: int = WINDOW, mode: Mode = "inverted") -> SectionPlan:
+def plan_sections(
+    seconds: float, window: int = WINDOW, mode: Mode = "inverted", *, has_picture: bool = True
+) -> SectionPlan:
     """Return the sections that make a video of about `seconds`.
+
+    Without a start picture, its latent frame is missing where the video would begin.
 
     Raises:
         ValueError: If the length is below one second or not finite, the window below 1, or the mode unknown.
@@ -197,7 +201,9 @@ def plan_sections(seconds: float, window: int = WINDOW, mode: Mode = "inverted")
     return SectionPlan(
         mode=mode,
         window=window,
-        sections=tuple(_section(mode, window, k + 1, count, steps_back[k]) for k in range(count)),
+        sections=tuple(
+            _section(mode, window, k + 1, count, steps_back[k], has_picture=has_picture) for k in range(count)
+        ),
     )
 
 

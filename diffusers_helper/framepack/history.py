@@ -23,7 +23,8 @@ class LatentHistory:
     """The clean latents in temporal order, in fp32 on the CPU.
 
     Attributes:
-        start: The start picture's latent, (1, 16, 1, h, w), or the last one of the video that is continued.
+        start: The start picture's latent, (1, 16, 1, h, w), or the last one of the video that is continued,
+            or noise.
         latents: All latents made so far, (1, 16, T, h, w). The picture's latent is the first of them, or else
             those of the video that is continued are. In inverted mode they are added with the section that
             begins the video.
@@ -34,7 +35,7 @@ class LatentHistory:
         mode: Mode,
         start: Tensor,
         end: Tensor | None = None,
-        tail: Tensor | None = None,
+        before: Tensor | None = None,
         *,
         distance: int = 0,
     ) -> None:
@@ -42,20 +43,23 @@ class LatentHistory:
 
         Args:
             mode: The order of sections.
-            start: The start picture's latent.
+            start: The start picture's latent, or noise.
             end: The latent of the picture that an inverted video leads to, which is no part of the video.
-            tail: The last latents of the video that is continued, in place of the start picture's.
+            before: The latents at which the video begins: by default the start picture's, or the last ones of
+                the video that is continued, or none.
             distance: The latent frames between the video and the end picture.
         """
         self._mode, self._end, self._distance = mode, end, distance
-        self._before = start if tail is None else tail
-        self.start = self._before[:, :, -1:]
+        self._before = start if before is None else before
+        self.start = self._before[:, :, -1:] if self._before.shape[2] else start
         self.latents = self._before if mode == "forward" else start[:, :, :0]
 
     def add(self, window: Tensor, section: Section) -> None:
         """Add the latents (1, 16, W, h, w) of a section."""
         if self._mode == "forward":
             self.latents = torch.cat([self.latents, window], dim=2)
+            if not self._before.shape[2]:
+                self.start = self.latents[:, :, :1]  # what came first takes the place of the noise
         else:
             parts = [self.latents, window] if section.is_closing else [window, self.latents]
             self.latents = torch.cat([self._before, *parts] if section.has_start else parts, dim=2)
@@ -84,7 +88,7 @@ class LatentHistory:
         """
         count, first = section.decode_latents, 0
         if section.video_position == 0:
-            first = self._before.shape[2] - 1
+            first = max(0, self._before.shape[2] - 1)
             lead = min(first, WINDOW)
             first, count = first - lead, count + lead
         grows_in_front = self._mode == "inverted" and not section.is_closing

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
+from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.conditions.timeline import pictures_of, texts_of, words_of
@@ -53,8 +54,12 @@ def latents(job: OpenJob) -> dict[str, Tensor]:
 
     They depend on the seed, and the VAE is needed for the video anyway, so they are kept for no other job.
     """
-    is_led = END_PICTURE in job.pictures.fitted and job.request.mode == "inverted"
-    found = {_named("start", of): _latent(job, of) for of in (START_PICTURE, *[END_PICTURE] * is_led)}
+    seen = (START_PICTURE, END_PICTURE) if job.request.mode == "inverted" else (START_PICTURE,)
+    found = {_named("start", of): _latent(job, of) for of in seen if of in job.pictures.fitted}
+    if not job.pictures.start:  # noise, in which nothing is to be seen
+        found["start"] = noise_for(
+            job.lineage.root(job.request).seed, "start_latent", 0, job.latents_shape(1)
+        )
     if job.original:
         found[_TAIL] = _tail(job, job.original)
     job.note_vae(0)
@@ -64,7 +69,7 @@ def latents(job: OpenJob) -> dict[str, Tensor]:
 def visions(job: OpenJob) -> dict[str, Tensor]:
     """Return the vision encoder's states of each picture by name."""
     found: dict[str, Tensor] = {}
-    for of, picture in job.pictures.fitted.items():
+    for of, picture in _shown(job).items():
         checksum = sha256_of([str(job.pictures.shape).encode(), picture.tobytes()])
         known = job.encoded(
             ("image_encoder", "feature_extractor"),
@@ -73,6 +78,12 @@ def visions(job: OpenJob) -> dict[str, Tensor]:
         )
         found[_named("vision", of)] = known["vision"]
     return found
+
+
+def _shown(job: OpenJob) -> dict[str, Image.Image]:
+    """Return the pictures that the vision encoder sees; a start picture that there is not is black."""
+    height, width = job.pictures.shape
+    return {START_PICTURE: Image.new("RGB", (width, height)), **job.pictures.fitted}
 
 
 def _named(encoding: str, of: str) -> str:
@@ -125,7 +136,7 @@ def _vision_states(job: OpenJob, of: str = START_PICTURE) -> Tensor:
     extractor = job.models.part("feature_extractor")
 
     def vision(siglip: Any) -> Tensor:
-        return to_host(encode_vision(siglip, extractor, job.pictures.fitted[of]))
+        return to_host(encode_vision(siglip, extractor, _shown(job)[of]))
 
     return job.run("vision", vision, of=of)
 
@@ -167,9 +178,9 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
     """
     strength = job.lineage.root(job.request).end_strength
     distance = round((1 - strength) * (HISTORY - HISTORY_1X))
-    end = encodings.get(_named("start", END_PICTURE))
-    tail = encodings.get(_TAIL)
-    return LatentHistory(job.request.mode, encodings["start"], end, tail, distance=distance)
+    start, end = encodings["start"], encodings.get(_named("start", END_PICTURE))
+    before = encodings.get(_TAIL, start) if job.pictures.start else start[:, :, :0]
+    return LatentHistory(job.request.mode, start, end, before, distance=distance)
 
 
 def joiner(job: OpenJob) -> FrameBlender:

@@ -261,15 +261,15 @@ def open_job(
     """
     cancel, local, family = cancel or CancelToken(), local or Local(), models.info.family
     given, loras = load_pictures(request), Loras(loras_of(request.lora))
-    models.info.check_mode(request.mode)
+    models.info.check(request)
     earlier = JobFolder(resume_from.absolute()) if resume_from else None
     if lineage is None:
         found = JobFolder(folder) if folder else earlier
         lineage = Lineage.read(found.lineage) if found else Lineage()
     for one in lineage.requests(request):
         check_prompt(one, models.info)
-    start, side = given[START_PICTURE], request.resolution or models.info.side
-    height, width = family.shape(start.height, start.width, side, models.info.multiple)
+    start = given.get(START_PICTURE)
+    height, width = models.info.shape_of(request, (start.height, start.width) if start else None)
     sections = lineage.sections(request, family)
     overflowed = earlier is not None and earlier.overflow.exists()
     stored, largest = _kept_attention(earlier), _largest(lineage, _as_begun(request, earlier))
@@ -301,7 +301,7 @@ def open_job(
     return OpenJob(
         request, models, cancel, pictures, original, sections, opened, earlier,
         memory, VaeEngine(memory), video, report,
-        Preview.of(models.info, opened.preview, pictures.start), lineage,
+        Preview.of(models.info, opened.preview), lineage,
         *_recorder_and_encodings(opened, local), loras,
     )  # fmt: skip
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.family import FAMILIES, FRAMEPACK, Family
 from diffusers_helper.families.packing import MODES, Mode, SectionPlan
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest, sides_of
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.weights.recognition import PARTS
 
@@ -69,14 +69,23 @@ class ModelInfo:
     examples: tuple[str, ...] = ()
     folder: Path | None = None
 
-    def check_mode(self, mode: Mode) -> None:
-        """Raise InputError if the model was not trained for this order of sections."""
-        if mode not in self.modes:
+    def check(self, request: GenerationRequest) -> None:
+        """Raise InputError if the model was not trained for this order of sections, or for no picture."""
+        if request.is_from_words and not self.family.from_words:
+            raise PictureError(
+                f"There is no picture; model {self.name} needs one to start from.", "Choose a picture."
+            )
+        if request.mode not in self.modes:
             raise InputError(
-                setting="mode", value=mode,
+                setting="mode", value=request.mode,
                 expected=f"{' or '.join(self.modes)}, which model {self.name} was made for",
                 remedy="Choose that `mode`, or another `model`.",
             )  # fmt: skip
+
+    def shape_of(self, request: GenerationRequest, picture: tuple[int, int] | None) -> tuple[int, int]:
+        """Return the height and width of a video, given those of its start picture, if there is one."""
+        side = request.resolution or self.side
+        return self.family.shape(*(picture or sides_of(request.shape)), side, self.multiple)
 
     @property
     def own_settings(self) -> dict[str, Any]:

@@ -30,23 +30,23 @@ _RIDGE = 1e-2
 
 
 class LatentColours:
-    """A linear map from latents to RGB, fitted to the start picture, whose latent is known.
+    """A linear map from latents to RGB, fitted to a picture whose latent is known.
 
     It is a ridge regression of the picture's colours, averaged over the 8x8 pixels of each latent, on the
     latents. Therefore it suits any VAE and needs no constants.
     """
 
-    def __init__(self, picture: Image.Image, start_latent: Tensor) -> None:
+    def __init__(self, picture: Image.Image, latent: Tensor) -> None:
         """Fit the map.
 
         Args:
-            picture: The start picture in RGB, 8 times as large as the latent.
-            start_latent: The picture's latent (1, 16, 1, h, w).
+            picture: The picture in RGB, 8 times as large as the latent.
+            latent: The picture's latent (1, 16, 1, h, w).
         """
-        height, width = start_latent.shape[-2:]
+        height, width = latent.shape[-2:]
         small = picture.resize((width, height), Image.Resampling.BOX)
         colours = torch.from_numpy(np.array(small)).double().reshape(-1, 3) / 255
-        latents = start_latent[0, :, 0].double().flatten(1).T
+        latents = latent[0, :, 0].double().flatten(1).T
         self._colour_mean, self._latent_mean = colours.mean(0), latents.mean(0)
         x, y = latents - self._latent_mean, colours - self._colour_mean
         penalty = _RIDGE * max(len(x), 1) * torch.eye(x.shape[1], dtype=x.dtype)
@@ -70,27 +70,27 @@ class Preview:
 
     Args:
         folder: The folder for the files.
-        picture: The start picture in the size of the video.
         seconds: The time that a latent frame takes in the video.
         decoder: The model's own decoder for previews, if it has one.
     """
 
-    def __init__(
-        self, folder: Path, picture: Image.Image, seconds: float, decoder: TinyDecoder | None = None
-    ) -> None:
-        self._folder, self._picture, self._seconds, self._decoder = folder, picture, seconds, decoder
-        self._frames: Callable[[Tensor], list[Image.Image]] | None = None
+    def __init__(self, folder: Path, seconds: float, decoder: TinyDecoder | None = None) -> None:
+        self._folder, self._seconds, self._decoder = folder, seconds, decoder
+        self._frames: Callable[[Tensor], list[Image.Image]] | None = self._decoded if decoder else None
         self._next = -math.inf
 
     @classmethod
-    def of(cls, info: ModelInfo, folder: Path, picture: Image.Image) -> Self:
-        """Return the writer for a model, given the folder for the files and the start picture."""
-        seconds = info.family.latent_frames / info.family.fps
-        return cls(folder, picture, seconds, TinyDecoder.beside(info.folder))
+    def of(cls, info: ModelInfo, folder: Path) -> Self:
+        """Return the writer for a model, given the folder for the files."""
+        return cls(folder, info.family.latent_frames / info.family.fps, TinyDecoder.beside(info.folder))
 
-    def fit(self, start_latent: Tensor) -> None:
-        """Learn the colours from the start picture's latent (1, C, 1, h, w); until then nothing is shown."""
-        self._frames = self._decoded if self._decoder else LatentColours(self._picture, start_latent).frames
+    def fit(self, picture: Image.Image, latent: Tensor) -> None:
+        """Learn the colours, unless they are known, from a picture and its latent (1, C, 1, h, w).
+
+        Until then, nothing is shown without a decoder.
+        """
+        if self._frames is None:
+            self._frames = LatentColours(picture, latent).frames
 
     def _decoded(self, latents: Tensor) -> list[Image.Image]:
         assert self._decoder is not None

@@ -317,7 +317,7 @@ def plan_video(
 
 def _check(request: GenerationRequest, info: ModelInfo) -> None:
     """Refuse a request that the model cannot carry out on any machine."""
-    info.check_mode(request.mode)
+    info.check(request)
     check_prompt(request, info)
     check_loras(request.lora, info)
 

@@ -105,6 +105,7 @@ class Branch:
         _share(self.parent.thumbs, folder.thumbs, [f"{number:04}.webp" for number in range(1, kept)])
         facts = (
             self.parent.encodings, self.parent.overflow, self.parent.weight_type, self.parent.original,
+            self.parent.first,
         )  # fmt: skip
         _share(self.parent.path, folder.path, [file.name for file in facts])
         if sums:

@@ -33,6 +33,7 @@ class JobFolder:
 
     input = _Inside("input.png")  # the start picture, upright, opaque and in RGB
     original = _Inside("original")  # the video that is continued, as it was given
+    first = _Inside("first.png")  # the first frame of a video from words alone, once it is known
     request = _Inside("request.json")
     press = _Inside("press.txt")  # the press of a button that made the job, so that it makes it only once
     events = _Inside("events.jsonl")

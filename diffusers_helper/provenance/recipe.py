@@ -18,7 +18,7 @@ from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.provenance.lineage import Lineage, Span, joined
 from diffusers_helper.provenance.metadata import MAX_TEXT, Embedded, read_embedded, with_recipe
 from diffusers_helper.provenance.recorded import recorded
-from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
+from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, GenerationRequest
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import parse_json, plain_json
 
@@ -132,6 +132,8 @@ class Recipe:
             settings[_LORA] = lora
         if video:
             settings |= {_VIDEO: video, "crop": request.crop}
+        if request.is_from_words:
+            settings[START_PICTURE] = ""  # other recipes have lost the picture if they lack it
         settings["resolution"] = side
         if model is None:
             del settings["model"]
@@ -280,9 +282,9 @@ def _settings(data: Mapping[str, Any], known: Sequence[str] = ()) -> tuple[dict[
     """Return the settings that can be used, and a notice for each of the others."""
     settings, notices = dict[str, Any](), list[str]()
     for name, value in data.items():
-        if name in known:
+        if name in known and value != "":
             continue
-        if name not in SETTINGS or name in PICTURES:
+        if name not in SETTINGS or (name in PICTURES and value != ""):
             notices.append(
                 f"The file has the setting {short_repr(name)} ({short_repr(value)}), which this version does "
                 "not know; it is left out."

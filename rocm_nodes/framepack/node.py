@@ -35,7 +35,7 @@ _AUTO = "auto"
 _PREVIEW_SIDE = 512
 
 
-_FIRST = ("image", "prompt", "model", "seconds", "seed", "steps")
+_FIRST = ("prompt", "model", "seconds", "seed", "steps")
 # A workflow saved by ComfyUI's page has the values in the order of the inputs, so what is added comes last:
 # first these settings, and then those that follow them in a request.
 _ADDED = ("lora", "weight_dtype", "attention")
@@ -49,7 +49,7 @@ class ROCMFramePackVideo:
     FUNCTION = "make"
     CATEGORY = "ROCm Ninodes/Video"
     OUTPUT_NODE = True
-    DESCRIPTION = "Make a video that starts with a picture and does what a sentence says."
+    DESCRIPTION = "Make a video that does what a sentence says, and usually starts with a picture."
     SEARCH_ALIASES = ("image to video", "i2v", "framepack", "longtake")
     OUTPUT_TOOLTIPS = VIDEO_TIPS
 

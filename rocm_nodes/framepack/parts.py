@@ -37,7 +37,7 @@ from rocm_nodes.page import choice, of_type, reported
 _CATEGORY = "ROCm Ninodes/Video"
 _MODEL = ("model", "lora", "weight_dtype")
 # The prompt that is avoided is encoded only if `cfg` uses it.
-_CONDITIONS = ("prompt", "negative", "cfg", *PICTURES, "crop", "mode", "resolution", *CROPS[1:])
+_CONDITIONS = ("prompt", "negative", "cfg", *PICTURES, "crop", "mode", "resolution", *CROPS[1:], "shape")
 _DECODER = ("crf",)
 _SAMPLER = tuple(name for name in SETTINGS if name not in (*_MODEL, *_CONDITIONS, *_DECODER))
 _FIRST = ("seconds", "seed", "steps")  # what stands first among the sampler's inputs
@@ -140,7 +140,7 @@ class ROCMFramePackConditions:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         given = {"model": of_type("FRAMEPACK_MODEL", "From ROCm FramePack Model.")}
-        required = ("image", "prompt")
+        required = ("prompt",)
         others = tuple(name for name in _CONDITIONS if name not in required)
         return {"required": given | setting_inputs(required), "optional": setting_inputs(others)}
 

@@ -64,7 +64,7 @@ def test_every_problem_is_told_with_its_line(folder: Path) -> None:
         write(
             folder, "a.jsonl",
             '{"image": "boat.png", "prompt": "a"}', '{"image": "boat.png"', "[1]", "[" * 100_000,
-            '{"image": "boat.png", "steps": 1000}', '{"image": "boat.png", "style": "x"}', '{"prompt": "a"}',
+            '{"image": "boat.png", "steps": 1000}', '{"image": "boat.png", "style": "x"}', '{"seed": 1}',
             '{"image": "none.png"}', '{"image": "text.png"}', '{"image": "boat.png", "model": "none"}',
             '{"image": "boat.png", "model": 3}', '{"image": "~nobody-of-that-name/boat.png"}',
         ),

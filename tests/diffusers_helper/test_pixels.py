@@ -120,9 +120,9 @@ def test_previews_come_at_most_twice_a_second_or_rarer_and_the_last_two_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Image.open(write_scene(tmp_path / "scene.png")) as picture:
-        preview = Preview(tmp_path / "preview", picture, 4 / 30)
+        preview = Preview(tmp_path / "preview", 4 / 30)
         assert preview.show(linear_latent(picture), 1, 0) is None
-        preview.fit(linear_latent(picture))
+        preview.fit(picture, linear_latent(picture))
     # The second one takes a tenth of a second, so for nine tenths there is no other.
     clock = iter([10.0, 10.01, 10.2, 10.6, 10.7, 11.5, 11.7, 11.71])
     # Only this module's clock is replaced: threads of other tests may look at the real one.
@@ -150,9 +150,7 @@ def test_a_preview_of_a_models_own_decoder_moves(tmp_path: Path) -> None:
     cell = ((values.reshape(3, 4, 4, 4) + 1) * 127.5).round().permute(1, 2, 3, 0)
     assert torch.equal(frames, cell.repeat(2, 3, 5, 1).to(torch.uint8))
 
-    with Image.open(write_scene(tmp_path / "scene.png")) as picture:
-        preview = Preview(tmp_path / "preview", picture, 4 / 30, decoder)
-        preview.fit(linear_latent(picture))
+    preview = Preview(tmp_path / "preview", 4 / 30, decoder)
     path = preview.show(torch.randn(1, 16, 9, 8, 8), 1, 1)
     assert path is not None
     with Image.open(path) as shown:

@@ -61,7 +61,7 @@ def test_defaults_are_framepacks() -> None:
         "weight_dtype": "default", "vae_tile": None, "vae_precision": "auto", "vae_chunk": 3,
         "vae_threshold": 1.0, "vae_cleanup": 0, "crop": 0.5, "attention": "auto", "lora": "",
         "prompt_blend": 0, "end_image": "", "end_crop": 0.5, "end_strength": 1.0,
-        "loop": "off", "video": "",
+        "loop": "off", "video": "", "shape": "1:1",
     }  # fmt: skip
 
 
@@ -157,11 +157,10 @@ def test_choices_are_named(name: str, sentence: str) -> None:
 
 
 @pytest.mark.parametrize("image", ["", "   ", "\n"])
-def test_a_video_needs_a_picture(image: str) -> None:
-    with pytest.raises(InputError, match="There is no picture"):
-        GenerationRequest(image=image)
-    with pytest.raises(InputError, match="There is no picture"):
-        GenerationRequest.from_dict({"prompt": "waves"})
+def test_a_video_needs_a_picture_or_words(image: str) -> None:
+    with pytest.raises(InputError, match="There is no picture and no prompt"):
+        GenerationRequest(image=image, prompt=image)
+    assert GenerationRequest.from_dict({"prompt": "waves", "image": image}).is_from_words
 
 
 @pytest.mark.parametrize("name", ["image", "prompt", "negative", "model"])

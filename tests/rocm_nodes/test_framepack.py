@@ -21,7 +21,7 @@ from tests.support.tiny_model import tiny_transformer
 
 def test_its_inputs_are_the_settings() -> None:
     types = NODE_CLASS_MAPPINGS["ROCMFramePackVideo"].INPUT_TYPES()
-    assert list(types["required"]) == ["image", "prompt", "model", "seconds", "seed", "steps"]
+    assert list(types["required"]) == ["prompt", "model", "seconds", "seed", "steps"]
     assert set(types["required"]) | set(types["optional"]) == set(SETTINGS)
     assert types["required"]["steps"][1]["max"] == SETTINGS["steps"].high
     assert types["optional"]["vae_tile"][1]["default"] == "auto"
@@ -55,6 +55,13 @@ def test_a_picture_becomes_frames_and_a_file(
     assert "37 frames in" in text
     assert comfy.shown == [(1, 2), (2, 2)]
     assert "unload_all_models" in comfy.calls
+
+
+def test_words_alone_become_frames(tiny: ModelInfo, comfy: Comfy) -> None:
+    (frames, *_), _ = run(
+        "ROCMFramePackVideo", prompt="a red ball", model="tiny", seconds=1.0, seed=1, steps=1, shape="16:9"
+    )
+    assert frames.shape == (33, 48, 80, 3)
 
 
 @pytest.mark.slow

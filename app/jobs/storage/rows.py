@@ -152,13 +152,14 @@ def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, s
     It is cached, because a page reads a long queue again and again.
     """
     data: Any = {}
-    pictures = {START_PICTURE: str(folder.input)}
+    pictures = dict[str, str]()
     try:
         data = plain_json(content)
         if not isinstance(data, dict):
             raise ValueError(f"it is {short_repr(data)}")
         data = cast(dict[str, Any], data)
-        pictures |= {name: str(folder.picture(name)) for name in PICTURES if data.get(name)}
+        names = [name for name in PICTURES if data.get(name, name == START_PICTURE)]
+        pictures |= {name: str(folder.picture(name)) for name in names}
         if data.get("video"):
             pictures["video"] = str(folder.original)
         return GenerationRequest.from_dict({**data, **pictures}), ""
@@ -169,7 +170,7 @@ def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, s
         if name in SETTINGS and name not in FILES:
             with contextlib.suppress(InputError):
                 given[name] = SETTINGS[name].check(value)
-    return GenerationRequest.from_dict(given), fault
+    return GenerationRequest.from_dict({START_PICTURE: str(folder.input), **given}), fault
 
 
 def _parent_of(folder: JobFolder) -> str:

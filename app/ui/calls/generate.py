@@ -25,7 +25,7 @@ MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1
 MOST_TAKEN_IN = 1000
 _THREADS = 2  # the threads that check and store calls; other work needs threads meanwhile
 _REQUEST = "request"  # gradio's parameter for the caller, which is not a setting
-_GENERATE = "Make a video that starts with a picture. Wait for its turn, and return the finished MP4."
+_GENERATE = "Make a video from a prompt, a picture or both. Wait for its turn, and return the finished MP4."
 _ADD = "Put a new job into the queue, and return its record without waiting for it."
 
 

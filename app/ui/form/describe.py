@@ -16,7 +16,7 @@ from app.ui.form.memory_view import MemoryReport, report
 from app.ui.form.program import example_program
 from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, to_request
 from app.ui.loras import with_lora_files
-from app.ui.pictures import Crop, Size, crop_of, part_of, upload_path
+from app.ui.pictures import Size, part_of, upload_path
 from app.ui.timeline import plan_of, strip
 from diffusers_helper.conditions.pictures import order_words
 from diffusers_helper.errors import InputError
@@ -24,7 +24,14 @@ from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.lora_choice import named
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.request import END_PICTURE, PICTURES, SETTINGS, START_PICTURE, GenerationRequest
+from diffusers_helper.request import (
+    END_PICTURE,
+    PICTURES,
+    SETTINGS,
+    START_PICTURE,
+    GenerationRequest,
+    sides_of,
+)
 from diffusers_helper.units import about, count_text
 
 _MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory")
@@ -51,15 +58,16 @@ class Describer:
         refused = next((one for one in found.values() if isinstance(one, InputError)), None)
         sizes = {name: size for name, size in found.items() if isinstance(size, Size)}
         start = sizes.get(START_PICTURE)
-        crop = start and crop_of(start, side, info.multiple)
-        pixels = crop.pixels[0] * crop.pixels[1] if crop else side * side
-        memory = self._memory(settings, info, crop)
+        sides = (start.used_height, start.used_width) if start else _sides(settings)
+        height, width = shape = info.family.shape(*sides, side, info.multiple)
+        memory = self._memory(settings, info, shape)
         lora = str(settings.get("lora") or "")
         timeline, times = strip(settings, info.family)
         weights = {one.file: f"{one.weight:.15g}" for one in named(lora)}
         facts = {
-            "crops": _crops(sizes, settings, crop) if crop else {},
-            "size": _size_words(crop, start) if crop and start else "",
+            "crops": _crops(sizes, settings, shape),
+            "size": f"{width} × {height} of {start.width} × {start.height}" if start else "",
+            "starts": "picture or words" if info.family.from_words else "picture",
             "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
             f"guidance {_text(settings.get('guidance'))}"
             + (f" · {count_text(len(weights), 'LoRA')}" if weights else ""),
@@ -75,7 +83,8 @@ class Describer:
             "defaults": self._planner.defaults,
         }  # fmt: skip
         markup = {
-            "length": self._length(settings, info, pixels), "picture-note": _refusal(refused),
+            "length": self._length(settings, info, height * width),
+            "picture-note": _refusal(refused) or ("" if start else _words_note(settings, info, shape)),
             "end-note": _end_note(settings, info) if found[END_PICTURE] else "",
             "timeline-note": times, "model-note": self._model(info), "memory-plan": memory.markup,
             "extras-line": extras_line(_extras_words(settings)),
@@ -101,14 +110,14 @@ class Describer:
             return error
         return self.pictures.judge(path) if path else None
 
-    def _memory(self, settings: dict[str, Any], info: ModelInfo, crop: Crop | None) -> MemoryReport:
+    def _memory(self, settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int]) -> MemoryReport:
         known = {name: settings[name] for name in _MEMORY_NEEDS if name in settings}
         try:
             settings = with_lora_files(to_request(known | {"image": "any"}, info, self._planner))
             request = GenerationRequest.from_dict(settings)
         except InputError as error:
             return MemoryReport("", _refusal(error) if error.setting in (*_MEMORY, "lora") else "")
-        return report(self._planner, request, info, (crop.pixels[1], crop.pixels[0]) if crop else None)
+        return report(self._planner, request, info, shape)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:
         try:
@@ -163,8 +172,25 @@ def length_text(seconds: float, plan: SectionPlan) -> str:
     )
 
 
-def _size_words(crop: Crop, size: Size) -> str:
-    return f"{crop.pixels[0]} × {crop.pixels[1]} of {size.width} × {size.height}"
+def _sides(settings: dict[str, Any]) -> tuple[int, int]:
+    """Return the height and width, to scale, of a video that starts from words alone."""
+    try:
+        return sides_of(SETTINGS["shape"].check(settings.get("shape")))
+    except InputError:
+        return sides_of(SETTINGS["shape"].default)
+
+
+def _words_note(settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int]) -> str:
+    """Return what happens without a start picture, once there are words to start from."""
+    if not str(settings.get("prompt") or "").strip():
+        return ""
+    height, width = shape
+    words = f"Without a picture, the video starts from your words alone, in {width} × {height}."
+    if info.vocabulary:
+        words += " This small model has never seen that, and makes only colours."
+    elif not info.family.from_words:
+        words = f"{info.title} needs a picture to start from."
+    return f'<p class="lt-hint">{escape(words)}</p>'
 
 
 def _refusal(found: Size | InputError | None) -> str:
@@ -173,12 +199,12 @@ def _refusal(found: Size | InputError | None) -> str:
     return f'<p class="lt-refusal" role="alert">{escape(" ".join(page_error(found)))}</p>'
 
 
-def _crops(sizes: Mapping[str, Size], settings: dict[str, Any], crop: Crop) -> dict[str, list[float]]:
+def _crops(
+    sizes: Mapping[str, Size], settings: dict[str, Any], shape: tuple[int, int]
+) -> dict[str, list[float]]:
     """Return left, top, width and height of the part of each picture that the video shows, in percent."""
-    width, height = crop.pixels
     parts = {
-        name: part_of(size, height, width, _share(settings, SETTINGS[name].crop)).place
-        for name, size in sizes.items()
+        name: part_of(size, *shape, _share(settings, SETTINGS[name].crop)) for name, size in sizes.items()
     }
     return {name: [round(100 * share, 3) for share in place] for name, place in parts.items()}
 

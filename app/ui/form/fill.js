@@ -11,11 +11,11 @@ import { pictureNames } from './values.js';
 /** Show the form with an endpoint's answer: settings as text, and the paths of pictures by setting. */
 export async function restoreForm({ text, pictures = {} }) {
   if (place()[0] !== 'create') goTo('create');
-  // Settings without a start picture leave the form's. Another picture belongs to one video.
+  // Settings that say nothing of a start picture leave the form's. Another picture belongs to one video.
   const isWhole = JSON.parse(text).is_whole;
   for (const name of pictureNames()) {
     if (pictures[name]) setPicture({ path: pictures[name], orig_name: `${name === 'image' ? 'start' : name}-picture.png` }, name);
-    else if (isWhole && name !== 'image') setPicture(null, name);
+    else if (isWhole && (name !== 'image' || pictures.image === '')) setPicture(null, name);
   }
   take(await call('form_fill', text, keptSettings()));
   changed();
@@ -29,15 +29,29 @@ export const takeSettings = (settings) => (
 /** Show the form with this model and its own steps, guidance and size; the other settings stay as they are. */
 export const chooseModel = (model) => takeSettings({ model, steps: null, guidance: null, resolution: null });
 
+/** Return the file at an address, or null if there is none. */
+async function fetched(address) {
+  const answer = await fetch(address);
+  return answer.ok ? new File([await answer.blob()], address.split('/').pop()) : null;
+}
+
+/** Show the form with the picture at an address as its start picture; everything else stays as it is. */
+export async function offerPicture(address) {
+  const file = await fetched(address);
+  if (!file) throw new Error('This picture no longer exists.');
+  if (place()[0] !== 'create') goTo('create');
+  setPicture(await upload(file));
+}
+
 /**
  * Show the form with these settings, by their names in a request; those that are missing get their defaults.
- * Pictures are addresses relative to the page; without one of the start picture, the form keeps its own.
+ * Pictures are addresses relative to the page.
  */
 export async function fillForm(given) {
-  const pictures = {};
+  const pictures = given.image ? {} : { image: '' };
   for (const name of pictureNames().filter((one) => given[one])) {
-    const answer = await fetch(given[name]);
-    if (answer.ok) ({ path: pictures[name] } = await upload(new File([await answer.blob()], given[name].split('/').pop())));
+    const file = await fetched(given[name]);
+    if (file) ({ path: pictures[name] } = await upload(file));
   }
   const extras = given.extras ?? '';
   await restoreForm({ pictures, text: JSON.stringify({ name: '', settings: given, extras, is_whole: true, notices: [] }) });

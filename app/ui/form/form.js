@@ -52,7 +52,8 @@ function report() {
 }
 
 function showMissing() {
-  find('#start').dataset.missing = read('image') ? '' : 'choose a picture first';
+  const isEnough = read('image') || (facts().starts !== 'picture' && read('prompt')?.trim());
+  find('#start').dataset.missing = isEnough ? '' : `choose a ${facts().starts === 'picture' ? 'picture' : 'picture or write'} first`;
 }
 
 // A double click counts as one press.

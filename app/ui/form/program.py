@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE
+from diffusers_helper.request import PICTURES, SETTINGS
 
 _EXAMPLE = """\
 from gradio_client import Client, handle_file
@@ -31,7 +31,7 @@ def example_program(request: Mapping[str, Any], preselected: str) -> str:
     """
     usual = {name: setting.default for name, setting in SETTINGS.items()}
     usual |= {"model": preselected, "mode": None}
-    uploads = {START_PICTURE: None} | {name: request[name] for name in PICTURES if request.get(name)}
+    uploads = {name: request[name] for name in PICTURES if request.get(name)}
     written = {name: f"handle_file({_written(_name_of(upload))})" for name, upload in uploads.items()}
     written["prompt"] = _written(request.get("prompt") or "")
     written |= {

@@ -19,7 +19,7 @@ from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import Recipe
-from diffusers_helper.request import PICTURES
+from diffusers_helper.request import PICTURES, START_PICTURE
 from diffusers_helper.strangers.limited_json import parse_json
 
 _MOST_NAME, _MOST_NOTICE, _MOST_NOTICES = 200, 1000, 50
@@ -34,7 +34,7 @@ class Restored:
         settings: The settings that the form has controls for; None stands for the default.
         extras: The content of the form's hidden field.
         is_whole: Whether missing settings get their defaults, instead of staying as they are.
-        pictures: The paths of the pictures among the uploads, by setting.
+        pictures: The paths of the pictures among the uploads, by setting; "" for a video from words alone.
         notices: Sentences about settings that could not be restored.
     """
 
@@ -99,7 +99,8 @@ class Restored:
         shown = {key: value for key, value in known.items() if key in PAGE_SETTINGS and key not in PICTURES}
         if "model" in shown:
             shown["model"] = catalogue.name_of(shown["model"])
-        return cls(name, shown, extras, pictures=pictures, notices=notices)
+        none = {START_PICTURE: ""} if settings.get(START_PICTURE) == "" else {}
+        return cls(name, shown, extras, pictures={**none, **pictures}, notices=notices)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data that the script passes on to the form: the pictures' paths, and the rest as text.

@@ -43,7 +43,8 @@ export class Card {
     this.element.dataset.job = data.job;
     this.element.dataset.state = data.state;
     this.#link.href = `#history/${encodeURIComponent(data.job)}`;
-    if (this.#still.getAttribute('src') !== data.still) this.#still.src = data.still;
+    this.#still.hidden = !data.still;
+    if (data.still && this.#still.getAttribute('src') !== data.still) this.#still.src = data.still;
     setText(this.#length, lengthOf(data));
     setText(this.#state, data.sentence);
     setText(this.#words, data.words || 'No prompt');

@@ -46,13 +46,13 @@ def model_title(model: str) -> str:
 
 
 def _still(job: Job) -> str:
-    """Return the address of the thumbnail of the video's first section, or else of the start picture."""
+    """Return the address of the thumbnail of the video's first section, or of the start picture, or ""."""
     folder = JobFolder(job.folder)
     try:
         names = sorted(path.name for path in folder.thumbs.iterdir() if _THUMB.fullmatch(path.name))
     except OSError:  # no section has been finished yet
         names = []
     if not names:
-        return file_url(job, folder.input.name)
+        return "" if job.request.is_from_words else file_url(job, folder.input.name)
     name = names[-1 if job.request.mode == "inverted" else 0]
     return file_url(job, f"{folder.thumbs.name}/{name}")

@@ -85,7 +85,7 @@ def _with_thumbnail(job: Job, cell: Shown) -> Shown:
 def files(job: Job) -> list[Shown]:
     """Return the files of a job that a user may want, and the total size of the others."""
     folder = JobFolder(job.folder)
-    own = [folder.input, folder.log, *([job.video] if job.video else [])]
+    own = [folder.input, folder.first, folder.log, *([job.video] if job.video else [])]
     listed = [
         {"name": file.name, "size": size_text(size), "url": file_url(job, file.name)}
         for file in own

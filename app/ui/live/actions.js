@@ -1,6 +1,7 @@
 // The actions on a video: those on the job while it is made, and those that lead on from it once it rests.
 import { call } from '../calls/call.js';
 import { actOnce, make, setText } from '../elements.js';
+import { offerPicture } from '../form/fill.js';
 import { newSeed } from '../form/values.js';
 import { Branch } from '../history/branch.js';
 import { setFavourite, showStar } from '../history/card.js';
@@ -40,6 +41,7 @@ export class Actions {
       const made = await call('jobs_duplicate', this.#scene.job, { seed });
       this.report(`The same video with the seed ${seed} is in the queue.`, made.id);
     });
+    on(this.#find('.lt-first'), () => offerPicture(this.#scene.first));
     on(this.#find('.lt-favourite'), async () => {
       this.#scene = await setFavourite(this.#scene);
       this.#showStar();
@@ -77,6 +79,7 @@ export class Actions {
       setText(button, shown.label);
       button.disabled = !shown.enabled;
     }
+    this.#find('.lt-first').hidden = !scene.first;
     const offered = scene.offersMore ? scene.job : '';
     if (offered) this.#showStar();
     if (offered === this.#offered) return;

@@ -177,7 +177,8 @@ def _pictures(live: LiveJob) -> Shown:
     folder = JobFolder(live.job.folder)
     ratio = live.width / live.height if live.height else None
     shown: Shown = {
-        "poster": file_url(live.job, folder.input.name),
+        "poster": None if live.job.request.is_from_words else file_url(live.job, folder.input.name),
+        "first": file_url(live.job, folder.first.name) if folder.first.exists() else None,
         "crop": live.job.request.crop,
         "ratio": ratio and round(ratio, 4),
         "words": "beneath" if ratio is None or ratio > _WIDE else "beside",

@@ -12,7 +12,6 @@ from app.jobs.service import JobService
 from app.ui.live.progress import LiveJob
 from diffusers_helper.conditions.picture import size_of as picture_size
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.provenance.job_folder import JobFolder
 
@@ -105,8 +104,8 @@ def size_of(job: Job) -> tuple[int, int]:
     """Return the width and height that a job's video will have, or zeros if they are unknown."""
     try:
         info = find_model(job.request.model, allow_folder=True)
-        width, height = picture_size(JobFolder(job.folder).input)
+        picture = None if job.request.is_from_words else picture_size(JobFolder(job.folder).input)[::-1]
     except (InputError, OSError):  # the model's folder, or the job's, was removed by hand
         return 0, 0
-    height, width = nearest_bucket(height, width, job.request.resolution or info.side, info.multiple)
+    height, width = info.shape_of(job.request, picture)
     return width, height

@@ -113,7 +113,7 @@ BAD = {
     "model": (["--model", "nope"], ("model is 'nope'", "demo", "folder")),
     "picture": (["--image", "../away/no.png"], ("The picture ../away/no.png cannot be read",)),
     "bare picture": (["picture.png"], ("picture.png", "with --image", "with --prompt", "--help")),
-    "no picture": (["--image", ""], ("picture",)),
+    "nothing": (["--image", "", "--prompt", ""], ("no picture and no prompt",)),
     "outputs": (["--out", "picture.png"], ("picture.png", "writable folder", "with --outputs.")),
     "long prompt": (["--prompt", "word " * 1000], ("prompt", "4000")),
     "unknown option": (["--colour", "red"], ("--colour", "--help")),

@@ -16,7 +16,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import GenerationRequest
-from tests.support.program import Program
+from tests.support.program import Program, answer
 
 PICTURE = Image.effect_noise((64, 96), 80).convert("RGB")
 
@@ -102,3 +102,17 @@ def test_what_cannot_be_used_is_refused_before_anything_is_made(
     assert main(["generate", *arguments]) == 2
     assert words in capsys.readouterr().err
     assert not [path for path in tmp_path.glob("outputs/*") if path.name[0] != "."]
+
+
+def test_words_alone_make_a_video_also_from_its_recipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--prompt", "a ball", "--shape", "16:9"]
+    code, out, err = answer(capsys, "generate", "--dry-run", "--json", *arguments)
+    assert code == 0, err
+    request = json.loads(out)
+    assert (request["image"], request["shape"]) == ("", "16:9")
+    (tmp_path / "request.json").write_text(out)
+    again = ["--recipe", str(tmp_path / "request.json")]
+    code, out, err = answer(capsys, "generate", "--dry-run", "--json", *again)
+    assert (code, json.loads(out)) == (0, request), err

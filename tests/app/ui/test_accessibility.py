@@ -82,7 +82,7 @@ def test_nothing_serious_in_a_plan_that_does_not_fit(themed: Any) -> None:
 
 def test_nothing_serious_in_a_failure(themed: Any, stand: Stand, photo: Path) -> None:
     stand.engine.go(1000)
-    start(themed, None)
+    start(themed, None, prompt="")
     check(themed, "refused")
     start(themed, photo, prompt=FAILING_PROMPT)
     status(themed, state="failed")

@@ -132,7 +132,7 @@ def test_bad_values_are_refused_like_on_the_command_line(
 
 def test_pictures_that_are_none_are_refused_like_on_the_command_line(client: Client, tmp_path: Path) -> None:
     with pytest.raises(AppError) as caught:
-        client.predict(prompt="a red ball", api_name="/generate")
+        client.predict(api_name="/generate")
     assert str(caught.value).startswith("There is no picture")
     for name, content in {"text.jpg": b"hello", "empty.png": b""}.items():
         (tmp_path / name).write_bytes(content)

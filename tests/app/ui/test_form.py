@@ -20,11 +20,12 @@ from app.ui.form import settings as form
 from app.ui.form.actions import Actions
 from app.ui.form.describe import Describer
 from app.ui.form.program import example_program
-from app.ui.pictures import Size, crop_of
+from app.ui.pictures import Size, part_of
 from app.ui.planner import Planner
 from app.ui.timeline import strip
 from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import GenerationRequest
 from tests.support.pages import write_photo
@@ -41,13 +42,13 @@ PLANNER = Planner()
     position=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
 )
 def test_the_crop_shown_is_the_one_that_is_cut(width: int, height: int, side: int, position: float) -> None:
-    crop = crop_of(Size(width, height, width, height), side, 16, position)
+    shape = nearest_bucket(height, width, side, 16)
+    left, top, share_x, share_y = part_of(Size(width, height, width, height), *shape, position)
     # Each pixel's value is its column or row, so that the result shows which part of the picture was kept.
     places = np.zeros((height, width, 3), np.float32)
     places[..., 0], places[..., 1] = np.linspace(0, 1, width), np.linspace(0, 1, height)[:, None]
     channels = [Image.fromarray(places[..., channel]) for channel in (0, 1)]
-    across, down = (np.asarray(fit_picture(one, *crop.pixels[::-1], position)) for one in channels)
-    left, top, share_x, share_y = crop.place
+    across, down = (np.asarray(fit_picture(one, *shape, position)) for one in channels)
     assert across.mean() == pytest.approx(left + share_x / 2, abs=0.06)
     assert down.mean() == pytest.approx(top + share_y / 2, abs=0.06)
     assert across[0, -1] - across[0, 0] == pytest.approx(share_x, abs=0.12)

@@ -100,13 +100,11 @@ def test_a_job_that_was_ended_goes_on_by_a_button(page: Any, stand: Stand, photo
 def test_bad_input_is_refused_with_the_sentence_of_the_command_line(
     page: Any, stand: Stand, tmp_path: Path
 ) -> None:
-    start(page, None)
+    start(page, None, prompt="")
     with pytest.raises(InputError) as refusal:
         GenerationRequest.from_dict({})
     assert notice(page, "no picture").inner_text() == str(refusal.value)
     page.get_by_label("Prompt", exact=True).fill("the red ball moves left")
-    page.locator("#start").click()
-    notice(page, "no picture")
     text = tmp_path / "holiday.jpg"
     text.write_text("not a picture")
     page.set_input_files("input[type=file]", str(text))

@@ -1,0 +1,151 @@
+"""Tests of videos that start from words alone."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from diffusers_helper.conditions.pictures import JobPictures
+from diffusers_helper.errors import PictureError
+from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.packing import MODES, Mode
+from diffusers_helper.framepack.history import LatentHistory
+from diffusers_helper.loading.loaders import Models
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.output.checkpoints import read_tensors
+from diffusers_helper.provenance.recipe import read_recipe
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sampling.seeds import noise_for
+from tests.support.clips import read
+from tests.support.making import Frames, load_tiny, make, seconds_for
+
+
+@pytest.fixture(scope="module")
+def models(tiny_model: Path) -> Models:
+    return load_tiny(tiny_model)
+
+
+def from_words(models: Models, mode: Mode, sections: int, **settings: object) -> GenerationRequest:
+    given = {"prompt": "a red ball", "steps": 2, "seed": 7, "model": str(models.info.folder), **settings}
+    return GenerationRequest.from_dict({"mode": mode, "seconds": seconds_for(sections), **given})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_a_picture_its_latent_is_missing_where_the_video_begins(mode: Mode) -> None:
+    for count in (1, 2, 5):
+        request = GenerationRequest(prompt="a", mode=mode, seconds=seconds_for(count))
+        plan, usual = FRAMEPACK.sections(request), FRAMEPACK.plan(request.seconds, mode)
+        assert len(plan) == len(usual) == count
+        assert plan.total_frames == usual.total_frames - 4 == 36 * count - 3
+        assert [one.final_frames + one.pending_frames for one in plan] == [one.decoded_frames for one in plan]
+        assert sum(one.final_frames for one in plan) == plan.total_frames
+        assert [one.decode_latents for one in plan] == [9, *[18] * (count - 1)]
+        begins = [-9 * k for k in range(1, count + 1)] if mode == "inverted" else [
+            9 * max(0, k - 1) for k in range(count)
+        ]  # fmt: skip
+        assert [one.begin for one in plan] == begins
+        assert [one.indices for one in plan] == [one.indices for one in usual]
+        assert [one.has_start for one in plan] == [one.has_start for one in usual]
+
+
+def test_forward_sections_see_the_first_latent_in_place_of_the_noise() -> None:
+    plan = FRAMEPACK.sections(GenerationRequest(prompt="a", mode="forward", seconds=3.6))
+    noise = torch.full((1, 16, 1, 2, 2), 100.0)
+    history = LatentHistory("forward", noise, before=noise[:, :, :0])
+    first = history.context(plan[0])
+    assert torch.equal(first.start, noise)
+    assert not any(part.any() for part in (first.history_1x, first.history_2x, first.history_4x))
+    history.add(torch.arange(1.0, 10).view(1, 1, 9, 1, 1).expand(1, 16, 9, 2, 2), plan[0])
+    second = history.context(plan[1])
+    assert (second.start.unique().tolist(), second.history_1x.unique().tolist()) == ([1.0], [9.0])
+    assert history.to_decode(plan[0])[0, 0, :, 0, 0].tolist() == [*range(1, 10)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_a_video_from_words_is_the_same_after_a_kill_and_from_its_recipe(
+    mode: Mode, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, frames = from_words(models, mode, 2), Frames(monkeypatch)
+    made, _ = make(request, models, tmp_path / "job")
+    assert (made.frames, made.latents.shape[2], len(read(made.video))) == (69, 18, 69)
+    encodings, _ = read_tensors(tmp_path / "job/encodings.safetensors")
+    assert torch.equal(encodings["start"], noise_for(7, "start_latent", 0, (1, 16, 1, 8, 8)))
+    assert not (tmp_path / "job/input.png").exists()
+    with Image.open(tmp_path / "job/first.png") as first:
+        assert np.array_equal(np.asarray(first), frames.all()[0])
+    monkeypatch.undo()
+
+    shutil.copytree(tmp_path / "job", tmp_path / "killed")
+    for file in ("sections/0002.safetensors", "video-0002.mp4", "first.png"):
+        (tmp_path / "killed" / file).unlink()
+    again, _ = make(request, models, tmp_path / "killed", resume_from=tmp_path / "killed")
+    assert again.video.read_bytes() == made.video.read_bytes()
+    assert (tmp_path / "killed/first.png").read_bytes() == (tmp_path / "job/first.png").read_bytes()
+
+    recipe = read_recipe(made.video)
+    assert (recipe.settings["image"], recipe.pictures, recipe.notices) == ("", {}, ())
+    told = recipe.request({}, model=request.model)
+    assert make(told, models, tmp_path / "told")[0].video.read_bytes() == made.video.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_loop_from_words_leads_back_to_its_first_frame(models: Models, tmp_path: Path) -> None:
+    made, _ = make(from_words(models, "inverted", 1, loop="on"), models, tmp_path / "job")
+    assert (made.frames, made.latents.shape[2], len(read(made.video))) == (69, 18, 69)
+
+
+@pytest.mark.slow
+def test_the_vision_encoder_sees_a_black_picture(models: Models, tmp_path: Path) -> None:
+    black = tmp_path / "black.png"
+    Image.new("RGB", (64, 64)).save(black)
+    request = from_words(models, "forward", 1)
+    for name, one in {"words": request, "black": replace(request, image=str(black))}.items():
+        make(one, models, tmp_path / name)
+    words, picture = (
+        read_tensors(tmp_path / name / "encodings.safetensors")[0] for name in ("words", "black")
+    )
+    assert torch.equal(words["vision"], picture["vision"])
+    assert not torch.equal(words["start"], picture["start"])
+
+
+def test_the_settings_say_the_shape_of_a_video_from_words() -> None:
+    info = find_model("framepack-i2v")
+    shapes = {
+        shape: info.shape_of(GenerationRequest(prompt="a", shape=shape), None)
+        for shape in ("1:1", "16:9", "9:16")
+    }
+    assert shapes == {"1:1": (640, 608), "16:9": (480, 832), "9:16": (832, 480)}
+    with_picture = GenerationRequest(prompt="a", image="a.png", shape="16:9")
+    assert info.shape_of(with_picture, (300, 200)) == (768, 512)
+
+
+def test_a_model_that_needs_a_picture_says_so() -> None:
+    info = find_model("demo")
+    needy = replace(info, family=replace(info.family, from_words=None))
+    with pytest.raises(PictureError, match="There is no picture; model demo needs one to start from"):
+        needy.check(GenerationRequest(prompt="a"))
+    needy.check(GenerationRequest(prompt="a", image="a.png"))
+
+
+def test_pictures_of_a_job_from_words_are_none() -> None:
+    pictures = JobPictures.of({}, (64, 48), GenerationRequest(prompt="a"))
+    assert (pictures.start, pictures.shape, pictures.contents, pictures.origin) == (None, (64, 48), {}, {})
+
+
+def test_a_recipe_of_a_video_from_words_says_so_in_a_png(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(content, "PNG")
+    request = GenerationRequest(prompt="a", shape="16:9")
+    from diffusers_helper.provenance.recipe import Recipe
+
+    recipe = Recipe.of(request, (), (), model="demo", side=128, made_with={}, pictures={})
+    found = read_recipe(recipe.into_png(content.getvalue()))
+    assert found.request({}) == replace(request, resolution=128)
