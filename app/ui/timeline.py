@@ -25,9 +25,9 @@ SECTION_WORDS = "section_words"
 def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
     """Return the sections of the form's video; None for values that the start refuses."""
     try:
-        plan = (family.plan if settings.get("image") else family.from_words or family.plan)(
-            settings["seconds"], settings["mode"]
-        )
+        is_from_words = not settings.get("image") and str(settings.get("prompt") or "").strip()
+        planned = (is_from_words and family.from_words) or family.plan
+        plan = planned(settings["seconds"], settings["mode"])
         return looped(plan) if settings.get("loop") == "on" and settings["mode"] == "inverted" else plan
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
