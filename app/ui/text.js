@@ -1,4 +1,21 @@
-// Durations as text, for the page's scripts. Sizes in bytes come from the server as text.
+// Durations and times as text, for the page's scripts. Sizes in bytes come from the server as text.
+
+const TIME = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit' });
+const EXACT = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
+const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric' });
+const A_DAY = 86400000; // milliseconds
+
+/** Return a text such as `today, 08:15` for a time in seconds since the epoch. */
+export function when(seconds) {
+  const date = new Date(1000 * seconds);
+  const midnight = new Date().setHours(0, 0, 0, 0);
+  const isOn = (days) => date >= midnight - days * A_DAY && date < midnight - (days - 1) * A_DAY;
+  const day = (isOn(0) && 'today') || (isOn(1) && 'yesterday') || DAY.format(date);
+  return `${day}, ${TIME.format(date)}`;
+}
+
+/** Return a time to the second, as text. */
+export const exactly = (seconds) => EXACT.format(new Date(1000 * seconds));
 
 /** Return a duration such as `7 s`, `2 min 5 s` or `1 h 40 min`, in whole seconds, since it ticks while it is read. */
 export function duration(seconds) {

@@ -1,14 +1,13 @@
 // The form: what its keys, clicks and buttons do, and what the server's description changes in it.
 import { call } from '../calls/call.js';
-import { setText } from '../elements.js';
+import { offerCopy, setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { showStage } from '../live/live.js';
-import { keep, recall } from '../storage.js';
+import { keep, recall, recallTexts } from '../storage.js';
 import { changed } from './changes.js';
 import { watchPictures } from './crop.js';
 import { describe, facts, onDescribed, take } from './describe.js';
 import { takeSettings } from './fill.js';
-import { prepareFolds, reportFolds } from './folds.js';
 import { keptSettings, restored } from './keep.js';
 import { startLoras } from './loras.js';
 import { judge } from './notice.js';
@@ -16,12 +15,43 @@ import { restorePictures } from './picture.js';
 import { acceptPictures } from './pictures.js';
 import { startPresets } from './presets.js';
 import { press, resume } from './press.js';
-import { prepareProgram } from './program.js';
 import { preparePromptHelp } from './prompt_help.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
 import { startSections } from './sections.js';
 import { prepareSliders, refill } from './sliders.js';
 import { newSeed, read, write } from './values.js';
+
+const page = () => new URL('.', document.baseURI).href;
+
+function show() {
+  const code = document.querySelector('#lt-program pre code');
+  code.textContent = (facts().program || '').replace('PAGE', () => page());
+}
+
+/** Let the example be copied. */
+function prepareProgram() {
+  const box = document.querySelector('#lt-program');
+  onDescribed(show);
+  offerCopy(box.querySelector('button'), box.querySelector('pre code'));
+  box.addEventListener('toggle', () => { if (box.open) box.scrollIntoView({ block: 'nearest' }); });
+}
+
+const FOLDS = ['when', 'look', 'output', 'memory'];
+const fold = (name) => document.querySelector(`#fold-${name}`);
+
+/** Open the folds that were open last time, and from now on remember which ones are open. */
+function prepareFolds() {
+  const wereOpen = recallTexts('folds');
+  for (const name of FOLDS) {
+    fold(name).open = wereOpen.includes(name);
+    fold(name).addEventListener('toggle', () => keep('folds', JSON.stringify(FOLDS.filter((one) => fold(one).open))));
+  }
+}
+
+/** Write a summary of each fold's settings beside its head. */
+function reportFolds() {
+  for (const name of FOLDS) fold(name).querySelector('summary').dataset.state = facts()[name] ?? '';
+}
 
 const find = (selector) => document.querySelector(selector);
 const form = find('#form');

@@ -1,7 +1,7 @@
 // A card of the history: a still that plays its video while a user points at it, and facts about the video.
 import { make, reducedMotion, setText } from '../elements.js';
 import { call } from '../calls/call.js';
-import { when } from './words.js';
+import { when } from '../text.js';
 
 const PAUSE = 120; // milliseconds, so that a pointer on its way to another card loads nothing
 let playing = null; // the card whose video plays

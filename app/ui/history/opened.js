@@ -1,11 +1,10 @@
 // One video of the history, with its records and the actions on it.
 import { call } from '../calls/call.js';
-import { offerCopy } from '../copy.js';
-import { actOnce, hasChanged, make, setText } from '../elements.js';
+import { actOnce, hasChanged, make, offerCopy, setText } from '../elements.js';
 import { restoreForm } from '../form/fill.js';
 import { Film } from '../live/film.js';
 import { Card } from './card.js';
-import { exactly, when } from './words.js';
+import { exactly, when } from '../text.js';
 
 const TICK = 500; // milliseconds
 

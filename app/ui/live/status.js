@@ -1,6 +1,5 @@
 // The words about the video on the stage: its state and progress, the download, the failure, and its records.
-import { offerCopy } from '../copy.js';
-import { fillList, hasChanged, make, setText } from '../elements.js';
+import { fillList, hasChanged, make, offerCopy, setText } from '../elements.js';
 import { showFigures } from './figures.js';
 
 function showFacts(card, scene) {
