@@ -113,9 +113,7 @@ def try_attention(
     """Return the results of `attention.trial.try_ways`, from processes that its kernels may end or halt.
 
     Args:
-        ways: The names of the ways.
         shape: The other arguments of `try_ways`.
-        environ: The environment of the processes.
         seconds: The most time that one process may take.
     """
     found = list[dict[str, Any]]()

@@ -45,7 +45,6 @@ def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
 
     Args:
         folder: The folder of the presets. It is created if it is missing.
-        name: The preset's name.
         settings: The settings to save; a picture among them is not saved.
 
     Raises:

@@ -21,15 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from cache.conv_routes import ConvCase, RouteStore, shorten
-from cache.conv_rungs import (
-    RUNGS,
-    SMALLER_RUNGS,
-    Convolution,
-    FlatConvolution,
-    Rung,
-    Sizes,
-    understood,
-)
+from cache.conv_rungs import RUNGS, SMALLER_RUNGS, Convolution, FlatConvolution, Rung, Sizes, understood
 
 _log = logging.getLogger(__name__)
 
@@ -80,13 +72,10 @@ class ConvLadder:
     """The ladder that computes each convolution with a rung that works for it.
 
     Attributes:
-        attempts: The number of calls by rung.
-        successes: The number of calls that gave a result, by rung.
         left: The recognised errors in this process, by case and rung.
         avoided: The cases and rungs that were not tried, since the rung is suspected of ending the process.
 
     Args:
-        routes: The store of known and new routes.
         classify: A function that returns the kind of an error, or None for an unknown one.
         forced: The only rung to use, for debugging. Its errors are raised unchanged.
         on_first_call: A function that is called before a rung's first call for a case, unless the rung is

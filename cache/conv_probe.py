@@ -54,7 +54,6 @@ class Measurement:
 
     @property
     def reason(self) -> str:
-        """Return the reason for the choice as a phrase."""
         times = ", ".join(f"{name} {value:.3g} ms" for name, value in self.milliseconds.items())
         errors = "".join(f"; {name}: {text}" for name, text in self.failed.items())
         return f"measured {times or 'nothing'}{errors}"
@@ -74,9 +73,6 @@ def measure(
     measuring, call `condemn_interrupted`.
 
     Args:
-        case: The convolution.
-        device: The device to measure.
-        routes: The store for the result.
         classify: See `cache.conv.ConvLadder`.
         leave_out: The rungs not to try; None for those that may end the process.
 
@@ -139,7 +135,6 @@ def expected_seconds(case: ConvCase, rates: Mapping[str, float]) -> float:
     """Estimate the time that `measure` takes for a case, without MIOpen's own search for kernels.
 
     Args:
-        case: The convolution.
         rates: The seconds per multiplication by rung.
     """
     times = [rates[rung.name] * multiplications(case) for rung in _candidates(case) if rung.name in rates]

@@ -44,7 +44,6 @@ class ConvCase:
     Attributes:
         arch: The architecture, such as `gfx1100`, `sm_90` or `cpu`.
         rocm: The version of ROCm, or `none`.
-        torch: The version of torch.
         dtype: The name of the type in torch, such as `bfloat16`.
         shape: The shape (B, C, T, H, W) of the input.
         weight: The shape (O, C / groups, kT, kH, kW) of the weight.
@@ -123,7 +122,6 @@ class Route:
 
     Attributes:
         rung: The rung to try first; empty if none was chosen.
-        reason: The reason for that choice.
         when: The time of the last change, in UTC.
         failed: The rungs that raised a recognised error, with its text.
         blocklist: The rungs that ended the process, with the cause. Only `tune --again` tries them again.

@@ -43,7 +43,6 @@ class Convolution:
     groups: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the result of the plain call."""
         return functional.conv3d(
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
         )
@@ -59,7 +58,6 @@ class FlatConvolution(Convolution):
     __slots__ = ()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the result of the plain 2D call."""
         return functional.conv2d(
             x.squeeze(2), self.weight.squeeze(2), self.bias,
             self.stride[1:], self.padding[1:], self.dilation[1:], self.groups,
@@ -214,8 +212,6 @@ def window_of(x: Tensor, conv: Convolution, box: tuple[int, int, int, int]) -> T
     """Return the input that a part of the result depends on, with zeros beyond the edge of the picture.
 
     Args:
-        x: The input.
-        conv: The convolution.
         box: The top, left, height and width of the part, in pixels of the result.
     """
     spans: list[slice] = []
@@ -287,7 +283,6 @@ class Rung:
 
     Attributes:
         name: The name in settings, logs and files.
-        run: The function that computes.
         supports: A function that returns the reason why the rung cannot compute a case, or None if it can.
     """
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
 
 from diffusers_helper.errors import GenerationCancelled
 
@@ -24,3 +27,25 @@ class CancelToken:
         """Raise GenerationCancelled once the token is set."""
         if self._event.is_set():
             raise GenerationCancelled
+
+    @contextmanager
+    def within(self, network: Any) -> Generator[None]:
+        """Make the network's forward pass raise GenerationCancelled at the next block after a cancel.
+
+        Blocks are the members of every `nn.ModuleList` and `nn.Sequential`: transformer layers, encoder
+        layers, and the residual blocks of the VAE, so the VAE can stop within a tile.
+        """
+
+        def check(*_: Any) -> None:
+            self.check()
+
+        lists = (part for part in network.modules() if hasattr(part.__class__, "__iter__"))
+        # Some lists hold parameters or names, and the VAE's have None where there is no attention.
+        blocks = {one for members in lists for one in members if hasattr(one, "register_forward_pre_hook")}
+        hooks = [block.register_forward_pre_hook(check) for block in blocks]
+        try:
+            self.check()
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()

@@ -52,7 +52,6 @@ class LongtakeError(Exception):
     """A failure with an explanation and a remedy.
 
     Attributes:
-        code: The kind of failure.
         message: One sentence that says what was found and what was expected, with names in back quotes.
         remedy: One or more sentences that say what to do, in the same form.
         setting: The setting at fault; empty for none or several.
@@ -90,11 +89,7 @@ class InputError(LongtakeError, ValueError):
 
         Args:
             message: The whole sentence, for an error that is not about the value of one setting.
-            remedy: The sentences that say what to do.
-            setting: The setting at fault.
-            value: The value that was refused.
             found: A phrase to follow the setting's name in place of "is VALUE".
-            expected: A phrase that names the values that can be used.
         """
         message = message or f"`{setting}` {found or f'is {short_repr(value)}'}; expected {expected}."
         super().__init__(message, remedy, setting=setting)

@@ -56,7 +56,6 @@ class Event:
     """The base class of all events.
 
     Attributes:
-        job: The job's id.
         time: Seconds since the job started to run.
     """
 
@@ -70,7 +69,6 @@ class JobStarted(Event):
     """The start of a job's work.
 
     Attributes:
-        frames: The length that the video will have.
         attention: The way to compute attention (`attention.ways.WAYS`); "" in events of earlier versions.
     """
 
@@ -157,13 +155,11 @@ class Finished(Event):
     """The end of a job whose video is complete.
 
     Attributes:
-        seconds: The wall time.
         peak_host_bytes: The peak of the engine's main memory since it was started; 0 if unknown.
         peak_device_bytes: The peak of the memory that tensors took on the device.
         retries: The number of times that a smaller plan was tried.
         vae_tile_px: The side of the VAE's tiles in pixels; None if it used none.
         advice: A sentence on settings that would have been faster, if measurements support one.
-        steps_skipped: The number of steps that a step cache has skipped.
     """
 
     is_final: ClassVar[bool] = True

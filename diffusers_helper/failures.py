@@ -9,9 +9,14 @@ from typing import Literal
 
 from diffusers_helper.errors import FailureCode, LongtakeError, first_line
 from diffusers_helper.events import Failed
-from diffusers_helper.foreign_errors import Trouble, last_trouble, trouble_of
+from diffusers_helper.foreign_errors import (
+    Trouble,
+    is_storage_trouble,
+    last_trouble,
+    storage_words,
+    trouble_of,
+)
 from diffusers_helper.machine.signals import SIGHUP, SIGINT, SIGKILL, SIGTERM
-from diffusers_helper.machine.storage import is_storage_trouble, storage_words
 
 MAX_DETAIL = 8000  # in characters: enough for a deep traceback, small enough for one line of the log
 MAX_ERRORS = 4000  # characters of a dead engine's standard error
@@ -85,12 +90,8 @@ def failed_event(
     """Return the `Failed` event for an exception that ended a job.
 
     Args:
-        error: The exception.
-        job: The job's id.
         time: Seconds since the job started to run.
         video: The path of the video so far, if there is one.
-        frames: The number of frames of this video.
-        folder: The job's folder.
     """
     known = error if isinstance(error, LongtakeError) else _explained(error, folder)
     return Failed(
@@ -122,11 +123,8 @@ def engine_died_event(
 
     Args:
         exit_code: The last engine's `Popen.returncode`.
-        job: The job's id.
         time: Seconds since the job started to run.
         video: The path of the video so far, if there is one.
-        frames: The number of frames of this video.
-        attempts: The number of engines that have died in this job.
         conclusions: The conclusions that were drawn from their deaths, one per line.
         errors: The last lines that the last engine wrote to standard error.
     """

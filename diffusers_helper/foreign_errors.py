@@ -2,7 +2,7 @@
 
 Classes are recognised by name, so no library has to be imported for it. Most of the texts were reported by
 people with Radeon cards. The others are the texts of CUDA, cuDNN, oneDNN and the CPU's allocator for the same
-faults.
+faults. Trouble with the storage of a job, such as a full disk, passes, and has remedies of its own.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import errno
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 Trouble = Literal[
     "device_memory", "host_memory", "device", "miopen", "blas", "kernel", "disk_full", "download", "proxy",
     "installation",
 ]  # fmt: skip
+_AWAY = (errno.ESTALE, errno.ENODEV, errno.EIO, errno.EROFS)
+_GOES_ON = "the job then goes on by itself."
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +26,8 @@ class _Signs:
     """The signs of one kind of trouble.
 
     Attributes:
-        trouble: The kind of trouble.
         classes: The names of exceptions that always mean it, as do their subclasses.
         texts: Texts in lower case that mean it in an exception of type `kind`.
-        kind: The type of exception in which the texts count.
     """
 
     trouble: Trouble
@@ -146,3 +147,27 @@ def memory_sizes(text: str) -> dict[str, int]:
 def names_memory(text: str) -> bool:
     """Return whether a text says that memory ran out, rather than that the driver failed."""
     return "out of memory" in text.lower()
+
+
+def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool:
+    """Return whether an error comes from a disk that is full or disconnected, and not from the work itself.
+
+    Args:
+        folder: The job's folder. A missing file or folder counts as such only if it is in this folder.
+    """
+    number = getattr(error, "errno", None)
+    if number in (errno.ENOENT, errno.ENOTDIR) and folder is not None:
+        return str(folder) in str(getattr(error, "filename", ""))
+    return number in _AWAY or trouble_of(error) == "disk_full"
+
+
+def storage_words(error: BaseException) -> tuple[str, str]:
+    """Return an explanation and a remedy for a job that waits because of an error of the storage."""
+    if trouble_of(error) == "disk_full":
+        return "The disk is full.", f"Free some space; {_GOES_ON}"
+    if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return "Another program keeps the job index locked.", f"End that program; {_GOES_ON}"
+    if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR, *_AWAY[:2]):
+        return "The outputs folder is missing.", f"Restore it, or connect its disk; {_GOES_ON}"
+    reason = getattr(error, "strerror", None) or error
+    return f"The outputs folder cannot be written ({reason}).", f"Make it writable; {_GOES_ON}"

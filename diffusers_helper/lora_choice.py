@@ -22,7 +22,6 @@ class Choice:
     """One LoRA of a video.
 
     Attributes:
-        file: The path of the file, or its name in a folder.
         weight: The factor of its effect; 1 for that of its author, 0 for none.
         sha256: The checksum that the file must have; "" for any.
     """

@@ -23,7 +23,7 @@ from cache.conv import ConvLadder, ErrorKind, Hook
 from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS
 from diffusers_helper.foreign_errors import Trouble, trouble_of
-from diffusers_helper.memory.lines import report
+from diffusers_helper.memory.status import report
 from diffusers_helper.planning.variables import CONV_AUTO, CONV_OFF, CONV_RUNG_VARIABLE, conv_rung
 
 _log = logging.getLogger(__name__)
@@ -100,7 +100,6 @@ class MIOpenFallbackHandler:
 
     @property
     def cpu_successes(self) -> int:
-        """Return the number of convolutions that were computed on the CPU successfully."""
         return 0 if self.ladder is None else self.ladder.successes["cpu"]
 
     @property
@@ -139,7 +138,6 @@ class MIOpenFallbackHandler:
             self.ladder.block(case, rung, reason)
 
     def remove(self) -> None:
-        """Restore every module as it was before."""
         for conv in list(self._installed):
             _uninstall(conv, self.ladder)
         self._installed.clear()
@@ -187,7 +185,6 @@ class _Served:
     """A replacement of one method of a module.
 
     Attributes:
-        ladder: The ladder that computes the convolutions.
         before: The instance attribute that was replaced; None if the method comes from the class.
     """
 

@@ -40,7 +40,7 @@ from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import sampler
-from diffusers_helper.sampling.seeds import noise_for
+from diffusers_helper.sampling.schedule import noise_for
 from diffusers_helper.vae.codec import decode_latents
 from diffusers_helper.vae.engine import Part
 
@@ -52,8 +52,6 @@ class Result:
     """A finished video.
 
     Attributes:
-        video: The path of the video.
-        frames: The number of frames.
         latents: (1, 16, frames / 4 rounded up, height / 8, width / 8), in fp32 on the CPU.
     """
 
@@ -78,7 +76,6 @@ def generate(
     On the CPU, the same request with the same model gives the same bytes.
 
     Args:
-        request: The settings of the video.
         models: The request's model, which need not be loaded yet.
         on_event: A function that is called in this thread with each event, from JobStarted to Finished or
             Cancelled.
@@ -126,7 +123,6 @@ def sample_sections(
     Args:
         job: The job, within whose contexts this runs.
         checkpoints: The store of the sections, of which those of an earlier run are not sampled again.
-        encodings: What conditions the video.
         history: The history before the first section.
     """
     work = WORK[job.family.name]
@@ -148,8 +144,6 @@ def denoise(job: OpenJob, section: Section, condition: Any, context: Any) -> Ten
     """Sample a section's clean latents from noise, and return them (1, C, W, h, w) on the host.
 
     Args:
-        job: The job.
-        section: The section.
         condition: What conditions it, in the form of the family's `Work`.
         context: What it sees of the other sections, in the same way.
 
@@ -177,8 +171,6 @@ def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
     """Decode a section with the one made before it, and return the frames (T, H, W, 3), about -1 to 1.
 
     Args:
-        job: The job.
-        section: The section.
         latents: The latents of both, and before them any that only lead in.
     """
     begin = section.begin - (latents.shape[2] - section.decode_latents)

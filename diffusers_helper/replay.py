@@ -37,7 +37,6 @@ def replay(
     stays on the device is planned anew, which does not change the result.
 
     Args:
-        file: The JSON file of the capture.
         local: The settings of this machine; None for the defaults.
         convolutions: See `loading.loaders.load_models`.
 

@@ -265,7 +265,6 @@ class GenerationRequest:
 
     @property
     def is_loop(self) -> bool:
-        """Return whether the end of the video leads to its start."""
         return self.loop != OFF
 
     @property
@@ -280,11 +279,9 @@ class GenerationRequest:
 
     @property
     def depends_on_length(self) -> bool:
-        """Return whether each section depends on the number of sections."""
         return self.mode == "inverted" or bool(self.end_image)
 
     def to_json(self) -> str:
-        """Return the settings as a JSON object."""
         return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
 
     @classmethod

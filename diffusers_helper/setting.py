@@ -21,21 +21,14 @@ class SettingInfo:
     """The description of one setting, for the page, the command line and the endpoint.
 
     Attributes:
-        label: The setting's label, with the unit in brackets.
         help: One or two sentences that say what changing it does; they name other settings in back quotes.
-        section: The group of settings that it belongs to.
-        low, high, step: The bounds of a number, and the step of its slider.
         multiple: The number that a whole number must be a multiple of.
-        choices: The possible values, each with its label.
-        unit: The unit of a number, or the kind of a text.
         otherwise: A phrase for the value in effect if the setting is left empty.
         scope: What it determines: each "section" for itself; the whole "video"; the "input", which is
             recorded by its content; the work of the "vae", recorded as it was in effect; or only "memory".
-        on_page: Whether the page has a control for it.
         is_list: Whether each line of a text is an entry of its own.
         crop: For the path of a picture (`conditions.pictures`), the setting of the part of it to keep.
         normal: A function that returns a text in the one form that the request stores, or raises InputError.
-        words: A function that returns a text as it is displayed.
         name, kind, is_optional, default: The field's name, its type, whether it may be None, and its default.
             `settings_of` fills them in.
     """
@@ -63,12 +56,10 @@ class SettingInfo:
 
     @property
     def is_number(self) -> bool:
-        """Return whether the setting's values are numbers."""
         return self.kind is not str
 
     @property
     def is_picture(self) -> bool:
-        """Return whether a text is the path of a picture."""
         return bool(self.crop)
 
     @property
@@ -93,7 +84,6 @@ class SettingInfo:
         return self.otherwise or (f"{self.default:.15g}" if self.is_number else self.default or "")
 
     def shown(self, value: Any) -> str:
-        """Format a value of this setting for display."""
         if self.is_number:
             return f"{value if self.kind is int else f'{value:g}'} {self.unit}".rstrip()
         return self.words(self.choices.get(value, value)) or "none"

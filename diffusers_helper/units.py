@@ -16,7 +16,6 @@ def gb_text(count: float, *, up: bool = False) -> str:
     """Return bytes as a number of GB with one decimal, or up to four if it is small: 20, 16.5, 0.12, 0.0034.
 
     Args:
-        count: The number of bytes.
         up: Whether to round up, for a figure that must not be too low.
     """
     digits = 1 + sum(count < GB / 10**n for n in range(3))

@@ -4,8 +4,7 @@ ComfyUI reads the two mappings here. Nothing of ComfyUI is imported until it ask
 one.
 """
 
-from rocm_nodes.neighbours import watch
-from rocm_nodes.registry import node_tables
+from rocm_nodes.registry import node_tables, watch
 
 NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS = node_tables()
 watch(NODE_CLASS_MAPPINGS)

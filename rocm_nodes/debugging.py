@@ -50,9 +50,7 @@ def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> Com
     """Run a captured node again with the captured inputs, and compare the results.
 
     Args:
-        file: The JSON file of the capture.
         objects: The files of inputs that no capture contains: `vae` and `model`.
-        classes: The nodes by id.
 
     Raises:
         InputError: If an input is missing, or the node is unknown.

@@ -37,7 +37,6 @@ class ComfyOwner(Guest):
 
     Attributes:
         plan_in_force: The plan that was tried last.
-        shortages: The number of times that memory ran out.
     """
 
     def __init__(self, vae: Any, settings: VaeSettings, *, has_ladder: bool = True) -> None:
@@ -82,7 +81,6 @@ class ComfyOwner(Guest):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the type that the VAE computes in."""
         return self._dtype
 
     def _free_bytes(self, wanted: int) -> int:
@@ -99,7 +97,6 @@ class Decoded:
 
     Attributes:
         pictures: (frames, height, width, 3), 0 to 1, as ComfyUI's IMAGE.
-        lines: The report, in sentences.
     """
 
     pictures: Tensor
@@ -180,7 +177,6 @@ def for_quantised(settings: VaeSettings, kind: str) -> VaeSettings:
     nodes do (docs/comfyui.md).
 
     Args:
-        settings: The settings for other weights.
         kind: The types of the quantised weights, as `quantised` returns them.
     """
     share = min(_QUANTISED_SHARES.get(one, _QUANTISED_SHARE) for one in kind.split(", "))

@@ -35,7 +35,6 @@ class Way:
     Attributes:
         measured: The figures; None if it failed.
         deviation: The largest difference of a value, 0 to 1, from the decode in fp32 in one piece.
-        error: The reason of a failure.
     """
 
     precision: str

@@ -37,7 +37,6 @@ class BlockWeight(Tensor):
 
     Attributes:
         blocks: The bytes, in any shape.
-        kind: The type of the blocks.
         patches: What ComfyUI adds to the weight, such as LoRAs, as `calculate_weight` takes it.
     """
 

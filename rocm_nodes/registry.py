@@ -6,6 +6,8 @@ and all others work.
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -15,13 +17,14 @@ from diffusers_helper.errors import InputError, first_line
 from diffusers_helper.machine.packages import FRAMEPACK, install_command, missing_words, unfit, version_of
 from rocm_nodes.debugging import captured, debug_folder
 
+_log = logging.getLogger("rocm_nodes")
+
 
 @dataclass(frozen=True, slots=True)
 class _Node:
     """A node, whose class has its id as its name.
 
     Attributes:
-        module: The module with the class.
         needs: The packages that it needs and ComfyUI may not have, with their versions.
     """
 
@@ -97,3 +100,38 @@ def _refusing(kind: type, name: str, reason: str, remedy: str) -> type:
 
     description = f"{reason} {remedy} {plain.DESCRIPTION}".strip()
     return type(name, (kind,), {plain.FUNCTION: refuse, "DESCRIPTION": description, "__doc__": kind.__doc__})
+
+
+def watch(ours: Mapping[str, Any]) -> None:
+    """Warn of ids that another pack has, now, and again when ComfyUI has loaded all packs.
+
+    ComfyUI keeps the last node of an id. Workflows hold these ids, so both packs need them, and neither can
+    know whether it is loaded last.
+
+    Without ComfyUI's server nothing is done.
+    """
+    _warn("replaces", _others(ours))
+    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+    program = getattr(server, "app", None)
+    if program is not None:
+
+        async def warn(_: Any) -> None:
+            _warn("is replaced by", _others(ours))
+
+        program.on_startup.append(warn)
+
+
+def _others(ours: Mapping[str, Any]) -> dict[str, str]:
+    """Return the ids of ours that now stand for another pack's nodes, with the name of that pack."""
+    theirs = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
+    return {
+        name: str(getattr(theirs[name], "RELATIVE_PYTHON_MODULE", "another pack")).partition(".")[2]
+        for name, kind in ours.items()
+        if name in theirs and theirs[name] is not kind
+    }
+
+
+def _warn(verb: str, found: Mapping[str, str]) -> None:
+    for pack in dict.fromkeys(found.values()):
+        names = ", ".join(name for name, owner in found.items() if owner == pack)
+        _log.warning("Longtake %s %s in these nodes, which both packs have: %s.", verb, pack, names)

@@ -49,7 +49,6 @@ class StepTimes:
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """Return the time of each evaluation."""
         return tuple(
             begin.elapsed_time(end) / 1000 if isinstance(begin, torch.cuda.Event) else end - begin
             for begin, end in self._marks

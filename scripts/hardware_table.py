@@ -19,7 +19,7 @@ from app.bench.facts import card_key
 from app.bench.page import table_of
 from app.bench.report import Report, read_report
 from diffusers_helper.errors import InputError
-from diffusers_helper.planning.measured_factors import MeasuredStage
+from diffusers_helper.planning.backend import MeasuredStage
 from diffusers_helper.units import GB
 
 ROOT = Path(__file__).resolve().parents[1]

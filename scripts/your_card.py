@@ -11,7 +11,7 @@ from huggingface_hub import constants
 from app.machine import named_machine
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import Network, published_bytes
-from diffusers_helper.planning.cards.formats import transformer_in
+from diffusers_helper.planning.cards.by_size import transformer_in
 from diffusers_helper.planning.cards.recommended import SetUp, recommend
 from diffusers_helper.planning.profiles import profile_for
 from diffusers_helper.planning.video import VideoPlan, plan_video

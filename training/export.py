@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
 
-from diffusers_helper.vae.tiny import TINY_FILE
+from diffusers_helper.output.previews import TINY_FILE
 from training.examples import ON_PAGE
 from training.transformer import SAMPLING_SHIFT
 from training.words import vocabulary

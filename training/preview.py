@@ -19,7 +19,7 @@ from diffusers import AutoencoderKLHunyuanVideo
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from diffusers_helper.vae.tiny import CELL, TINY_FILE, TinyDecoder
+from diffusers_helper.output.previews import CELL, TINY_FILE, TinyDecoder
 from training.render import Renderer, canvases
 from training.vae import CANVASES, Crops, draw_batch, held_out_clips, save_state, schedule
 

@@ -27,19 +27,17 @@ _NVIDIA_SENSORS = "clocks.sm,power.draw,temperature.gpu"
 _SECONDS = 1.0
 
 
-def machine_facts(environ: Mapping[str, str], probed: Mapping[str, Any], root: Path = ROOT) -> dict[str, Any]:
+def machine_facts(environ: Mapping[str, str], probed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the versions, the card, the processor and the main memory.
 
     Args:
-        environ: The environment variables.
         probed: The facts that torch told (`app.probe`); empty if it does not start.
-        root: The root of the file system that describes the machine.
     """
-    machine = this_machine(environ, root)
+    machine = this_machine(environ)
     kind: Kind = machine.kind if machine.kind == "cpu" or probed.get("devices") else "cpu"
     has_card = kind != "cpu"
     nvidia = _nvidia("driver_version") if kind == "cuda" else []
-    driver = _text(root / "sys/module/amdgpu/version") if kind == "rocm" else next(iter(nvidia), "")
+    driver = _text(ROOT / "sys/module/amdgpu/version") if kind == "rocm" else next(iter(nvidia), "")
     return {
         "versions": {
             "longtake": __version__, "python": platform.python_version(),
@@ -51,8 +49,8 @@ def machine_facts(environ: Mapping[str, str], probed: Mapping[str, Any], root: P
             "memory_bytes": int(probed.get("total_bytes") or machine.total_bytes) if has_card else None,
             "link": machine.link.name if machine.link and has_card else None,
         },
-        "processor": {"name": _processor(root), "cores": os.cpu_count()},
-        "ram_bytes": host_memory(root).total,
+        "processor": {"name": _processor(ROOT), "cores": os.cpu_count()},
+        "ram_bytes": host_memory().total,
     }  # fmt: skip
 
 
@@ -84,10 +82,10 @@ def _nvidia(fields: str) -> list[str]:
     return [value.strip() for value in line.split(",")] if line else []
 
 
-def sensors(environ: Mapping[str, str], root: Path = ROOT) -> Callable[[], Readings] | None:
+def sensors(environ: Mapping[str, str]) -> Callable[[], Readings] | None:
     """Return a function that reads the card's sensors now; None if there are none."""
-    machine = this_machine(environ, root)
-    gpu = _gpu_of(machine, root)
+    machine = this_machine(environ)
+    gpu = _gpu_of(machine, ROOT)
     if gpu is not None and gpu.folder is not None:
         folder = gpu.folder
         return lambda: card_readings(folder)

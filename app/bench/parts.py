@@ -26,8 +26,6 @@ class Needs:
 
     Attributes:
         kinds: The platforms on which the part makes sense.
-        disk_bytes: Free space in the folder for files.
-        ram_bytes: Available main memory.
         device_bytes: The memory of the card, if there is one.
     """
 
@@ -42,13 +40,9 @@ class Part:
     """One part of the benchmark, which runs in a process of its own.
 
     Attributes:
-        name: Its name in arguments and reports.
-        title: What it measures, for people.
         function: The module in `diffusers_helper/bench/` and the function there, which takes a `Context`
             and yields a `Case` (`context.py`) for each measurement.
         level: The first level that includes it.
-        needs: What the machine must have.
-        environ: Environment variables of its process.
     """
 
     name: str

@@ -42,14 +42,10 @@ class Plan:
 
     Attributes:
         parts: The parts, in their order.
-        level: How much each of them measures.
-        folder: The folder for files and for the error output of the processes.
         model: The name or folder of real weights; "" for random ones.
         facts: The machine (`facts.machine_facts`).
         seconds: The time limit of all parts together; None for none.
-        environ: The environment of the processes.
         sensors: Reads the card's sensors; None without any.
-        module: The module that each process runs.
     """
 
     parts: Iterable[Part]
@@ -68,7 +64,6 @@ class Runner:
     """A run of the benchmark.
 
     Attributes:
-        plan: What is to be measured.
         report: The report so far; parts that it holds completely, at the same level, are not repeated.
         save: Called with the report, which has a checksum, after each case.
         show: Called with the part and the case that begins; "" for the part's own beginning.

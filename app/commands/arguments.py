@@ -88,7 +88,6 @@ def command_words(text: str, named: Mapping[str, str] = MappingProxyType({})) ->
     """Return the text of an error with the command line's arguments as the names of settings.
 
     Args:
-        text: The text.
         named: The arguments of settings that the command takes in another way.
     """
 
@@ -104,7 +103,6 @@ def error_line(error: LongtakeError | Failed, named: Mapping[str, str] = Mapping
     """Return the line that the command line writes for an error or a failed job.
 
     Args:
-        error: The error.
         named: The arguments of settings that the command takes in another way.
     """
     return command_words(f"{error.message} {error.remedy}".strip(), named)
@@ -121,21 +119,13 @@ def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:
     )
 
 
-def add_settings(
-    parser: argparse.ArgumentParser, *, required: Collection[str] = (), left_out: Collection[str] = ()
-) -> None:
-    """Add an argument for each setting of a request, grouped by section.
-
-    Args:
-        parser: The parser to extend.
-        required: The settings that must be given.
-        left_out: The settings that the command does not use.
-    """
+def add_settings(parser: argparse.ArgumentParser, *, left_out: Collection[str] = ()) -> None:
+    """Add an argument for each setting of a request, grouped by section."""
     for section in get_args(Section):
         group = parser.add_argument_group(section.lower())
         for name, setting in SETTINGS.items():
             if setting.section == section and name not in left_out:
-                add_setting(group, name, required=name in required)
+                add_setting(group, name)
 
 
 def add_request(parser: argparse.ArgumentParser) -> None:
@@ -144,7 +134,7 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="download the model if it is not on this machine")
 
 
-def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool = False) -> None:
+def add_setting(group: argparse._ActionsContainer, name: str) -> None:
     """Add the argument for one setting. If it is not given, its value is None, except for the model."""
     setting = SETTINGS[name]
     unit = setting.unit.upper() or "N"
@@ -161,7 +151,6 @@ def add_setting(group: argparse._ActionsContainer, name: str, *, required: bool 
         type=number_or_text if setting.is_number else str,
         action="append" if setting.is_list else "store",
         metavar="|".join(setting.choices) or unit,
-        required=required,
         default=setting.default if name == "model" else None,
         help=f"{command_words(setting.help)} {takes}{end}{'.' if takes else ''}".replace("%", "%%"),
     )
@@ -264,7 +253,6 @@ class Verb(Generic[Run]):
     """One thing that a command can do.
 
     Attributes:
-        add: Adds the verb's arguments to a parser.
         run: Executes the verb and returns the exit code.
     """
 
@@ -302,7 +290,6 @@ def only_one(command: str, folder: Path, remedy: str) -> Generator[None]:
     """Keep a second run of a command out, because two would distort each other's figures.
 
     Args:
-        command: The name of the command.
         folder: The folder for what is measured, which is made.
         remedy: What to do if it cannot be written.
 

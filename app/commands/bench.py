@@ -24,7 +24,7 @@ from app.machine import this_local, this_machine, this_profile
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path, write_atomic
-from diffusers_helper.machine.measured import Speeds, keep_speeds
+from diffusers_helper.machine.local import Speeds, keep_speeds
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import built_in_names, find_model
 from diffusers_helper.planning.variables import engine_environment

@@ -29,11 +29,7 @@ from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.cards.recommended import recommend
-from diffusers_helper.planning.profiles import (
-    Machine,
-    Profile,
-    profile_for,
-)
+from diffusers_helper.planning.profiles import Machine, Profile, profile_for
 from diffusers_helper.planning.variables import ALLOCATOR_VARIABLES, engine_environment, environment_report
 from diffusers_helper.planning.video import VideoPlan, known_networks, plan_video, weights_speed
 from diffusers_helper.request import GenerationRequest
@@ -129,7 +125,6 @@ def examine(
     Args:
         model: The model whose weights are checked and whose default job is planned.
         outputs: The folder that must be writable.
-        environ: The environment variables.
         root: The root of the file system that describes the machine.
         probe: A function that asks torch for facts, by default in a separate process.
         local: The settings of the machine, with the folder in which the kernel is stored.

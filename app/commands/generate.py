@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import argparse
 import os
+import queue
 import shlex
 import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType, MappingProxyType, TracebackType
+from typing import TYPE_CHECKING
 
-from app.commands.arguments import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
-    take_engine_environment,
-    take_find_mode,
-)
+from app.commands.arguments import EXIT_BAD_INPUT, EXIT_FAILED, take_engine_environment, take_find_mode
 from app.commands.origin import VideoOrigin, check_changes_of, chosen_origin, save_given, usable_model
-from app.commands.signals import Signals
 from app.commands.terminal import JsonLines, ProgressBar
-from app.in_process import InProcessEngine
 from app.jobs.job import BEGUN, Job, NoSuchJob, allows
+from app.jobs.making.engine_client import Message, Trial, follow
 from app.jobs.service import JobService, ServiceStopped
 from app.jobs.stdio import complain, say, take_stdout
-from app.machine import cache_folder, this_profile
+from app.machine import cache_folder, this_local, this_profile
+from app.miopen import conv_settings
 from app.report_text import report_text
 from app.starting import EXIT_CANCELLED
+from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import INPUT_CODES
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
+from diffusers_helper.failures import failed_event
 from diffusers_helper.files import given_path, write_atomic
-from diffusers_helper.machine.signals import SIGINT
+from diffusers_helper.machine.signals import SIGINT, handle, restore
+from diffusers_helper.machine.signals import Signals as Numbers
 from diffusers_helper.provenance.job_folder import JobFolder
+
+if TYPE_CHECKING:
+    from diffusers_helper.runner import Runner
 
 _RESUME = "python -m app generate --resume {job} --outputs {outputs}"
 _INTERRUPTED = f"Interrupted. Continue with: {_RESUME}"
@@ -38,6 +44,7 @@ _FOLLOWS = (
 )
 _LEADS = "The other program has ended. This one makes the job now."
 _HELD = "The queue of this folder is paused. Continue it with: python -m app jobs resume --all"
+_KILL_SECONDS = 3.0
 
 
 def make_video(arguments: argparse.Namespace) -> int:
@@ -150,8 +157,6 @@ def _circumstances(service: JobService, job_id: str, reported: str) -> str:
     """Return a sentence that says why a job is not being made here at present, or that it is again.
 
     Args:
-        service: The service.
-        job_id: The job.
         reported: The sentence that was shown last.
 
     Returns:
@@ -205,3 +210,106 @@ def _exit_code(last: Event | None) -> int:
     if isinstance(last, Cancelled):
         return EXIT_CANCELLED
     return EXIT_BAD_INPUT if isinstance(last, Failed) and last.code in INPUT_CODES else EXIT_FAILED
+
+
+class Signals:
+    """A context manager that has callbacks react to signals.
+
+    Args:
+        cancel: Called in a thread at the first signal if that is Ctrl-C.
+        interrupt: Called in a thread at the first signal if that is SIGTERM or SIGHUP, as at a shutdown.
+        kill: Called in a thread at a second signal, to end the current job. The process ends soon after,
+            even if this does not succeed, and at once at a third signal.
+
+    Attributes:
+        number: The first signal; None before it.
+    """
+
+    def __init__(
+        self, cancel: Callable[[], None], interrupt: Callable[[], None], kill: Callable[[], None]
+    ) -> None:
+        self._cancel, self._interrupt, self._kill = cancel, interrupt, kill
+        self.number: int | None = None
+        self._end: threading.Timer | None = None
+        self._before: dict[Numbers, object] = {}
+
+    def __enter__(self) -> Signals:
+        self._before = handle(self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        restore(self._before)
+        if self._end is not None:
+            self._end.cancel()
+
+    def repeat(self) -> None:
+        """React once more to a first signal, which may have come before what it should end had begun."""
+        if self.number is not None:
+            self._reaction()()
+
+    def _reaction(self) -> Callable[[], None]:
+        return self._cancel if self.number == SIGINT else self._interrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._end is not None:
+            os._exit(128 + (self.number or number))  # the engine ends with this process
+        if self.number is None:
+            self.number = number
+            act = self._reaction()
+        else:
+            act = self._kill
+            self._end = threading.Timer(_KILL_SECONDS, os._exit, (128 + self.number,))
+            self._end.daemon = True
+            self._end.start()
+        threading.Thread(target=act, name="signal", daemon=True).start()
+
+
+class InProcessEngine:
+    """An `Engine` in this process. Its thread can be cancelled but not killed: `kill` only ends `run`."""
+
+    restarts = False
+
+    def __init__(self) -> None:
+        self._token = CancelToken()  # of the job that is running
+        self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._runner: Runner | None = None
+
+    def start(self) -> None:
+        """Do nothing, because the libraries are loaded with the first job."""
+
+    def run(
+        self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})
+    ) -> Iterator[Event | None]:
+        events = self._events = queue.SimpleQueue()
+        token = self._token = CancelToken()
+        arguments = (job, token, events)
+        threading.Thread(target=self._make, args=arguments, name="engine", daemon=True).start()
+        yield from follow(job.id, events)
+
+    def cancel(self, job_id: str) -> None:
+        self._token.cancel()
+
+    def kill(self) -> None:
+        self._events.put(None)
+
+    def close(self) -> None:
+        """Do nothing, because the loaded model is freed with this object."""
+
+    def _make(self, job: Job, token: CancelToken, events: queue.SimpleQueue[Message]) -> None:
+        try:
+            # Importing torch takes seconds, and only this engine needs it here.
+            from diffusers_helper.job.card import CardLost
+            from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+            from diffusers_helper.runner import Runner
+
+            if self._runner is None:
+                self._runner = Runner(this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
+        except Exception as error:  # noqa: BLE001 - the thread ends, and the job reports why
+            events.put(failed_event(error, job.id, 0.0, None, 0))
+            return
+        try:
+            self._runner.run(job.request, job.folder, events.put, token)
+        except CardLost:
+            events.put(None)

@@ -121,7 +121,7 @@ def _add(service: JobService, arguments: argparse.Namespace) -> int:
 
 
 def _queued(service: JobService, arguments: argparse.Namespace, job: Job, more: str = "") -> int:
-    has_maker = service.queue.has_maker
+    has_maker = service.queue.store.has_maker
     reported = (f"{job.id}: {job.state}", more.rstrip("."), "" if has_maker else _NO_MAKER.format(job.id))
     report(arguments, job, ". ".join(filter(None, reported)), has_maker=has_maker)
     return 0

@@ -37,7 +37,6 @@ class VideoOrigin:
     """The jobs that a command asks for.
 
     Attributes:
-        queue: Queues the jobs, or puts one back into the queue.
         requests: The requests of the jobs, if they are known beforehand.
     """
 

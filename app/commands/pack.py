@@ -60,18 +60,18 @@ def write_pack(folder: Path, root: Path = ROOT) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def refresh_pack(folder: Path, root: Path = ROOT) -> None:
+def refresh_pack(folder: Path) -> None:
     """Write the pack unless it was built from these files, as their names, sizes and times say."""
     facts = [
         (str(file), file.stat().st_size, file.stat().st_mtime_ns)
         for top in (*PACKED, *_BESIDE, *_DATA.values(), "app/commands")
-        for file in sorted((root / top).rglob("*"))
+        for file in sorted((ROOT / top).rglob("*"))
         if file.is_file() and file.suffix != ".pyc"
     ]
     stamp = hashlib.sha256(repr(facts).encode()).hexdigest()
     file = folder / _STAMP
     if not file.is_file() or file.read_text(encoding="ascii") != stamp:
-        write_pack(folder, root)
+        write_pack(folder)
         file.write_text(stamp, encoding="ascii")
 
 
@@ -159,7 +159,6 @@ class _Rewriter(ast.NodeVisitor):
                 self._edits.append((start + word.end(), start + word.end(), self._to_root))
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        """Leave docstrings out."""
         if not isinstance(node.value, ast.Constant):
             self.generic_visit(node)
 

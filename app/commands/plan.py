@@ -91,7 +91,6 @@ def check_plan(request: GenerationRequest, image: str | bytes | None = None) -> 
     the engine: those for a card whose size only its driver knows, and for a model whose files cannot be read.
 
     Args:
-        request: The settings of the video.
         image: The picture, or its path, if it is not that of the request.
 
     Raises:

@@ -44,7 +44,6 @@ class JsonLines:
         complain(text)
 
     def show(self, event: Event) -> None:
-        """Write the event as one line of JSON."""
         _write_line(self._stdout, json.dumps(to_dict(event), allow_nan=False))
         if isinstance(event, Failed):
             complain(error_line(event))

@@ -233,9 +233,6 @@ def _measure_risky(cases: list[ConvCase], device: torch.device, folder: Path, *,
     """Measure the cases with the rungs that were left out because they may end the process, in another one.
 
     Args:
-        cases: The cases to measure.
-        device: The device on which to measure.
-        folder: The folder of the routes.
         again: Whether to try also the rungs that have ended a process in the same case.
     """
     from cache.conv_probe import condemn_interrupted

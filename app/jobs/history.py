@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from app.jobs.job import OVER, Job, JobState, NoSuchJob
-from app.jobs.storage.folders import empty, size_of
+from app.jobs.storage.folders import discard, empty, size_of
 from app.jobs.storage.logs import StateLog, Transition
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
@@ -32,7 +32,6 @@ class Found:
     Attributes:
         jobs: The jobs, newest first.
         next: The argument `before` for the next page; "" if this is the last one.
-        total: The number of jobs on all pages.
     """
 
     jobs: list[Job]
@@ -54,12 +53,7 @@ class Relatives:
 
 
 class History:
-    """The jobs of one outputs folder, whatever their state. Any thread may call any method.
-
-    Args:
-        store: The store of the folder.
-        on_change: Called after each change.
-    """
+    """The jobs of one outputs folder, whatever their state. Any thread may call any method."""
 
     def __init__(self, store: JobStore, on_change: Callable[[], None]) -> None:
         self._store, self._on_change = store, on_change
@@ -91,11 +85,7 @@ class History:
             text: Words that must all occur in the prompt, the negative prompt or the seed, in any order.
             states: The states to include; empty for all.
             models: The models to include, by their names in requests; empty for all.
-            min_seconds: The shortest requested length of a video to include.
-            max_seconds: The longest requested length to include.
-            favourites: Whether to include only favourites.
             before: `Found.next` of the previous page.
-            limit: The maximum number of jobs to return.
 
         Raises:
             InputError: If `before` is not from an earlier search.
@@ -197,7 +187,6 @@ class Retention:
     """The limits beyond which jobs are removed. Favourites, and jobs that are not over, are always kept.
 
     Attributes:
-        seconds: The time after a job's end at which the job is removed.
         size_bytes: The size of all jobs together above which the oldest are removed.
     """
 
@@ -239,10 +228,10 @@ def tidy(store: JobStore, retention: Retention) -> list[str]:
     if not (math.isinf(retention.seconds) and math.isinf(retention.size_bytes)):
         jobs = store.jobs(f"WHERE NOT favourite AND state IN ({states}) ORDER BY created, id")
         for job in _beyond(store, jobs, retention):
-            with store.transaction(), contextlib.suppress(InputError):
+            with store.transaction() as database, contextlib.suppress(InputError):
                 now = store.job(job.id)  # a user may have changed it in the meantime
                 if now.is_over and not now.favourite:
-                    store.remove(job.id)
+                    discard(database, store.folder(job.id), store.trash)
                     removed.append(job.id)
     empty(store.trash)
     return removed

@@ -35,7 +35,6 @@ class Effort:
     """The amount of work that a request asks for.
 
     Attributes:
-        pixels: The number of pixels of one frame.
         passes: The number of model runs per step: 2 with classifier-free guidance, otherwise 1.
         chunk: The latent frames by which the VAE's windows of time advance.
     """
@@ -67,7 +66,6 @@ class Pace:
 
     Attributes:
         lead: The extra time of a section's first step, compared with its other steps.
-        jobs: The number of finished jobs from which the speed was computed.
     """
 
     start_up: float
@@ -77,7 +75,6 @@ class Pace:
     jobs: int = 1
 
     def seconds(self, work: Effort) -> float:
-        """Return the seconds that some work takes."""
         sampling = self.lead + self.step * work.step * work.steps
         return self.start_up + sampling * len(work.plan) + self.tail * sum(work.tails)
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, JobState, allows
-from app.jobs.storage.folders import forget_commands, leave_command
+from app.jobs.storage.commands import forget_commands, is_left_behind, leave_command, settle
+from app.jobs.storage.folders import bring_back, discard, new_folder
 from app.jobs.storage.logs import StateLog, append_event, time_of_last
-from app.jobs.storage.recovery import is_left_behind, settle
+from app.jobs.storage.rows import agree, job_from_row, put
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, changing
 from diffusers_helper.conditions.pictures import (
@@ -48,10 +49,6 @@ class Queue:
 
     All methods except `cancel` raise InputError if something is invalid or cannot be written; then nothing
     has changed. Methods that take the id of a job raise its subclass NoSuchJob if there is no such job.
-
-    Args:
-        store: The store of the folder.
-        on_change: Called after each change.
     """
 
     def __init__(self, store: JobStore, on_change: Callable[[], None]) -> None:
@@ -61,7 +58,6 @@ class Queue:
         """Return the jobs that are not over, in the order of the queue.
 
         Args:
-            limit: The maximum number of jobs to return.
             after: The place after which to begin, such as that of the last job of an earlier call.
         """
         return self.store.jobs(f"WHERE {_OPEN} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
@@ -92,7 +88,14 @@ class Queue:
     def _add(
         self, request: GenerationRequest, pictures: Contents, fill: Callable[[JobFolder], object]
     ) -> Job:
-        return self.store.add(request, pictures, fill)
+        store = self.store
+        with (
+            store.transaction() as database,
+            new_folder(store.outputs, request, pictures, store.last_place(), fill) as folder,
+        ):
+            row = put(database, folder)
+        store.own.add(folder.job)
+        return job_from_row(store.outputs, row)
 
     def branch(self, job_id: str, keep: int, *, waits: bool = False, **changes: Any) -> Job:
         """Queue a job that keeps the first sections of another one. The other job may be in any state.
@@ -193,13 +196,7 @@ class Queue:
 
     @changing
     def move(self, job_id: str, *, before: str | None = None, after: str | None = None) -> Job:
-        """Move a job to another place in the queue, by default to its end.
-
-        Args:
-            job_id: A job in the queue that is not being made.
-            before: The job that it is moved in front of.
-            after: The job that it is moved behind.
-        """
+        """Move a job to another place in the queue, by default to its end."""
         with self.store.transaction():
             job = self.store.job(job_id)
             if not allows(job, "reorder"):
@@ -284,7 +281,7 @@ class Queue:
             if is_left_behind(folder):
                 settle(database, folder)
                 job = self.store.enter(job_id, StateLog(folder).read()["state"])
-            self.store.own(job_id)
+            self.store.own.add(job_id)
             if not allows(job, "resume"):
                 forget_commands(folder, "pause")
                 return job
@@ -300,28 +297,28 @@ class Queue:
     @changing
     def remove(self, job_id: str) -> None:
         """Remove a job that is not being made, with its files. `restore` brings it back for a week."""
-        self.store.remove(job_id)
+        with self.store.transaction() as database:
+            self.store.job(job_id)
+            discard(database, self.store.folder(job_id), self.store.trash)
 
     @changing
     def restore(self, job_id: str) -> Job:
         """Bring a removed job back, with its former state and place."""
-        self.store.restore(job_id)
+        with self.store.transaction() as database:
+            put(database, bring_back(self.store.outputs, job_id, self.store.trash))
         return self.store.job(job_id)
-
-    @property
-    def has_maker(self) -> bool:
-        """Return whether any program holds the lock for making this folder's jobs."""
-        return self.store.has_maker
 
     @changing
     def rebuild(self) -> None:
         """Read all jobs anew from their folders, for example after a manual change."""
-        self.store.rebuild()
+        with self.store.transaction() as database:
+            database.execute("DELETE FROM jobs")
+            agree(database, self.store.outputs)
 
     @property
     def is_held(self) -> bool:
         """Return whether `hold` was called, so no job of the folder begins before `go_on`."""
-        return self.store.is_held
+        return self.store.held.is_file()
 
     @changing
     def hold(self) -> None:

@@ -15,8 +15,9 @@ from app.jobs.making.watchdog import WatchdogTimeouts, card_in_use
 from app.jobs.making.worker import Worker
 from app.jobs.queue import Queue
 from app.jobs.steering import Steering
+from app.jobs.storage.commands import commands_of
 from app.jobs.storage.index import INDEX_FOLDER
-from app.jobs.storage.logs import events_in
+from app.jobs.storage.logs import EventReader, events_in
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import LongtakeError
@@ -42,7 +43,6 @@ class JobService:
     Attributes:
         queue: The jobs that are not over, and the methods that change jobs.
         steering: The methods that steer a video while it grows.
-        history: All jobs, and the methods that search them.
         downloads: The models that were ordered, which come beside the queue.
     """
 
@@ -130,7 +130,9 @@ class JobService:
 
     def commands(self, job: Job) -> set[Command]:
         """Return the commands for a job; none for one that has ended, which costs no look."""
-        return self._store.commands(job.id) if allows(job, "wait") and job.started else set()
+        if not (allows(job, "wait") and job.started):
+            return set()
+        return commands_of(self._store.folder(job.id), self._store.cancelled)
 
     def job(self, job_id: str) -> Job:
         """Return a job by its id.
@@ -192,7 +194,7 @@ class JobService:
             InputError: If there is no such job.
             ServiceStopped: If the service was stopped before the job ended.
         """
-        reader, job = self._store.events(job_id), self._store.job(job_id)
+        reader, job = EventReader(self._store.folder(job_id).events), self._store.job(job_id)
         last_round = ended = False
         while True:
             seen, stopped = self._changes, self._stopped

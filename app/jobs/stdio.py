@@ -30,7 +30,6 @@ class _Shown:
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write several texts."""
         for line in lines:
             self.write(line)
 
@@ -159,9 +158,6 @@ class ErrorTail:
     """The end of a child's standard error, all of which is also passed on to this process's own.
 
     Native libraries write to it, too, so control characters are shown here as well.
-
-    Args:
-        pipe: The pipe from the child.
     """
 
     _MOST_BYTES, _CHUNK_BYTES, _SECONDS = 16_384, 4096, 1.0
@@ -172,7 +168,6 @@ class ErrorTail:
         self._thread.start()
 
     def forget(self) -> None:
-        """Forget the text read so far."""
         with self._lock:
             self._tail = b""
 

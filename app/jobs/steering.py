@@ -9,8 +9,7 @@ from typing import Any
 from app.batch import random_seed
 from app.jobs.job import BEGUN, Action, Job, allows
 from app.jobs.queue import Queue
-from app.jobs.storage.folders import forget_commands, leave_command, pending_change
-from app.jobs.storage.recovery import settle
+from app.jobs.storage.commands import forget_commands, leave_command, pending_change, settle
 from app.jobs.storage.trouble import changing
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
@@ -34,7 +33,6 @@ class Steering:
         of the video has both and makes the same bytes.
 
         Args:
-            job_id: A job that is not finished.
             changes: New settings, out of those in `branch.may_differ`.
 
         Raises:
@@ -82,7 +80,6 @@ class Steering:
 
         Args:
             job_id: A job with at least one finished section.
-            count: The number of takes.
             keep: The finished sections to keep; None for all. With one less, the last is made again.
 
         Raises:

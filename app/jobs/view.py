@@ -25,10 +25,8 @@ class StateWords(NamedTuple):
     """The texts for a state.
 
     Attributes:
-        label: Its name in lists.
         headline: The text on the stage; empty if the work itself is described there.
         ending: The sentence that is said when a job comes to rest in it; empty if it does not rest.
-        title: The same in a word, for the window's title.
     """
 
     label: str
@@ -92,9 +90,7 @@ def sentence(
     """Return the text for a job's state.
 
     Args:
-        job: The job.
         commands: The commands of users for it, if it is being made.
-        held: Whether the whole queue is paused.
         turn: Its number among the jobs that will begin; 0 if that is not known.
         work: What is done now for a running job, if that is known.
     """
@@ -138,10 +134,7 @@ def buttons(
     """Return the buttons of the job on the stage by the names of their actions, with label and readiness.
 
     Args:
-        job: The job.
-        commands: The commands of users for it.
         section: The section that is being made; nothing comes after the last one.
-        sections: The number of sections.
     """
     shown: dict[str, dict[str, Any]] = {}
     if "cancel" not in commands and "pause" in commands:
@@ -159,7 +152,6 @@ def record(job: Job, address: Address = str) -> dict[str, Any]:
     """Return a job as plain data.
 
     Args:
-        job: The job.
         address: Returns the text that stands for a path.
     """
     pictures = {name: address(Path(path)) for name, path in named_pictures(job.request).items()}

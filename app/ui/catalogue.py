@@ -26,7 +26,6 @@ class Catalogue:
     """The registered models, and one folder if it was named when the program was started.
 
     Attributes:
-        first: The name of the model with which the program was started.
         folder: The facts of that folder's model, listed as `first`.
     """
 
@@ -59,7 +58,6 @@ class Catalogue:
 
     @property
     def choices(self) -> list[tuple[str, str]]:
-        """Return the title and the name of each model."""
         return [(self.info(name).title, name) for name in self.names]
 
     def info(self, name: str) -> ModelInfo:
@@ -96,9 +94,6 @@ class Catalogue:
         """Queue one job with a user's settings; a `mode` of None stands for the model's own.
 
         Args:
-            service: The service that takes the job.
-            settings: The settings.
-            may_download: Whether the user agrees to the download of a model that is not on this machine.
             lineage: The origin of the first sections, as stored in a recipe.
             press: The id of the press that asks for it; see `History.made_by`.
 

@@ -18,7 +18,6 @@ def page_words(text: str, outputs: Path | None = None) -> str:
     """Return the text of an error or a failed job with settings named by their labels, and without paths.
 
     Args:
-        text: The text.
         outputs: The folder of the jobs, if the text may name it.
     """
     return plain_paths(in_words(text, _label), outputs)

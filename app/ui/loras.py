@@ -38,11 +38,6 @@ def with_lora_names(settings: Mapping[str, Any]) -> dict[str, Any]:
 class LoraCalls:
     """The endpoints of the LoRAs."""
 
-    @property
-    def all(self) -> tuple[Any, ...]:
-        """Return all endpoints."""
-        return (self.lora_list, self.lora_choose)
-
     def lora_list(self) -> dict[str, Any]:
         """Return the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
         folder = lora_folder(os.environ)

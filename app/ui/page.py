@@ -17,16 +17,12 @@ from app.ui.calls.serve import Endpoint, served
 from app.ui.catalogue import Catalogue
 from app.ui.form.actions import Actions
 from app.ui.form.controls import form_markup
-from app.ui.form.describe import Describer
-from app.ui.form.dropped import DropCalls
-from app.ui.form.endpoints import FormCalls
-from app.ui.form.form_calls import PageFormCalls
+from app.ui.form.endpoints import DropCalls, FormCalls
 from app.ui.form.markup import parts_of
 from app.ui.history.endpoints import HistoryCalls
 from app.ui.live.subscribe import Updates
 from app.ui.loras import LoraCalls
-from app.ui.models.endpoints import ModelCalls
-from app.ui.models.own_calls import OwnFileCalls
+from app.ui.models.endpoints import ModelCalls, OwnFileCalls
 from diffusers_helper import __version__
 from diffusers_helper.units import gb_text
 
@@ -48,24 +44,17 @@ def build_page(
     """Return the page of a job service, which may be started later.
 
     Args:
-        service: The service.
-        catalogue: The models that the page offers.
         listens: Returns whether a program listens to the messages of a session.
     """
-    actions = Actions(service, catalogue)
     groups = (
         endpoints(service, catalogue, listens),
-        served([
-            function
-            for group in (
-                JobCalls(service, catalogue), HistoryCalls(service, catalogue), FormCalls(catalogue),
-                LoraCalls(), ModelCalls(service, catalogue),
-            )
-            for function in group.all
-        ]),
+        served(
+            JobCalls(service, catalogue), HistoryCalls(service, catalogue), FormCalls(catalogue),
+            LoraCalls(), ModelCalls(service, catalogue),
+        ),
         # These may take seconds, and keep no others waiting.
-        served([*OwnFileCalls(service, catalogue).all, *DropCalls(service, catalogue).all]),
-        served(PageFormCalls(actions, Describer(service, catalogue)).all),
+        served(OwnFileCalls(service, catalogue), DropCalls(service, catalogue)),
+        served(Actions(service, catalogue)),
     )  # fmt: skip
     return Page(_document(catalogue), [one for group in groups for one in group], Updates(service))
 

@@ -59,7 +59,6 @@ class Planner:
 
     @cached_property
     def disks(self) -> DiskSpeeds:
-        """Return the speeds at which weights come from the disk."""
         return DiskSpeeds(self.local.disks)
 
     @property
@@ -110,8 +109,6 @@ class Planner:
         """Return the plan of a request.
 
         Args:
-            request: The settings of the video.
-            info: The model.
             shape: The video's height and width; None if they are unknown.
             transformer: The transformer, if it is not that of the model's files.
 

@@ -72,7 +72,6 @@ class Endings:
         self._looking: asyncio.Task[None] | None = None
 
     async def wait(self, job_id: str) -> None:
-        """Wait until a job is over."""
         ended = asyncio.Event()
         self._waiting[job_id].add(ended)
         if self._looking is None or self._looking.done():

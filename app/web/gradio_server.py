@@ -16,7 +16,6 @@ class GuardedServer(gr.Server):
     Attributes:
         guard: Answers every request, or passes it on to `unguarded`. A middleware would run behind those of
             gradio, which answer some requests themselves.
-        local_url: The address on this machine.
     """
 
     guard: ASGIApp
@@ -27,11 +26,9 @@ class GuardedServer(gr.Server):
         self.guard = self.unguarded
 
     async def unguarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request as gradio does."""
         await super().__call__(scope, receive, send)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         await self.guard(scope, receive, send)
 
     def rest(self) -> None:

@@ -1,31 +1,48 @@
-"""The outermost layer of the web server, which decides which requests are answered and sets the headers.
+"""The outermost layer of the web server, which decides which requests are answered, and completes answers.
 
-Gradio serves far more routes than this page needs. A route that is not listed here is not found.
+Gradio serves far more routes than this page needs. A route that is not listed here is not found. Answers get
+Longtake's headers, and lose what they should not reveal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.formparsers import MultiPartException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.ui import scripts
-from app.web.answers import Outgoing, Stored
 from app.web.calls import Calls
 from app.web.folder_names import FolderNames
 from app.web.login import Login
 from app.web.served_files import ServedFiles, UploadRoom
 from diffusers_helper.errors import InputError
 
+# Bars have their lengths in their markup, so styles on elements cannot be banned.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "media-src 'self' data: blob:; font-src 'self'; connect-src 'self' data: blob:; base-uri 'self'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(self), microphone=(), geolocation=(), payment=(), usb=(), serial=()",
+}
+_CORS = re.compile(rb"access-control-.*", re.IGNORECASE)
 MAX_MESSAGE_BYTES = 2 * 2**20  # the limit for all requests but uploads; settings and a prompt are a few kB
 _JOINS = 4  # the number of calls handled at once, separately for programs and pages; more would delay others
 _AROUND_FILES = 2**16  # the bytes that a form may have besides its files
@@ -43,6 +60,82 @@ _WRITE = re.compile(rf"/login|{_API}/(queue/join|upload|cancel|reset|run/[^/]+|a
 _JOIN = re.compile(rf"{_API}/(queue/join|call/.+)")
 _LISTEN = f"{_API}/queue/data"
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
+
+
+class Stored:
+    """The sender of gradio's answer to an upload, unless that is a failure of the server."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self.has_failed = send, False
+
+    async def __call__(self, message: Message) -> None:
+        self.has_failed = self.has_failed or message.get("status") == 500
+        if not self.has_failed:
+            await self._send(message)
+
+
+class Outgoing:
+    """The sender of answers, with Longtake's headers and with folders replaced by their names.
+
+    Args:
+        is_last: Whether the connection closes after the answer. A program that sends another call just when
+            uvicorn closes an idle connection would lose it.
+    """
+
+    def __init__(self, send: Send, names: FolderNames, *, is_last: bool = False) -> None:
+        self._send, self._names, self._is_last = send, names, is_last
+        self._held: tuple[Message, list[bytes]] | None = None
+        self._is_stream = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._set_headers(message)
+            kind = Headers(raw=message["headers"]).get("content-type", "")
+            self._is_stream = kind.startswith("text/event-stream")
+            if kind.startswith("application/json"):
+                self._held = (message, [])  # held until its length is known
+                return
+        elif self._held is not None:
+            await self._hold(message)
+            return
+        elif self._is_stream:  # each message holds complete events
+            message = {**message, "body": self._names.outward(message.get("body", b""))}
+        await self._send(message)
+
+    async def _hold(self, message: Message) -> None:
+        assert self._held is not None
+        start, parts = self._held
+        parts.append(message.get("body", b""))
+        if message.get("more_body", False):
+            return
+        self._held = None
+        body = self._names.outward(b"".join(parts))
+        if start["status"] == 500 and _is_refusal(body):
+            start["status"] = 400
+        headers = MutableHeaders(scope=start)
+        if "content-length" in headers and body:  # an answer to HEAD has a length but no body
+            headers["content-length"] = str(len(body))
+        await self._send(start)
+        await self._send({**message, "body": body})
+
+    def _set_headers(self, message: Message) -> None:
+        message["headers"] = [item for item in message.get("headers", []) if not _CORS.fullmatch(item[0])]
+        headers = MutableHeaders(scope=message)
+        for name, value in _HEADERS.items():
+            headers[name] = value
+        if self._is_last:
+            headers["connection"] = "close"
+
+
+def _is_refusal(body: bytes) -> bool:
+    """Return whether gradio's answer with the status 500 is an error that an endpoint raised for its caller.
+
+    Of all other errors, gradio tells no text.
+    """
+    try:
+        return bool(json.loads(body).get("error"))
+    except (ValueError, AttributeError):
+        return False
 
 
 @dataclass
@@ -94,11 +187,7 @@ class Hosts:
 
 
 class Guard:
-    """An ASGI application in front of gradio's, including gradio's own middleware.
-
-    Attributes:
-        calls: The calls that the endpoints can take.
-    """
+    """An ASGI application in front of gradio's, including gradio's own middleware."""
 
     def __init__(
         self,

@@ -42,7 +42,6 @@ class Names:
         return name in self._names
 
     def add(self, name: str | None = None) -> str:
-        """Add a name that is there already, or a new one, and return it."""
         name = name if name in self._names and name else secrets.token_urlsafe(24)
         self._names[name] = None
         self._names.move_to_end(name)
@@ -51,7 +50,6 @@ class Names:
         return name
 
     def remove(self, name: str | None) -> None:
-        """Forget a name."""
         self._names.pop(name or "", None)
 
 
@@ -71,7 +69,6 @@ class Attempts:
         """Count an attempt if one is left, and return 0; otherwise return the seconds until the next one.
 
         Args:
-            address: The address that connects.
             browser: The name that `succeeded` returned for that browser before, if any.
         """
         each = LOGIN_SECONDS / LOGIN_ATTEMPTS
@@ -114,7 +111,6 @@ class Login:
         return connection.cookies.get(_SESSION) in self._sessions
 
     def page(self, problem: str = "", status: int = 200) -> Response:
-        """Return the page that asks for the password."""
         return HTMLResponse(_PAGE.substitute(problem=escape(problem)), status)
 
     async def enter(self, request: Request) -> Response:
@@ -136,7 +132,6 @@ class Login:
         return answer
 
     async def leave(self, request: Request) -> Response:
-        """Forget that the password was entered."""
         self._sessions.remove(request.cookies.get(_SESSION))
         return RedirectResponse("./", 303)
 

@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from app.redact import without_names, without_paths
 from app.ui import scripts
-from app.ui.calls.records import SMALL_PICTURE
+from app.ui.calls.jobs import SMALL_PICTURE
 from diffusers_helper.provenance.job_folder import JobFolder
 
 # Of a job's folder, the start picture or the first frame, a small copy of it, the versions of the video, the
@@ -69,7 +69,6 @@ class ServedFiles:
         return _served_log(folder, self.outputs) if is_log else _served(folder, name)
 
     def upload(self, path: str) -> Response:
-        """Serve an uploaded file, given its path within the uploads folder."""
         if not all(map(_is_plain, path.split("/"))):
             return _NOT_THERE
         return _served(self.uploads, path)
@@ -159,8 +158,6 @@ class UploadRoom:
     """The folder of uploads, with its limits.
 
     Attributes:
-        folder: The folder.
-        max_bytes: The limit of one upload.
         max_total_bytes, max_files: The limits of all uploads together.
     """
 

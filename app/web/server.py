@@ -50,7 +50,6 @@ def main(argv: Sequence[str] | None = None, program: str = "demo_gradio.py") -> 
 
     Args:
         argv: The arguments, by default the process's own.
-        program: The name of the program in messages.
     """
     try:
         prepare(os.environ)

@@ -31,10 +31,6 @@ def try_ways(
 
     Args:
         ways: Names in `ways.WAYS`.
-        heads: The number of heads.
-        tokens: The number of tokens.
-        head_dim: The values of a token in one head.
-        dtype: The name of the type in torch.
         limit_bytes: The memory for one slice, where attention is sliced.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -18,13 +18,11 @@ class Way:
     """One way to compute attention.
 
     Attributes:
-        label: Its name on the page.
         backend: Its name in diffusers' dispatcher (`diffusers.models.attention_dispatch`); "" if it is ours.
         package: The module of the package that it needs; "" if torch has it.
         source: A phrase that says where the package can be had.
         scores: Which scores of queries with keys it stores at a time: none; those of all tokens; those of
             a slice; or what the kernel does that PyTorch chooses.
-        is_tried: Whether the automatic choice tries it.
     """
 
     label: str
@@ -65,8 +63,6 @@ def slice_of(tokens: int, head_dim: int, limit_bytes: int) -> tuple[int, int]:
     query itself and its result before and after the division. One query is the least.
 
     Args:
-        tokens: The number of keys.
-        head_dim: The values of a token in one head.
         limit_bytes: The memory that the slice may take.
     """
     keys, query = 2 * tokens * head_dim * _FP32_BYTES, (tokens + 3 * head_dim) * _FP32_BYTES

@@ -28,9 +28,7 @@ class Context:
     """The machine and the wishes that a part measures for.
 
     Attributes:
-        level: How much is measured.
         folder: The folder for files that later parts may use, too. The program removes it at the end.
-        environ: The environment variables.
         model: The name or folder of a FramePack model with real weights; "" for random ones.
     """
 

@@ -62,7 +62,6 @@ def _job(context: Context, make: Callable[[], Models]) -> Iterator[Case]:
 
 
 def _generate(context: Context, make: Callable[[], Models]) -> Figures:
-    """Make a video of one section, and return its figures and those of its stages."""
     models, folder, times = make(), context.folder / "job", list[float]()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -153,9 +152,7 @@ class _Fixed(Guest):
         self._fixed = plan
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        """Return the plan."""
         return self._fixed
 
     def step_down(self, shortage: Shortage) -> None:
-        """Raise the shortage."""
         raise torch.OutOfMemoryError(shortage.text)

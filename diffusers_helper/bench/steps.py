@@ -15,13 +15,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.bench.context import Case, Context, Figures, driver_peak, peaks
 from diffusers_helper.bench.kernels import TEXT_TOKENS, VISION_TOKENS
-from diffusers_helper.bench.weights import (
-    WEIGHTS_FILE,
-    disk_bytes,
-    stand_in,
-    tie_blocks,
-    write_network,
-)
+from diffusers_helper.bench.weights import WEIGHTS_FILE, disk_bytes, stand_in, tie_blocks, write_network
 from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW, frame_indices
 from diffusers_helper.job.plans import machine_of
 from diffusers_helper.loading.loaders import load_models
@@ -55,9 +49,7 @@ def step_arguments(
     """Return random arguments like those of the pipeline in forward order, in bf16.
 
     Args:
-        config: The transformer's configuration.
         height, width: The video's sides in pixels.
-        device: The device of the arguments.
         text, vision: The number of tokens of the prompt and of the picture.
     """
     generator = torch.Generator().manual_seed(1)

@@ -202,8 +202,6 @@ def benches(vaes: dict[str, Callable[[], nn.Module]], device: Device, profile: P
 
     Args:
         vaes: A function for each kind, "hunyuan" or "wan", that returns the VAE in main memory.
-        device: The device.
-        profile: The settings of the machine.
     """
     for kind, make in vaes.items():
         torch.manual_seed(0)

@@ -36,8 +36,6 @@ def write_network(part: str, config: Mapping[str, Any], folder: Path) -> int:
     """Write a network's files with random weights in the type of the published ones.
 
     Args:
-        part: The name of the part.
-        config: Its configuration.
         folder: The folder for its files, which may exist.
 
     Returns:
@@ -62,7 +60,6 @@ def stand_in(part: str, folder: Path, config: Mapping[str, Any] | None = None) -
     """Return a network with random weights of which one block of each kind stands for all.
 
     Args:
-        part: The name of the part.
         folder: The folder for files. Those that an earlier call has left there are used again.
         config: The configuration; None for that of the published network.
     """

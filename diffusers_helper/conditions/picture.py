@@ -94,9 +94,6 @@ def fit_picture(image: Image.Image, height: int, width: int, crop: float = 0.5) 
     """Scale a picture until it covers `height` x `width` pixels (Lanczos), and cut off the rest.
 
     Args:
-        image: The picture.
-        height: The height in pixels.
-        width: The width in pixels.
         crop: The position of the part to keep, from 0 (the left or upper end) to 1 (the right or lower end).
     """
     return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS, centering=(crop, crop))

@@ -63,9 +63,6 @@ def keep_request(request: GenerationRequest, pictures: Contents, folder: JobFold
     """Write a request and its pictures into a job's folder, and remove pictures that it does not name.
 
     Args:
-        request: The request, which names the pictures.
-        pictures: The contents of the pictures.
-        folder: The job's folder.
         at: Where the folder is once it is complete.
 
     Raises:
@@ -104,7 +101,6 @@ class JobPictures:
     """The pictures of one job, each upright and opaque.
 
     Attributes:
-        given: The pictures as they were given.
         fitted: The same in the size of the video.
         shape: The height and width of the video in pixels.
     """

@@ -90,10 +90,7 @@ def count_tokens(file: Path, changed: int, size: int, text: str) -> int:
     """Return the number of tokens that a tokenizer's file makes of the whole template with a prompt.
 
     Args:
-        file: The file.
         changed: The time of its last change, in nanoseconds. It is read again if this or the size differs.
-        size: Its size in bytes.
-        text: The prompt.
 
     Raises:
         InputError: If the file cannot be used.

@@ -41,19 +41,13 @@ class Cue:
         Both times are moved to the nearest border between sections, and at least one section is covered.
 
         Args:
-            seconds: The seconds that each section adds to the video.
             otherwise: The end if it is open.
         """
         first, end = math.floor(self.begin / seconds + 0.5), otherwise if self.end is None else self.end
         return range(first, max(first + 1, math.ceil(end / seconds - 0.5)))
 
     def moved(self, sections: int, seconds: float) -> tuple[tuple[float, float], ...]:
-        """Return its written times that are not on a border, each with the border that it is moved to.
-
-        Args:
-            sections: The number of sections of the video.
-            seconds: The seconds that each adds to it.
-        """
+        """Return its written times that are not on a border, each with the border that it is moved to."""
         covered = self.sections(seconds, otherwise=self.begin)
         places = ((self.begin, covered.start), (self.end, min(covered.stop, sections)))
         pairs = [(time, place * seconds) for time, place in places if time is not None]
@@ -69,7 +63,6 @@ class Timeline:
     """A prompt in its parts.
 
     Attributes:
-        rest: The text outside of all cues.
         cues: The cues by the time at which they begin.
     """
 
@@ -110,10 +103,6 @@ class Timeline:
         A cue without an end lasts until the next one begins. Where cues overlap, the later one holds. Without
         a text outside of brackets, a gap continues the text before it, and the first gap takes the first
         cue's text.
-
-        Args:
-            sections: The number of sections.
-            seconds: The seconds that each adds to the video.
         """
         found: list[str | None] = [self.rest if self.rest or not self.cues else None] * sections
         begins = [*(cue.begin for cue in self.cues[1:]), sections * seconds]
@@ -132,7 +121,6 @@ class Timeline:
 
         Args:
             words: The text of each section, in the order of the video.
-            seconds: The seconds that each adds to the video.
         """
         before = [_plain(text) for text in self.words(len(words), seconds)]
         if [_plain(text) for text in words] == before:
@@ -167,7 +155,6 @@ def with_words(prompt: str, words: Sequence[str], seconds: float) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text with single spaces."""
     return " ".join(text.split())
 
 
@@ -188,7 +175,6 @@ def blended(texts: Sequence[str], place: int, over: int) -> Words:
 
     Args:
         texts: The text of each section, in the order of the video.
-        place: The section's place.
         over: The sections that a change takes; 0 for a cut.
     """
     begin = place
@@ -206,9 +192,7 @@ def words_of(number: int, request: GenerationRequest, lineage: Lineage, family: 
 
     Args:
         number: The section's number, in the order of making.
-        request: The settings of the job.
         lineage: The origin of its first sections.
-        family: The family of its model.
     """
     own = lineage.request_for(number, request)
     # Kept sections stay at their times in the video that they are from.

@@ -35,9 +35,7 @@ class Family:
 
     Attributes:
         name: The name, under which `pipeline` finds the other half.
-        channels: The channels of its latents.
         shrink: The pixels per latent along each side.
-        window: The latent frames that a section makes.
         fps: The frames per second.
         latent_frames: The frames per latent frame.
         shape: Returns the height and width of a video, in pixels, from those of a picture, the side of a
@@ -60,11 +58,9 @@ class Family:
 
     @property
     def section_seconds(self) -> float:
-        """Return the time that a section adds to the video."""
         return self.latent_frames * self.window / self.fps
 
     def sections(self, length: Length) -> SectionPlan:
-        """Return all sections of a video."""
         plan = ((length.is_from_words and self.from_words) or self.plan)(length.seconds, length.mode)
         return looped(plan) if length.is_loop else plan
 

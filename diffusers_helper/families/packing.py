@@ -77,7 +77,6 @@ def frame_indices(mode: Mode, window: int = WINDOW, padding: int = 0) -> FrameIn
 
     Args:
         mode: The order of sections.
-        window: The latent frames in a section.
         padding: The distance of an inverted section from the picture, in windows.
     """
     if mode == "inverted":
@@ -105,9 +104,7 @@ class Section:
         has_start: Whether the start picture's latent, if there is one, is added with it in front of its own.
         indices: The temporal positions of the packed sequence.
         decode_latents: Latent frames to decode, taken from the side of the history where this section lies.
-        decoded_frames: Frames that this decode gives.
         overlap_frames: Decoded frames that are blended with earlier frames (0 for the first section).
-        final_frames: Frames that become final with this section.
         pending_frames: Frames next to the following section, with which they will still be blended.
         total_frames: Frames of the video so far, including pending ones.
         video_position: The place of this section in the video, from 0.
@@ -155,7 +152,6 @@ class SectionPlan:
 
     @property
     def seconds(self) -> float:
-        """Return the actual length of the finished video in seconds."""
         return self.total_frames / self.fps
 
 

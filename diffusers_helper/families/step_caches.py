@@ -37,7 +37,6 @@ class StepCache:
     """A way to skip steps.
 
     Attributes:
-        label: The name to display.
         reuse: What takes the place of a skipped computation.
         rule: Returns a rule, given the number of steps and the magnitudes of the model (`nearest`).
         signal: What the rule is given the change of.
@@ -52,10 +51,7 @@ class StepCache:
         """Return the bytes that one pass of guidance keeps from step to step.
 
         Args:
-            tokens: The number of tokens of the noisy window and the packed history.
             noisy: The number of tokens of the noisy window alone.
-            width: The number of values of a token.
-            size: The bytes of such a value.
             latent_bytes: The bytes of the noisy window's latents in fp32.
         """
         if self.reuse != "blocks":  # both keep two tensors, and a third one passes through

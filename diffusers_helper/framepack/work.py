@@ -33,7 +33,7 @@ from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import flow_sigmas, shift_of
-from diffusers_helper.sampling.seeds import noise_for
+from diffusers_helper.sampling.schedule import noise_for
 from diffusers_helper.sampling.step_cache import Blocks
 from diffusers_helper.vae.codec import encode_pictures
 

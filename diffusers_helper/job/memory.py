@@ -22,21 +22,14 @@ from diffusers_helper.families.vae_windows import OWN_CHUNK
 from diffusers_helper.files import write_atomic
 from diffusers_helper.job.plans import MemoryPlans, PlannedSource
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
 from diffusers_helper.memory.retry import retry
 from diffusers_helper.memory.store import Store
-from diffusers_helper.planning.shortage import (
-    OutOfDeviceMemory,
-    Shortage,
-    is_out_of_memory,
-    read_shortage,
-)
+from diffusers_helper.planning.shortage import OutOfDeviceMemory, Shortage, is_out_of_memory, read_shortage
 from diffusers_helper.planning.smaller_plans import MAX_STEPS
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
-from diffusers_helper.provenance.crash_record import CrashRecord
-from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.vae.engine import Part
 from diffusers_helper.vae.passes import DTYPES
 
@@ -70,12 +63,7 @@ class JobMemory:
         """Create the store for the device, without loading anything.
 
         Args:
-            plans: The memory plans of the job.
-            models: The request's model.
-            folder: The job's folder.
             cancel: The token that ends the job between two blocks of a network.
-            on_stage: A function that is called with the name of each stage and the number of its section.
-            warn: A function that is called with each warning for the user.
         """
         self._plans, self._models, self._folder = plans, models, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
@@ -119,7 +107,7 @@ class JobMemory:
         """
 
         def attempt() -> _T:
-            with self._on_device(stage, section) as network, cancellable(network, self._cancel):
+            with self._on_device(stage, section) as network, self._cancel.within(network):
                 return work(network)
 
         result = retry(attempt, self._cure_for)

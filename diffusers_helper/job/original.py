@@ -22,10 +22,8 @@ class Original:
     """The video that a job continues.
 
     Attributes:
-        path: The file.
         shape: The height and width of the new video in pixels.
         crop: The position of the part to keep; see `picture.fit_picture`.
-        family: The family of the model.
     """
 
     path: Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,14 +14,13 @@ from diffusers_helper.attention.ways import check_way, tried_ways
 from diffusers_helper.loading.casting import EIGHT_BIT, WEIGHT_DTYPES, cast_weights
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.attention import keep_trial, shape_key
-from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.local import Facts, Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
-from diffusers_helper.planning.advice import TileTimes
 from diffusers_helper.planning.budget import Demand, JobPlan
-from diffusers_helper.planning.estimates import Calibration
+from diffusers_helper.planning.estimates import TILES, Calibration
 from diffusers_helper.planning.first import first_plan, learned_levels, limit_notes
 from diffusers_helper.planning.profiles import YOU, Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.smaller_plans import LearnedLevels
@@ -34,9 +33,60 @@ from diffusers_helper.planning.video import (
     profile_of,
 )
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
+from diffusers_helper.units import duration, gb_text
 from diffusers_helper.vae.passes import DTYPES
 
+# A smaller gain may be due to chance.
+_LEAST_GAIN = 0.05
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TileTimes:
+    """The times that it took to decode a section with tiles of each size, in jobs of one size.
+
+    Advice needs at least two measurements, since the speed of other tiles is not known before a job has used
+    them.
+
+    Attributes:
+        key: The machine, the model, the video's size, and all else that the time depends on except the tiles.
+    """
+
+    facts: Facts
+    key: str
+
+    def note(self, tile_px: int, seconds: float, peak_bytes: int) -> None:
+        """Store the measurement of a job.
+
+        Args:
+            peak_bytes: The peak of the memory that the process held while it decoded.
+        """
+        entry = {"seconds": round(seconds, 3), "bytes": peak_bytes}
+        self.facts.write(self._key(tile_px), entry)
+
+    def advice(self, tile_px: int, cap_bytes: int) -> str:
+        """Return a sentence of advice if tiles of another size were faster and fit under the cap, or ""."""
+        known = {tile: entry for tile in (*TILES, tile_px) if (entry := self._read(tile))}
+        fitting = {tile: entry for tile, entry in known.items() if entry["bytes"] <= cap_bytes}
+        if tile_px not in known or not fitting:
+            return ""
+        mine, best = known[tile_px]["seconds"], min(fitting, key=lambda tile: fitting[tile]["seconds"])
+        seconds, peak = fitting[best]["seconds"], gb_text(fitting[best]["bytes"])
+        if (gain := 1 - seconds / mine) < _LEAST_GAIN:
+            return ""
+        return (
+            f"VAE tiles of {best} pixels would have fitted and been {gain:.0%} faster: in an earlier job, a "
+            f"section took {duration(seconds)} to decode instead of {duration(mine)}, with a peak of {peak} "
+            f"of {gb_text(cap_bytes)} GB. The pixels would differ."
+        )
+
+    def _key(self, tile_px: int) -> str:
+        return f"{self.key}, tiles {tile_px}"
+
+    def _read(self, tile_px: int) -> dict[str, Any]:
+        entry = self.facts.read(self._key(tile_px))
+        numbers = [entry.get(name) for name in ("seconds", "bytes")]
+        return entry if all(isinstance(one, int | float) and one > 0 for one in numbers) else {}
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
@@ -57,7 +107,6 @@ class MemoryPlans:
     """The memory plans of one job, each smaller than the one before. Nothing is loaded or moved here.
 
     Attributes:
-        device: The device that will compute.
         request: The settings of the video, in which the type of the weights is known.
         notes: Sentences on the type of the weights and on defaults that have given way.
         demands: The job's needs for each size of tiles, the largest first.
@@ -78,12 +127,8 @@ class MemoryPlans:
         """Make the first plan, at the level that was stored after shortages in earlier jobs.
 
         Args:
-            request: The settings of the video.
+            height, width: The sides of the video in pixels.
             models: The request's model, which need not be loaded.
-            height: The video's height in pixels.
-            width: The video's width in pixels.
-            local: The settings of this machine.
-            overflowed: Whether the VAE is known to overflow in this job.
             stored_attention: What an earlier run of the job has stored of `attention`; "" for nothing.
 
         Raises:
@@ -123,7 +168,6 @@ class MemoryPlans:
 
     @property
     def plan(self) -> JobPlan:
-        """Return the plan in force."""
         return self._ladder.plan
 
     @property

@@ -37,14 +37,12 @@ from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.output.capture import Recorder
-from diffusers_helper.output.checkpoints import Checkpoints, Origins, versions
-from diffusers_helper.output.encoding_cache import EncodingCache
+from diffusers_helper.output.checkpoints import Checkpoints, EncodingCache, Origins, versions
 from diffusers_helper.output.previews import Preview
 from diffusers_helper.output.report import Report
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.planning.variables import DEBUG_VARIABLE, ENCODINGS_VARIABLE
-from diffusers_helper.provenance.crash_record import CrashRecord
-from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, VaeUse, note_use, read_uses, write_uses
 from diffusers_helper.request import AUTO, START_PICTURE, GenerationRequest
@@ -63,19 +61,10 @@ class OpenJob:
     """The state of one job, which its stages share.
 
     Attributes:
-        request: The settings of the video.
-        models: The request's model.
         cancel: The token that ends the job between two blocks of a network.
-        pictures: The pictures that condition the video.
         original: The video that is continued; None for none.
-        sections: The plan of the sections.
-        folder: The folder for the job's files.
         earlier: The folder of an earlier run whose results are reused, if there is one.
-        memory: The manager of the device's memory.
-        vae: The engine that encodes and decodes.
-        video: The video so far.
         report: The sender of the job's events, with thumbnails.
-        preview: The writer of previews of the section that is being sampled.
         lineage: The origin of the first sections of a branch.
         recorder: The writer of captures of the stages; None if the environment does not ask for any.
         encodings: The encodings of earlier jobs; none where captures are written.
@@ -101,7 +90,6 @@ class OpenJob:
     loras: Loras
 
     def latents_shape(self, num_latent_frames: int) -> tuple[int, ...]:
-        """Return the shape of a tensor with this number of latent frames."""
         height, width = (side // self.family.shrink for side in self.pictures.shape)
         return 1, self.family.channels, num_latent_frames, height, width
 
@@ -112,15 +100,12 @@ class OpenJob:
 
         Args:
             parts: The names of the encoder and of its tokenizer or its processor of pictures.
-            encode: A function that makes the encodings by their names.
-            inputs: What it encodes.
         """
         facts = self.models.computes_as(*parts) | inputs
         return self.encodings.get(facts, partial(encode, self))
 
     @property
     def family(self) -> Family:
-        """Return the numbers of the model's family."""
         return self.models.info.family
 
     def pieces(self, stage: Stage, section: Section | None = None) -> Progress:
@@ -159,8 +144,6 @@ class OpenJob:
 
         Args:
             stage: The name of the stage in `replay`.
-            work: The work.
-            inputs: What the work depends on besides the job.
         """
         if self.recorder is None:
             return work()
@@ -219,11 +202,7 @@ class OpenJob:
         note_use(self.folder.vae, VaeUse(number, *how))
 
     def recipe(self, pictures: Contents) -> Recipe:
-        """Return the recipe of the video so far.
-
-        Args:
-            pictures: The pictures in the size of the video.
-        """
+        """Return the recipe of the video so far."""
         info = self.models.info
         revision = info.parts["transformer"].revision
         made_with = versions() | {"av": av.__version__, "weights": self.models.fingerprint}
@@ -376,7 +355,6 @@ def _open_folder(
     earlier: JobFolder | None,
     folder: Path | None,
 ) -> JobFolder:
-    """Create the job's folder with the pictures and the request, and return it."""
     opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.new(Path("outputs").absolute())
     if opened.segments.exists() and opened != earlier:
         raise InputError(

@@ -28,9 +28,7 @@ class LatentsSoFar(Protocol):
     def context(self, section: Section) -> Any:
         """Return what a section sees of the others; a dataclass of tensors and plain values."""
 
-    def to_decode(self, section: Section) -> Tensor:
-        """Return the latents to decode after a section was added."""
-        ...
+    def to_decode(self, section: Section) -> Tensor: ...
 
 
 class Joiner(Protocol):
@@ -89,6 +87,4 @@ class Work(Protocol):
         """
         ...
 
-    def joiner(self, job: OpenJob) -> Joiner:
-        """Return the joiner of decoded sections."""
-        ...
+    def joiner(self, job: OpenJob) -> Joiner: ...

@@ -33,7 +33,6 @@ class FoundPart:
     Attributes:
         path: Its absolute path.
         config: The configuration of the network in a single file; None for a folder, which holds it.
-        facts: What its headers tell.
     """
 
     path: str
@@ -90,11 +89,6 @@ def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
 
 def check_parts(name: str, parts: Mapping[str, FoundPart], base: ModelInfo) -> None:
     """Check by their configurations that the parts of a new model were made for each other.
-
-    Args:
-        name: The name of the model.
-        parts: The parts that replace those of the base.
-        base: The model that has all other parts.
 
     Raises:
         InputError: If they were not.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.loading.llama_cpp import GGUFEmbedding
-from diffusers_helper.memory.int8 import row_scales
+from diffusers_helper.memory.weights import row_scales
 
 _HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a network computes in
 # The layers of many values. Those of convolutions are few, and convolutions have methods of their own.
@@ -132,7 +132,6 @@ def cast_weights(network: nn.Module, compute: torch.dtype, storage: torch.dtype 
 
     Args:
         network: The network, which has to be in main memory.
-        compute: The type that computes.
         storage: The type on the device; None for that of the file. Only 8 bit are cast layer by layer.
     """
     for layer in network.modules():
@@ -148,7 +147,6 @@ def layer_types(
     """Yield the layers whose weights can be cast: the name, the layer, and the type of its weight.
 
     Args:
-        network: The network.
         storage: The type that is asked for; None for that of the file.
     """
     patterns = [

@@ -20,8 +20,7 @@ from diffusers_helper.files import sha256_of, sync_folder
 from diffusers_helper.loading.casting import EIGHT_BIT, SCALE, WEIGHT_DTYPES, cast_weights, layer_types
 from diffusers_helper.loading.networks import config_of, load_network
 from diffusers_helper.machine.file_locks import locked_folder
-from diffusers_helper.memory.int8 import row_scales
-from diffusers_helper.memory.weights import Weight, weights_of
+from diffusers_helper.memory.weights import Weight, row_scales, weights_of
 from diffusers_helper.units import gb_text
 from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.origin import NO_SUM, Origin, copy_sum, files_of_origin
@@ -39,9 +38,6 @@ class _Stored:
 
     Attributes:
         weights: The weights by name, in the types that they would have on the device.
-        new_scales: The names of those that get a scale for each row, and of these scales.
-        config: The configuration of the network.
-        origin: The origin of the copy.
     """
 
     weights: Mapping[str, Weight]
@@ -88,11 +84,8 @@ def copy_weights(
     The folder gets its name when it is complete. If the function fails or is interrupted, nothing is left.
 
     Args:
-        part: The name of the part.
-        place: The folder with its files, or its single file.
         config: The configuration for a single file; None for a folder, which holds it.
         target: The folder, which does not exist yet or is empty.
-        model: The name of the model for the copy's origin.
         weight_dtype: The type (`request.WEIGHT_TYPES`).
         on_bytes: A function that is called with the bytes written so far and the total.
 

@@ -35,7 +35,6 @@ def own_names(
     """Return the tensors of a file by the names of a library's class, and the scales of its weights.
 
     Args:
-        tensors: The tensors by the names in the file.
         expected: The tensors of the empty network.
         width: The width of the transformer's blocks, by which its authors' layout is split; 0 for others.
 

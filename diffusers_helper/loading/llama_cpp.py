@@ -46,7 +46,6 @@ def rows_in_order(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> d
 
     Args:
         tensors: The tensors by transformers' names, as llama.cpp stores them.
-        config: The configuration of the network.
     """
     return {name: _in_order(name, tensor, config) for name, tensor in tensors.items()}
 

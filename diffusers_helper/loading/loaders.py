@@ -23,7 +23,7 @@ from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
 from diffusers_helper.loading.networks import CLASSES, LoadedNetwork, check_fit, load_network
 from diffusers_helper.loading.read_ahead import read_ahead
-from diffusers_helper.machine.processor import slow_types
+from diffusers_helper.machine.sysfs import slow_types
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.hub_cache import part_here
 from diffusers_helper.models.registry import ModelInfo
@@ -46,7 +46,6 @@ class Models:
     """The parts of one model. Each part is loaded on first use, and stays loaded.
 
     Attributes:
-        info: The model.
         device: The device that computes. The parts stay in main memory, in their stored type.
     """
 
@@ -87,7 +86,6 @@ class Models:
         """Load the parts that are not loaded yet, and read their files if main memory can keep them all.
 
         Args:
-            cancel: The token that ends the loading.
             on_read: A function that is called regularly with the bytes read so far and the total.
 
         Raises:
@@ -118,9 +116,6 @@ class Models:
 
     def part(self, name: str) -> Any:
         """Return one of `registry.PARTS`, in main memory. Load it first if necessary.
-
-        Args:
-            name: The name of the part.
 
         Raises:
             LongtakeError: If the part is not available or lacks a file.
@@ -165,7 +160,6 @@ def load_models(
     """Return the parts of a model, none of which is loaded yet. `Models.load` or the first use loads them.
 
     Args:
-        info: The model.
         device: The device that computes; None for the first GPU, or for the CPU without one.
         cancel: The token of the job. If it is already set, GenerationCancelled is raised.
         convolutions: The fallback for convolutions that fail; None for one that stores nothing on the disk.

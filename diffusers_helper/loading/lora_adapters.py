@@ -49,11 +49,7 @@ class LowRankBranch(nn.Module):
 
 
 class Loras:
-    """The LoRAs of one job. As a context manager it takes them off the transformer at the end of the job.
-
-    Attributes:
-        chosen: The files with their weights.
-    """
+    """The LoRAs of one job. As a context manager it takes them off the transformer at the end of the job."""
 
     def __init__(self, chosen: Sequence[tuple[Choice, LoraFile]]) -> None:
         """Read the checksums of the files.

@@ -25,7 +25,7 @@ from diffusers_helper.loading.casting import CASTABLE, EIGHT_BIT, add_scales, ca
 from diffusers_helper.loading.keys import check_names, own_names
 from diffusers_helper.loading.llama_cpp import is_llama_cpp, replace_embeddings, rows_in_order
 from diffusers_helper.loading.tensors import read_tensors
-from diffusers_helper.machine.processor import keeps_bf16
+from diffusers_helper.machine.sysfs import keeps_bf16
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.origin import origin_in
@@ -87,8 +87,6 @@ def config_of(part: str, place: Path, config: Mapping[str, Any] | None) -> dict[
     """Return the configuration of a network.
 
     Args:
-        part: The name of the part.
-        place: The folder with its files, or its single file.
         config: The configuration for a single file; None for a folder, which holds it.
 
     Raises:
@@ -118,8 +116,6 @@ def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None
     """Return a network with the weights of its files, which are mapped into memory.
 
     Args:
-        part: The name of the part.
-        place: The folder with its files, or its single file.
         config: The configuration for a single file; None for a folder, which holds it.
 
     Raises:
@@ -257,7 +253,6 @@ def check_fit(name: str, value: Callable[[str, str], Any]) -> None:
     """Check that the inputs and outputs of the parts have matching sizes.
 
     Args:
-        name: The name of the model.
         value: Returns the value of a name in the configuration of a part; None if it is not there.
 
     Raises:

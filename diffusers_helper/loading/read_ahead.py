@@ -30,8 +30,6 @@ def read_ahead(
     """Let the kernel read files once from the beginning to the end, if the free memory can keep them all.
 
     Args:
-        files: The files.
-        cancel: The token that ends the reading.
         on_bytes: A function that is called about once a second with the bytes that are read, and all bytes.
 
     Raises:

@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import Any, cast
 
 from diffusers_helper.attention.ways import NATIVE, SLICED, WAYS
-from diffusers_helper.machine.facts import Facts
+from diffusers_helper.machine.local import Facts
 
 _log = logging.getLogger(__name__)
 _TOKENS = 1024  # Shapes whose numbers of tokens differ by less share an entry.
@@ -45,8 +45,6 @@ def keep_trial(facts: Facts, card: str, key: str, found: Sequence[Mapping[str, A
     A way that stores the scores of all tokens does not count, since attention in slices does the same work.
 
     Args:
-        facts: The store.
-        card: The card.
         key: The shape's `shape_key`.
         found: The results of `attention.trial.try_ways`, in the order of preference.
     """

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diffusers_helper.machine.facts import Facts
+from diffusers_helper.machine.local import Facts
 
 _SAMPLE_BYTES, _BLOCK_BYTES = 256 * 1024**2, 8 * 1024**2
 _SECONDS = 2.0
@@ -17,10 +17,6 @@ _SECONDS = 2.0
 
 def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
     """Measure the bytes per second of reads that bypass the page cache.
-
-    Args:
-        file: A large file.
-        seconds: The time limit of the measurement.
 
     Returns:
         The speed, or None if the system or the file does not allow such reads.

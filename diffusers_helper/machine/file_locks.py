@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from diffusers_helper.files import open_at_once
-from diffusers_helper.machine.storage import is_storage_trouble
+from diffusers_helper.foreign_errors import is_storage_trouble
 
 
 def take_lock(file: int | IO[Any], *, waits: bool) -> None:
     """Take the exclusive lock on an open file, which lasts until the file is closed.
 
     Args:
-        file: The file or its descriptor.
         waits: Whether to wait while another process, or another opening of the file, has the lock.
 
     Raises:

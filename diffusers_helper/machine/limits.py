@@ -18,7 +18,6 @@ def limited_memory(most_bytes: int = _MOST_BYTES, *, mapped: Iterable[Path] = ()
     """Let the block add no more than this to the memory of this process.
 
     Args:
-        most_bytes: The most memory.
         mapped: The files that the block maps as a whole. Linux counts them, although they take no memory.
 
     Raises:

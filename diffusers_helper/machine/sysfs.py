@@ -1,6 +1,6 @@
-"""The facts about cards and memory in the kernel's files, which need neither torch nor a driver library.
+"""The facts about cards, memory and processor in the kernel's files, which need neither torch nor a driver.
 
-Every function takes the root of the file system, so a test can provide the files of another machine.
+Every function takes the root of the file system or its file, so a test can provide those of another machine.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 ROOT = Path("/")
@@ -18,6 +19,10 @@ _GENERATIONS = {
     6: (64.0, 242 / 256),
 }  # fmt: skip
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
+_LARGE = 2**30
+_CPUINFO = Path("/proc/cpuinfo")
+# What oneDNN, with which PyTorch computes on a CPU, needs for bf16: AVX-512, or special instructions
+_ENOUGH = ({"avx512bw", "avx512vl", "avx512dq"}, {"avx_ne_convert"}, {"bf16"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,6 @@ def _bank_sizes(node: Path) -> Iterator[int]:
 
 
 def _properties(file: Path) -> dict[str, int]:
-    """Return the numbers in a file whose lines consist of a name and a number."""
     return {match[1]: int(match[2]) for match in re.finditer(r"^(\w+) (\d+)$", _text(file), re.MULTILINE)}
 
 
@@ -207,3 +211,38 @@ def host_memory(root: Path = ROOT) -> HostMemory:
         cached = _properties(group / "memory.stat").get("file", 0)
         total, available = limit, min(available, max(0, limit - used + cached))
     return HostMemory(total, available, sizes.get("SwapTotal", 0), sizes.get("SwapFree", 0))
+
+
+@cache
+def computes_bf16(cpuinfo: Path = _CPUINFO) -> bool:
+    """Return whether the processor computes bf16 well.
+
+    Otherwise PyTorch multiplies bf16 five times and convolves it nine times as slowly as fp32.
+
+    Args:
+        cpuinfo: The system's list of the processor's features. Without one, the answer is no.
+    """
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    features = set(found[1].split()) if found else set[str]()
+    return any(enough <= features for enough in _ENOUGH)
+
+
+def slow_types(*, keeps: bool = False) -> tuple[str, ...]:
+    """Return the names of the types that a network does not compute in on this processor, as fp32 is faster.
+
+    Args:
+        keeps: Whether it computes in bf16 however slow that is; see `keeps_bf16`.
+    """
+    return ("float16",) if keeps or computes_bf16() else ("float16", "bfloat16")
+
+
+def keeps_bf16(num_bytes: int, *, is_quantised: bool) -> bool:
+    """Return whether a network computes in bf16 even where fp32 is faster.
+
+    Large ones do, since fp32 would double their memory. Quantised weights become bf16 when they are needed.
+    """
+    return is_quantised or num_bytes > _LARGE

@@ -36,7 +36,6 @@ class LogLines(logging.Formatter):
     """A formatter that makes one line of each record, besides its traceback, and shows control characters."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the record's own line."""
         return one_line(super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:

@@ -76,7 +76,6 @@ class Account(TorchDispatchMode):
 
     @property
     def allocated_bytes(self) -> int:
-        """Return the bytes of the tensors that are alive now."""
         with self._lock:
             self._bury()
             return self._live
@@ -87,7 +86,6 @@ class Account(TorchDispatchMode):
         return self._peak
 
     def reset_peak(self) -> None:
-        """Set the peak to the bytes that are alive now."""
         with self._lock:
             self._bury()
             self._peak = self._live
@@ -115,7 +113,6 @@ class Account(TorchDispatchMode):
                 self._live -= ref.num_bytes if ref else 0
 
     def holds(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is counted."""
         storage = _storage(tensor)
         with self._lock:
             self._bury()

@@ -20,9 +20,7 @@ class Device(ABC):
     only tensors that are created there, on the same thread, are counted.
 
     Attributes:
-        torch_device: The device in torch.
         cap_bytes: The most memory that torch may hold on the device; None for no cap.
-        has_gpu: Whether the device is a GPU.
     """
 
     torch_device: torch.device
@@ -157,7 +155,6 @@ class AccountingDevice(Device):
 
     @property
     def total_bytes(self) -> int:
-        """Return the size of the machine's main memory."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def allocated_bytes(self) -> int:

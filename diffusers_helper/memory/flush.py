@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from diffusers_helper.memory.device import Device
-from diffusers_helper.memory.lines import report
+from diffusers_helper.memory.status import report
 from diffusers_helper.units import GB
 
 _log = logging.getLogger(__name__)
@@ -49,9 +49,6 @@ class FlushReport:
     """The numbers of bytes that one flush has freed.
 
     Attributes:
-        stage: The point of the job.
-        gc_bytes: The bytes of tensors that the garbage collection deleted.
-        cache_bytes: The bytes that torch's allocator returned to the driver.
         pool_bytes: The bytes that the default pool returned; 0 if that is unknown.
         trimmed: Whether the pool was trimmed without an error.
     """

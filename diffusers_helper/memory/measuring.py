@@ -26,7 +26,6 @@ class Measured:
 
     @property
     def median(self) -> float:
-        """Return the median of the times."""
         return statistics.median(self.seconds)
 
     @property

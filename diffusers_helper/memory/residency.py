@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from diffusers_helper.memory.lines import report
+from diffusers_helper.memory.status import report
 from diffusers_helper.memory.streaming import Streamer, Trace
 from diffusers_helper.memory.weights import Weight, weights_of
 from diffusers_helper.units import GB
@@ -42,7 +42,6 @@ class Residency:
 
     @property
     def bytes_streamed(self) -> int:
-        """Return the bytes that were copied to the device by streaming so far."""
         streamers = (placed.streamer for placed in self._placed.values())
         return self._bytes_streamed + sum(streamer.bytes_copied for streamer in streamers if streamer)
 
@@ -70,8 +69,6 @@ class Residency:
         If this fails, the network is taken off the device again.
 
         Args:
-            module: The network.
-            preserved_bytes: The preserved memory, for the log.
             blocks: The network's blocks in the order in which they run.
             streamed: The indices of the blocks to stream, ascending.
             num_slots: The number of streamed blocks that are on the device at a time.

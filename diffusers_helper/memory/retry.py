@@ -13,7 +13,6 @@ def retry(work: Callable[[], _T], cure_for: Callable[[Exception], Callable[[], N
     """Do the work, and repeat it after each error that has a cure.
 
     Args:
-        work: A function that does all of the work.
         cure_for: A function that returns the cure for an error, or None to raise the error. It must not keep
             a reference to the error, whose frames hold tensors. The cure runs after they are freed. If the
             cure raises an exception, the work is not repeated.

@@ -10,7 +10,6 @@ import logging
 import torch
 
 from diffusers_helper.memory.device import CudaDevice, Device
-from diffusers_helper.memory.lines import report
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB
 from diffusers_helper.units import GB, gb_text
 
@@ -19,6 +18,18 @@ _log = logging.getLogger(__name__)
 _NEAR = 0.9
 # The memory document asks for 4 to 6 GB before the VAE decodes. Under a small cap, half of the cap suffices.
 _FREE_FOR_VAE = 4 * GB
+
+
+def report(log: logging.Logger, text: str, *values: object) -> None:
+    """Log a line as information.
+
+    In a program without any logging handler, Python shows warnings only. The line then goes to standard error
+    as they do, unless the program has asked for less.
+    """
+    log.info(text, *values)
+    last = logging.lastResort
+    if last is not None and not log.hasHandlers() and log.getEffectiveLevel() <= logging.WARNING:
+        last.handle(log.makeRecord(log.name, logging.INFO, "", 0, text, values, None))
 
 
 def get_cuda_allocated_memory_gb(device: Device | torch.device | None = None) -> float:
@@ -37,7 +48,6 @@ def check_vram_limit(device: Device | torch.device | None = None, limit_gb: floa
     """Return whether less than 90 % of the limit is allocated, and log a warning if not.
 
     Args:
-        device: The device.
         limit_gb: The limit; None for the device's cap, or for `MAX_VRAM_USAGE_GB` if the device has no cap.
     """
     found = _find(device)

@@ -64,13 +64,9 @@ class StageRecord:
     """The record of one use of a model. Sizes are those of tensors on the device.
 
     Attributes:
-        stage: The name of the stage.
-        model: The name of the model.
         section: The number of the section; None before the first.
         begin, end: Seconds since the store was created.
-        predicted_bytes, measured_bytes: The peak in the plan, and the measured one.
         resident_bytes: The size of the weights that stayed on the device, including those of other models.
-        streamed_bytes: The bytes that were copied to the device by streaming.
         is_complete: Whether the use ended without an exception.
     """
 
@@ -90,25 +86,12 @@ class Store:
     """The store of a job's networks, which moves each to the device as the plan says, and off it again.
 
     It must be used by one thread only.
-
-    Attributes:
-        device: The device.
-        log: The moves so far.
-        records: The records of all uses so far.
-        plan: The plan in force.
     """
 
     def __init__(
         self, device: Device, source: Source, plan: JobPlan, warn: Callable[[str], None] = _log.warning
     ) -> None:
-        """Begin with an empty device.
-
-        Args:
-            device: The device.
-            source: The source of the networks.
-            plan: The plan to follow.
-            warn: A function that is called with each warning for the user.
-        """
+        """Begin with an empty device."""
         self.device, self.log, self.records = device, list[Move](), list[StageRecord]()
         self._source, self._weights = source, dict[str, Weights]()
         self._residency = Residency(device.torch_device)
@@ -123,7 +106,6 @@ class Store:
 
     @property
     def bytes_streamed(self) -> int:
-        """Return the bytes that were copied to the device by streaming so far."""
         return self._residency.bytes_streamed
 
     @property
@@ -139,7 +121,6 @@ class Store:
         self.device.limit(plan.budget.cap_bytes - plan.budget.reserve_bytes)
 
     def clear(self) -> None:
-        """Take all networks off the device."""
         for name in list(self._networks):
             self._unload(name)
 
@@ -160,7 +141,6 @@ class Store:
         always leaves.
 
         Args:
-            name: The name of the network.
             working_bytes: The peak of the memory that its inputs, activations and outputs will take.
             stage: The name of the stage, if it is not that of the network.
             section: The number of the section; None before the first.

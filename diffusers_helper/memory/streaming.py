@@ -38,7 +38,6 @@ class _Slot:
     """The memory for one block.
 
     Attributes:
-        storage: The memory on the device.
         pinned: A pinned buffer of the same size in main memory; None on a CPU.
         copied: On a GPU, the CUDA event after the copy into `storage`.
         released: On a GPU, the CUDA event after the block's computation.
@@ -81,9 +80,6 @@ class Streamer:
     It wraps the blocks' forward functions. The blocks have to run in ascending order; some may be skipped, as
     a step cache does, and a pass may start again. The results are bit-identical to those with resident
     weights.
-
-    Attributes:
-        bytes_copied: The bytes that were copied to the device so far.
     """
 
     def __init__(
@@ -100,8 +96,6 @@ class Streamer:
         Args:
             module: The network. Each of its forward passes makes sure that the first blocks are fetched.
             blocks: The index, module and weights of each block to stream, in the order in which they run.
-            device: The device.
-            num_slots: The number of slots in the ring.
             trace: A function that is called with each event, for tests.
         """
         self._device, self._trace = device, trace

@@ -3,6 +3,8 @@
 A module stays the same object with the same parameters; only their `.data` changes. In main memory, it is the
 memory-mapped file, which is never written to. On the device, it is a copy in aligned storage. This holds on a
 CPU, too, where some kernels give slightly different results for unaligned weights such as those in a file.
+
+Int8 weights have a scale for each row, and are made from wider ones a few rows at a time.
 """
 
 from __future__ import annotations
@@ -13,11 +15,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from diffusers_helper.memory.int8 import to_int8
-
+_MOST = 127
+_PIECE_VALUES = 2**20  # a piece in fp32 stays in the processor's cache
+_SMALLEST = torch.finfo(torch.float32).tiny  # the scale of a row of zeros
 # The alignment that the allocators of CPU and GPU guarantee. No kernel needs more.
 _ALIGNMENT = {"cpu": 64}
 _ALIGNMENT_GPU = 256
+
+
+def row_scales(weight: Tensor) -> Tensor:
+    """Return the scales in fp32, of shape (rows, 1), by which int8 spans the largest value of each row."""
+    with torch.inference_mode(False):  # as the buffer of a layer, they outlive the job
+        most = [piece.to(torch.float32).abs().amax(1, keepdim=True) for piece in _pieces(weight)]
+        return torch.cat(most).div_(_MOST).clamp_(min=_SMALLEST)
+
+
+def to_int8(weight: Tensor, scales: Tensor, target: Tensor) -> None:
+    """Write a weight, divided by the scales of its rows and rounded, to an int8 tensor on any device."""
+    for piece, scale, place in zip(_pieces(weight), _pieces(scales, weight), _pieces(target), strict=True):
+        place.copy_((piece.to(torch.float32) / scale).round_().to(torch.int8))
+
+
+def _pieces(tensor: Tensor, like: Tensor | None = None) -> Iterator[Tensor]:
+    """Yield groups of rows, of about `_PIECE_VALUES` values in `like` or else in the tensor itself."""
+    width = (tensor if like is None else like).shape[1]
+    yield from tensor.split(max(1, _PIECE_VALUES // max(1, width)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +47,6 @@ class Weight:
     """One parameter or buffer of a module, with its values in main memory and its type on the device.
 
     Attributes:
-        tensor: The parameter or buffer.
-        host: Its values in main memory.
-        dtype: Its type on the device.
         row_scales: The scales by which it is rounded to int8 on its way to the device; None if it is not.
     """
 
@@ -38,7 +57,6 @@ class Weight:
 
     @property
     def num_bytes(self) -> int:
-        """Return the size on the device in bytes."""
         return self.host.numel() * self.dtype.itemsize
 
     @classmethod
@@ -72,7 +90,6 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
     With an attribute `row_scales`, it is rounded to int8 by these scales.
 
     Args:
-        module: The module.
         dtype: The type on the device of all other parameters in 8 bit, and of those in the most common type
             of the rest; None for the stored type. Parameters and buffers of other types keep their type.
     """

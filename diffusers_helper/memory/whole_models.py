@@ -49,7 +49,6 @@ def load_model_as_complete(model: nn.Module, target_device: torch.device | str, 
     """Move a whole model to a device.
 
     Args:
-        model: The model.
         target_device: The device, such as "cuda".
         unload: Whether to unload the models that these functions have loaded first.
     """
@@ -105,7 +104,6 @@ def offload_model_from_device_for_memory_preservation(
     Args:
         model: A model that one of these functions has moved to the device. Its blocks are those described in
             `move_model_to_device_with_memory_preservation`.
-        target_device: The device that the model is on.
         preserved_memory_gb: The memory to leave free, in GB of 1024^3 bytes, as far as the model can be
             streamed.
 
@@ -129,7 +127,6 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def _plan(place: _Residence, model: nn.Module, free_bytes: int, preserved_gb: float) -> StagePlan:
-    """Return the plan for a model within the free memory."""
     name = type(model).__name__
     budget = Budget(place.device.total_bytes, free_bytes, gb_bytes(preserved_gb), reserve_bytes=0)
     return plan_stage(budget, Stage(name, Weights(name, *sizes_of(model, _blocks(model))), 0))

@@ -68,8 +68,6 @@ class AddedModel:
     """One model that a user has added.
 
     Attributes:
-        name: The name in settings.
-        title: The name to display.
         base: The model, or the folder of one, that has the other parts and the settings.
         parts: The parts that replace those of `base`, by their names.
         copy: The folder with the converted weights that are removed with the model; "" for none.

@@ -25,10 +25,7 @@ class Absence:
     """The parts of a model from the hub that are not completely on this machine.
 
     Attributes:
-        model, title: The model's name in settings, and its name for display.
         part_bytes: The size of each part's weights, by its name; 0 for a part without weights.
-        folder: The folder that a download fills.
-        free_bytes: The free disk space there.
         here_bytes: The bytes of these parts that an interrupted download has left here.
     """
 
@@ -41,7 +38,6 @@ class Absence:
 
     @property
     def total_bytes(self) -> int:
-        """Return the bytes that have to be downloaded."""
         return sum(max(0, size - self.here_bytes.get(part, 0)) for part, size in self.part_bytes.items())
 
     @property
@@ -109,7 +105,6 @@ class Speed:
 
     Args:
         done: The bytes that were downloaded before the start.
-        now: The present time.
     """
 
     def __init__(self, done: int, now: float) -> None:

@@ -32,9 +32,7 @@ from huggingface_hub.utils import (
     build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
     hf_raise_for_status,
 )
-from huggingface_hub.utils import (
-    logging as hub_logging,
-)
+from huggingface_hub.utils import logging as hub_logging
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line, short_repr
@@ -93,8 +91,6 @@ def get_model(info: ModelInfo, cancel: CancelToken, report: Callable[[int, int],
     """Download what is missing of a model.
 
     Args:
-        info: The model.
-        cancel: The token that ends the download.
         report: A function that any thread calls with the bytes of the whole model that are here and
             those in all.
 
@@ -135,8 +131,6 @@ def get_part(
     """Return the folder with one part's files, after downloading those of a hub repository that are missing.
 
     Args:
-        source: The source of the part.
-        cancel: The token that ends a download.
         on_bytes: A function that is called, from any thread, with the number of bytes that are here.
         files: The result of `listed_files`, if it is known; the hub is asked otherwise.
 
@@ -224,10 +218,7 @@ def _bar(stream: IO[bytes], size: int, what: str, take: Callable[[int], None]) -
     """Return a stand-in for the progress bar of the hub's library, which ends a download that has no end.
 
     Args:
-        stream: The file that is being written.
         size: The most bytes that it may have. A piece of the download more is written at most.
-        what: The file's name, for the message.
-        take: A function that is called with the number of new bytes.
     """
     restarts = 0
 

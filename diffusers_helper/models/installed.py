@@ -30,10 +30,7 @@ class InstalledPart:
     """One part of a model on this machine.
 
     Attributes:
-        part: The name of the part.
         source: Its origin: a folder, or a repository with its pinned revision.
-        folder: The folder in which it is, or would be.
-        here_bytes: The bytes that this machine has.
         missing_bytes: The approximate number of missing bytes; 0 if it is not known.
         is_complete: Whether no file is missing.
         shared_with: The other registered models that use the same part.
@@ -95,7 +92,6 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
     files of a local folder have none, so only their headers and sizes are checked.
 
     Args:
-        info: The model.
         on_bytes: A function that is called with the size of each file that was read completely.
     """
     from diffusers_helper.models.fetch import has_checksum  # the hub's library is needed only here
@@ -167,7 +163,6 @@ class Removal:
 
     Attributes:
         files: The files, by their part.
-        num_bytes: Their size.
         kept: The models that still use a part, by the part's name.
     """
 

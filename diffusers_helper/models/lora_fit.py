@@ -26,7 +26,6 @@ def check_loras(text: str, info: ModelInfo) -> None:
 
     Args:
         text: The setting `lora`, with paths.
-        info: The request's model.
 
     Raises:
         InputError: If a file is missing, holds no LoRA for FramePack, or does not fit the model.
@@ -58,7 +57,6 @@ def with_loras(network: Network, loras: Collection[LoraFile]) -> Network:
     """Return the transformer with the sizes that it has together with LoRAs.
 
     Args:
-        network: The transformer.
         loras: The LoRAs, as `lora_adapters` attaches them: with two matrices for each layer.
     """
     if not loras:

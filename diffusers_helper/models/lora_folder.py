@@ -44,7 +44,6 @@ def located(text: str, folder: Path, start: Path = Path()) -> str:
 
     Args:
         text: The text of the setting `lora`.
-        folder: The folder with LoRAs.
         start: The folder that paths are relative to.
 
     Raises:

@@ -40,9 +40,6 @@ class ModelInfo:
     """The facts about a model that are known before any of it is loaded.
 
     Attributes:
-        name: The name in settings.
-        title: The name to display.
-        parts: The sources of its parts.
         family: Its family, which plans its sections.
         modes: The orders of sections that it supports; the first is its default.
         side, multiple: The picture shapes (`buckets.buckets`) that it was trained for.
@@ -50,7 +47,6 @@ class ModelInfo:
         shift: The shift of its noise levels in sampling; None for FramePack's rule, which goes by tokens.
         own_magnitudes: Its magnitudes by order, if they are not its family's; see `magnitudes`.
         vocabulary: The words that it knows, by group; empty for a model that takes free text.
-        examples: Prompts to offer.
         folder: The folder of a local model; None for a published one.
     """
 

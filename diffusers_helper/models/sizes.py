@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
-from diffusers_helper.machine.processor import keeps_bf16, slow_types
+from diffusers_helper.machine.sysfs import keeps_bf16, slow_types
 from diffusers_helper.models.added import PUT_BACK
 from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import ModelInfo
@@ -59,8 +59,6 @@ class Weights:
     """The sizes of a model's weights in the type that they have on the device.
 
     Attributes:
-        name: The name of the network.
-        total_bytes: The size of all weights.
         block_bytes: The size of each block that can be streamed, in the order in which the blocks run. All
             other weights stay on the device while the model is in use.
     """
@@ -83,10 +81,7 @@ class Network:
     """One network, in the number format that it computes in.
 
     Attributes:
-        weights: The sizes of its weights on the device.
-        config: The content of its config.json.
         dtype_bytes: The bytes per value in the computation.
-        file_bytes: The size of its weights in the files.
         cast_bytes: The largest memory that one layer's weight takes while it is cast for use; 0 if none is.
     """
 
@@ -102,9 +97,7 @@ class _Values:
     """The values of some tensors, by how they can be stored on the device.
 
     Attributes:
-        plain: The number of those that have the type that computes.
         castable: The number of those that are cast to 8 bit if the job asks for it.
-        eight_bit: The number of those that are stored in 8 bit.
         fixed_bytes: The size of those that always stay as they are, as the blocks of GGUF.
         rows: The number of rows that get a scale each if they are cast to int8.
     """
@@ -172,11 +165,9 @@ def networks(
     published models.
 
     Args:
-        info: The model.
         on_cpu: Whether there is no GPU. Networks stored in a type that is slow there then compute
             in another one (`loaders.dtype_for`).
         widths: The bytes per value of each network that does not compute in its stored type.
-        places: The folders or files of the parts that are on this machine.
         weight_dtype: The type of the transformer's weights (`request.WEIGHT_TYPES`).
 
     Raises:
@@ -205,9 +196,7 @@ class _Counted:
 
     Attributes:
         total, blocks: The values in all, and in each block that can be streamed.
-        compute_dtype: The name of the type that computes.
         keeps_bf16: Whether a CPU computes in bf16 if that is the type; see `machine.processor.keeps_bf16`.
-        file_bytes: The size of the weights in the files.
         largest: The most values of a layer that can be cast.
         largest_block: The most values of a layer in blocks of GGUF.
         is_fixed: Whether the weights cannot be cast to another type.
@@ -342,7 +331,6 @@ def _block_of(part: str, name: str) -> tuple[int, int] | None:
 
 
 def _compute_dtype(tensors: Iterable[TensorInfo], contents: Iterable[Contents], *, is_quantised: bool) -> str:
-    """Return the type that computes."""
     kinds: Counter[str] = Counter()
     for tensor in tensors:
         kinds[tensor.dtype] += count(tensor.shape)

@@ -38,7 +38,6 @@ class Captured:
     """A capture that was read.
 
     Attributes:
-        what: The name of the call.
         inputs, outputs: Its values; objects that no file can hold are `Missing`.
         seconds: The time that it took.
         memory: The memory figures around the call, in bytes by name.
@@ -67,7 +66,6 @@ class Comparison:
     """A captured call beside the same call done again.
 
     Attributes:
-        capture: The capture.
         seconds: The time that the call took now.
         difference: The first difference between the results, in words; "" if they have the same bits.
     """
@@ -108,13 +106,6 @@ class Recorder:
         """Do some work, write a capture of it or of its error, and return its result.
 
         A capture that cannot be written is left out, which is logged.
-
-        Args:
-            what: The name of the call.
-            work: The work.
-            inputs: A function that returns the values to keep as its inputs. It is called after the work.
-            outputs: A function that returns what to keep of the result.
-            free_bytes: A function that returns the device's free memory.
         """
         before, begin = free_bytes(), time.perf_counter()
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -23,8 +25,7 @@ from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.families.family import Family
 from diffusers_helper.files import make_folder, sha256_of, write_atomic
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.lineage import Lineage, joined
-from diffusers_helper.provenance.recorded import names_of, recorded_later
+from diffusers_helper.provenance.lineage import Lineage, joined, names_of, recorded_later
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.strangers.limited_json import plain_json
 
@@ -33,6 +34,7 @@ _KEY = "latents"
 # Version 0.1 did not record these settings, so its files are accepted with any values of them.
 _VAE = names_of("vae")
 _PIXELS = ("prompt", "seed", "steps", "sampler", "mode", "guidance", "cfg", "cfg_rescale", "model")
+Tensors = dict[str, Tensor]
 
 
 class Origins:
@@ -49,10 +51,8 @@ class Origins:
         """Collect the facts that are the same for all sections.
 
         Args:
-            request: The settings of the video.
             lineage: The origin of its first sections.
             pictures: The origins of the pictures; see `conditions.pictures`.
-            family: The family of the model.
             others: Further facts that follow from request and model, such as the frame size.
         """
         self._request, self._lineage, self._family = request, lineage, family
@@ -65,7 +65,6 @@ class Origins:
         self._shared |= {name: str(value) for name, value in crops if SETTINGS[name].is_number}
 
     def of_section(self, number: int) -> dict[str, str]:
-        """Return the origin of one section's latents."""
         request = self._lineage.request_for(number, self._request)
         names = (*_PIXELS, "negative") if len(request.texts) > 1 else _PIXELS
         origin = {name: str(getattr(request, name)) for name in names} | self._shared
@@ -81,7 +80,6 @@ class Origins:
         return origin
 
     def of_encodings(self) -> dict[str, str]:
-        """Return the origin of the encodings of the prompts and the picture."""
         texts = json.dumps(texts_of(self._request, self._lineage, self._family))
         seed = str(self._lineage.root(self._request).seed)  # determines the picture's latent
         return {"texts": texts, "seed": seed, "model": self._request.model} | self._shared
@@ -102,10 +100,7 @@ class Checkpoints:
         The section of a damaged file and all later ones are made again.
 
         Args:
-            folder: The job's folder.
-            origins: The origins of the job's encodings and sections.
             earlier: The folder of the earlier run, of this or another job; None if there is none.
-            shape: The shape of a section's latents.
 
         Raises:
             LongtakeError: If the sections have another origin than this job.
@@ -253,3 +248,55 @@ def versions() -> dict[str, str]:
     """Return the versions of Longtake and of the libraries that compute latents, by name."""
     packages = ("torch", "diffusers", "transformers")
     return {"longtake": __version__, **{name: importlib.metadata.version(name) for name in packages}}
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingCache:
+    """A folder of encodings, up to a total size, beyond which those that were not used for longest go.
+
+    A file's name is a checksum of all that its encodings depend on, so no prompt can be read from it.
+
+    Attributes:
+        folder: The folder, which is made when it is needed; None to keep nothing.
+        most_bytes: The total size of the files. A prompt of FramePack takes about 2 MB.
+    """
+
+    folder: Path | None = None
+    most_bytes: int = 256 * 1024**2
+
+    def get(self, facts: Mapping[str, str], otherwise: Callable[[], Tensors]) -> Tensors:
+        """Return the encodings that depend on these facts and on the versions of the libraries.
+
+        Args:
+            facts: All facts that change a bit of the result.
+            otherwise: A function that makes the encodings if there are none.
+        """
+        if self.folder is None:
+            return otherwise()
+        key = sha256_of([json.dumps({**versions(), **facts}, sort_keys=True).encode()])
+        file = self.folder / f"{key}.safetensors"
+        try:
+            found, _ = read_tensors(file)
+            os.utime(file)  # it is the one that was used last
+            return found
+        except FileNotFoundError:
+            pass
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            _log.warning("%s: %s; the encodings are made again", file, error)
+        found = otherwise()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_tensors(file, found, {})
+            self._tidy()
+        except OSError as error:
+            _log.warning("%s cannot be written (%s)", file, error)
+        return found
+
+    def _tidy(self) -> None:
+        """Remove the files that were not used for longest, until the others are small enough."""
+        assert self.folder is not None
+        kept = 0
+        for file in sorted(self.folder.glob("*.safetensors"), key=lambda file: -file.stat().st_mtime_ns):
+            kept += file.stat().st_size
+            if kept > self.most_bytes:
+                file.unlink(missing_ok=True)

@@ -21,7 +21,6 @@ def write_thumbnail(path: Path, section: Section, frames: Tensor, mode: Mode) ->
 
     Args:
         path: The file, in a folder for thumbnails that is made if it is missing.
-        section: The section.
         frames: All frames that were decoded for the section, (T, H, W, 3) in -1 to 1.
         mode: The order of sections.
     """

@@ -50,7 +50,6 @@ class Report:
 
     @property
     def skipped(self) -> int:
-        """Return the number of steps that a step cache has skipped."""
         return sum(self._skipped.values())
 
     def started(self, width: int, height: int, attention: str) -> None:
@@ -64,7 +63,6 @@ class Report:
         self._report(StageStarted, stage=stage, section=_number(section))
 
     def reading(self, done_bytes: int, total_bytes: int) -> None:
-        """Report the progress of the reading of the model's files."""
         self._report(Reading, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None, skipped: int) -> None:

@@ -101,7 +101,6 @@ class GrowingVideo:
 
     Attributes:
         latest: The newest playable version; None before the first section.
-        frames: The number of its frames, including provisional ones.
         sections: The number of sections whose files are complete. After a restart, the next call of
             `add_section` is for section `sections + 1`, and replaces incomplete files of that section.
         doubt: A sentence for the user about damaged files; "" if there are none.
@@ -167,7 +166,6 @@ class GrowingVideo:
         Longtake do. Otherwise its frames are encoded as those of sections are.
 
         Args:
-            original: The file.
             frames: Its frames in the size and at the rate of this video, which are read only if needed.
 
         Returns:

@@ -33,7 +33,6 @@ class Stage:
 
     Attributes:
         name: "text", "text_2", "vae_encode", "vision", "sample" or "decode".
-        model: The weights of the model.
         working_bytes: The peak of the memory that inputs, activations and outputs take.
     """
 
@@ -62,7 +61,6 @@ class Budget:
     """The memory that a job may use.
 
     Attributes:
-        total_bytes: The size of the device's memory.
         cap_bytes: The most memory that the process may hold on the device.
         preserved_bytes: The least memory that weights leave free, as far as they can be streamed.
         reserve_bytes: Memory outside of tensors: the driver's context, and the workspaces of MIOpen and BLAS.
@@ -87,18 +85,12 @@ class StagePlan:
     """The plan of one stage.
 
     Attributes:
-        stage: The name of the stage.
-        model: The name of the model.
-        resident_bytes: The size of the weights that stay on the device for the stage.
         resident_blocks, streamed_blocks: The indices of blocks, ascending.
         ring_bytes: The size of the ring on the device; 0 if nothing is streamed.
         slot_bytes: The size of one slot of the ring, which is that of the largest streamed block.
-        streamed_bytes: The bytes that are copied to the device for each forward pass.
         working_bytes, reserve_bytes: The same figures as in `Stage` and `Budget`.
         others_bytes: The size of the other models' weights that stay on the device during the stage.
         peak_bytes: The sum of others, resident, ring, working and reserve; at most the cap.
-        evict: The names of the models that leave the device before the stage.
-        reason: A sentence that explains the plan to the user.
     """
 
     stage: str
@@ -125,7 +117,6 @@ class JobPlan:
         vae_tile_px: The side of the VAE's tiles in pixels; None if nothing is tiled.
         keep_all_resident: Whether all models fit at once and stay on the device between the stages.
         peak_bytes: The largest peak of any stage.
-        smallest_cap_bytes: The cap below which the job would be refused.
     """
 
     budget: Budget
@@ -159,7 +150,6 @@ class DoesNotFit(InputError):
     Attributes:
         demands: The alternative demands, none of which fits.
         stage: The name of the first stage that does not fit.
-        smallest_cap_bytes: The smallest cap under which the job would fit.
         side: The largest `resolution` that fits under this cap; 0 for none, None if it is not known.
         remedies: The sentences that make up `remedy`.
     """
@@ -201,7 +191,6 @@ class DoesNotFit(InputError):
 
     @property
     def least(self) -> JobPlan:
-        """Return the plan under the smallest cap that works."""
         return plan_job(self.budget.with_cap(self.smallest_cap_bytes), self.demands)
 
 

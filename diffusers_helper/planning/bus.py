@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from diffusers_helper.machine.measured import Speeds
+from diffusers_helper.machine.local import Speeds
 from diffusers_helper.machine.sysfs import Link
 from diffusers_helper.planning.profiles import Machine, family_of
 from diffusers_helper.units import GB, duration
@@ -28,9 +28,7 @@ class Bus:
     """The way from main memory to a card.
 
     Attributes:
-        bytes_per_second: The speed of copies to the card.
         name: The name to display, such as "PCIe 4.0 x16".
-        source: How the speed is known.
     """
 
     bytes_per_second: float
@@ -38,7 +36,6 @@ class Bus:
     source: Source
 
     def seconds(self, num_bytes: int) -> float:
-        """Return the time that this number of bytes takes."""
         return num_bytes / self.bytes_per_second
 
     def words(self, num_bytes: int) -> str:
@@ -51,7 +48,6 @@ def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa
 
     Args:
         machine: The machine, whose link the kernel may have told.
-        measured: The speeds that were measured on it.
     """
     if machine.kind == "cpu":
         return None

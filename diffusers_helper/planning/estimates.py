@@ -4,7 +4,7 @@ Each formula counts the tensors of one size that are alive at the moment when th
 The numbers were fitted to peaks that `benchmarks/calibrate_memory.py` measured on a CPU, on the grid of
 shapes named in each function. They hold for kernels that keep nothing large between operations. GPU kernels
 need more: the table in `backend` has the factors for that. What was measured on such cards
-(`measured_factors`), or on this machine (`Calibration`), corrects the estimates.
+(`backend`), or on this machine (`Calibration`), corrects the estimates.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from diffusers_helper.families.buckets import buckets
 from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
 from diffusers_helper.models.sizes import NETWORKS, Network
-from diffusers_helper.planning.backend import MARGIN, Backend
+from diffusers_helper.planning.backend import MARGIN, Backend, corrected
 from diffusers_helper.planning.budget import Demand, Stage
-from diffusers_helper.planning.measured_factors import corrected
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
 
 # The sides of the VAE's tiles that the automatic choice tries, in pixels, largest first.
@@ -189,19 +188,14 @@ def demand_of(
     """Return the needs of a job whose VAE works in tiles of one size, with the stages in the order they run.
 
     Args:
+        height, width, tile: The sides of the video and of the VAE's tiles in pixels.
         networks: The model's networks, by the names of their parts.
-        height: The video's height in pixels.
-        width: The video's width in pixels.
-        tile: The side of the VAE's tiles in pixels.
         text: The number of tokens that the transformer reads of the longest prompt.
         texts: The number of prompts; 2 with classifier-free guidance.
-        rank: The sum of the ranks of the LoRAs.
         step_cache: The step cache in `request.step_cache`.
         encoded: The latent frames that are encoded at a time; 1 for pictures.
         vae_window: The latent frames in one of the VAE's temporal windows.
         vae_share: The share of the working memory that the VAE may be planned with.
-        backend: The memory behaviour of the machine's kernels.
-        calibration: The ratios of measured to estimated memory.
     """
     llama, clip, vae, siglip, transformer = (networks[name] for name in NETWORKS)
     vision, piece = vision_tokens(siglip), (min(tile, height), min(tile, width))

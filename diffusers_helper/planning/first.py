@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.lora_choice import shown
-from diffusers_helper.machine.facts import Facts
+from diffusers_helper.machine.local import Facts
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Demand, DoesNotFit, JobPlan
 from diffusers_helper.planning.estimates import largest_bucket
@@ -56,12 +56,8 @@ def first_plan(
     """Return the plan that a job begins with. It is the same on the page, on the command line and in a job.
 
     Args:
-        request: The settings of the video.
-        info: The model.
+        height, width: The sides of the video in pixels.
         profile: The settings of the machine, with those of the request for the VAE (`profile_of`).
-        height: The video's height in pixels.
-        width: The video's width in pixels.
-        needs: Returns the needs of a request.
         learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
 
     Raises:

@@ -15,10 +15,6 @@ class PreservedChoice:
 
     With that one, as many weights stay on the device as the estimated working memory allows. It is the
     largest value that holds nothing back.
-
-    Attributes:
-        plan: The plan with the preserved memory in force.
-        fewest_copies: The plan with the other one.
     """
 
     plan: JobPlan

@@ -20,12 +20,7 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, Gpu, Link, amd_gpus, gfx_name, host_memory, nvidia_link
 from diffusers_helper.planning.backend import Attention, Backend, backend_of, reserve_of
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
-from diffusers_helper.planning.variables import (
-    DOCUMENT,
-    Setting,
-    check_choices,
-    variables_for,
-)
+from diffusers_helper.planning.variables import DOCUMENT, Setting, check_choices, variables_for
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_bytes, gb_text
 
@@ -45,7 +40,6 @@ class Machine:
     Attributes:
         kind: The platform of torch that serves the device.
         arch: The gfx name of an AMD card, such as "gfx1100"; "" for other devices.
-        name: The name to display.
         total_bytes: The size of the device's memory; 0 if only its driver knows it.
         is_apu: Whether the device shares the processor's memory.
         link: Its link to main memory; None if it has none, or if it is not known.
@@ -70,13 +64,11 @@ class Profile:
 
     Attributes:
         family: The family of cards, one of `FAMILIES`.
-        machine: The device.
         cap_bytes, preserved_bytes, reserve_bytes: The same limits as in `Budget`.
         vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
         vae_tile: The side of the largest tiles that the automatic choice takes, in pixels.
         kernel: The kind of kernel that SDPA is expected to run.
         attention: The way to compute attention for jobs that leave it open (`attention.ways.WAYS`).
-        environment: The environment variables of the engine.
         ways: The fastest ways that were measured here, by `machine.attention.shape_key`.
         slice_bytes: The memory for one slice of attention; 0 for what suits the cap.
     """
@@ -127,7 +119,6 @@ class Profile:
         """Return the way to compute attention of one shape in a job.
 
         Args:
-            request: The settings of the video.
             key: The shape's `machine.attention.shape_key`.
         """
         if request.attention != AUTO:

@@ -35,8 +35,6 @@ class Shortage:
 
     Attributes:
         text: The first line of the error's text.
-        tried: The size of the allocation that failed.
-        capacity: The card's memory.
         free: The part of it that is free according to the driver.
         allocated: The memory that this process holds in tensors.
         idle: The memory that this process holds in the allocator without using it.
@@ -119,9 +117,7 @@ def advice(
     """Return the sentences of advice, with the most likely remedy first.
 
     Args:
-        shortage: The figures of the error.
         is_apu: Whether the device shares the main memory, which makes the driver's limits a likely cause.
-        remedies: The sentences of the interface that shows the advice.
     """
     steps = _GUIDES[shortage.kind]
     if is_apu and shortage.kind in ("driver", "unknown"):

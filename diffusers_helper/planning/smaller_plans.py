@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from diffusers_helper.machine.facts import Facts
+from diffusers_helper.machine.local import Facts
 from diffusers_helper.planning.budget import Budget, Demand, JobPlan, StagePlan, least_resident, plan_job
 from diffusers_helper.units import gb_text
 
@@ -44,9 +44,6 @@ class Ladder:
 
     Attributes:
         first: The plan before any shortage.
-        plan: The plan in force.
-        level: The level of the plan in force.
-        retries: The number of steps taken in this job.
     """
 
     def __init__(self, budget: Budget, demands: Sequence[Demand], level: Level | None = None) -> None:

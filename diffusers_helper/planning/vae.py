@@ -126,13 +126,8 @@ class VaePlan:
     """One way to encode or decode a video.
 
     Attributes:
-        task: Whether to encode or to decode.
-        time: How the frames are divided in time.
         chunk: The same as in `VaeSettings`; 0 for all latent frames.
-        tiles: The tiles in space.
         working_bytes: The memory that inputs, activations and outputs take on the device.
-        is_exact: Whether the result is that of one pass over everything.
-        reason: A sentence that explains the plan to the user.
         batch: The number of items of a batch that are decoded together.
     """
 
@@ -151,9 +146,6 @@ def vae_plans(needs: VaeNeeds, video: Video, task: Task, settings: VaeSettings) 
 
     Args:
         needs: The memory that the VAE takes, in the number format that it computes in.
-        video: The size of the video.
-        task: Whether to encode or to decode.
-        settings: The user's settings.
     """
     kinds: tuple[Time, ...] = ("stream",) if needs.has_stream else ("whole", "windows")
     if not needs.has_stream and video.latents <= (settings.chunk or OWN_CHUNK) + 1:

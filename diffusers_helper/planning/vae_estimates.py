@@ -84,12 +84,9 @@ def decode_bytes(
     """Estimate the bytes that it takes to decode one piece.
 
     Args:
-        network: The VAE.
+        height, width: The sides of the piece in pixels.
         at_once: The latent frames in one pass (n of them give 4 n - 3 frames). In a stream, the number of
             latent frames whose frames leave the device together.
-        height: The height of the piece in pixels.
-        width: The width of the piece in pixels.
-        backend: The memory behaviour of the machine's kernels.
         latents: The number of all latent frames, which a stream keeps on the device.
     """
     size, area = network.dtype_bytes, height * width

@@ -12,8 +12,7 @@ from typing import cast
 from diffusers_helper.attention.ways import SLICED, slice_bytes
 from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, texts_in
 from diffusers_helper.machine.attention import shape_key
-from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.measured import speeds
+from diffusers_helper.machine.local import Local, speeds
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.lora_fit import check_loras, with_loras
 from diffusers_helper.models.registry import ModelInfo
@@ -49,10 +48,6 @@ class Cost:
     """The work of one stage over a whole video.
 
     Attributes:
-        stage: The name of the stage.
-        runs: The number of times that the stage runs.
-        passes: The number of forward passes in one run.
-        streamed_bytes: The bytes that are streamed to the device for each forward pass.
         copied_bytes: All bytes of weights that are copied to the device, streamed or not.
     """
 
@@ -68,23 +63,17 @@ class VideoPlan:
     """The plan of one video.
 
     Attributes:
-        job: The plan of the stages.
         height, width: The video's size in pixels; for an unknown picture, the shape that needs most memory.
-        sections: The number of sections.
-        frames: The number of frames.
-        costs: The work of each stage.
         waiting_bytes: The size of the streamed weights, which main memory should hold. They are mapped from
             files, so the kernel may drop them and read them again.
         seconds_per_step: The time that each step takes to read them again from the disk, if main memory
             cannot hold them; None if it can, or if the disk's speed is not known.
-        notes: Sentences for the user.
         preserved: The preserved memory and what another value would change; None if only this plan is left
             after shortages.
         weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
         bus: The way on which streamed weights come to the card; None without a card.
         step_bytes: The bytes that are streamed to the device in each step, in all passes of the step.
         disk_bytes: The bytes that each step reads from the disk; 0 if main memory can hold them.
-        attention: The way to compute attention, with its reason.
     """
 
     job: JobPlan
@@ -128,8 +117,6 @@ def known_networks(
     """Return the networks of a model in the number formats that this machine computes in.
 
     Args:
-        info: The model.
-        profile: The settings of the machine.
         in_fp32: The name of a network that computes in fp32; "" for none.
         weight_dtype: The type of the transformer's weights (`request.WEIGHT_TYPES`).
 
@@ -162,7 +149,6 @@ def weights_speed(info: ModelInfo, ask: Callable[[Path], float | None]) -> float
     """Return the speed of the disk with the transformer's weights.
 
     Args:
-        info: The model.
         ask: A function that returns the bytes per second of the disk with a file, or None if not known.
 
     Returns:
@@ -195,12 +181,7 @@ def demands_for(
     """Return the needs of a job for each size of tiles that it may use, the largest first.
 
     Args:
-        request: The settings of the video.
-        info: The model.
-        profile: The settings of the machine.
-        height: The video's height in pixels.
-        width: The video's width in pixels.
-        calibration: The ratios of measured to estimated memory.
+        height, width: The sides of the video in pixels.
         in_fp32: The name of a network that computes in fp32; "" for none.
         transformer: The transformer, if it is not that of the model's files.
 
@@ -228,15 +209,7 @@ def demands_for(
 def attention_shape(
     request: GenerationRequest, known: Mapping[str, Network], height: int, width: int, text: int
 ) -> tuple[int, int, int, str]:
-    """Return the heads, tokens, values per head and type with which the transformer computes attention.
-
-    Args:
-        request: The settings of the video.
-        known: The model's networks.
-        height: The video's height in pixels.
-        width: The video's width in pixels.
-        text: The number of tokens of the longest prompt.
-    """
+    """Return the heads, tokens, values per head and type with which the transformer computes attention."""
     network, encoder = known["transformer"], known["image_encoder"]
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
     tokens = latent_tokens(height, width) + text + vision_tokens(encoder)
@@ -268,9 +241,6 @@ def plan_video(
     """Check a request, and plan it and its cost.
 
     Args:
-        request: The settings of the video.
-        info: The model.
-        profile: The settings of the machine.
         shape: The height and width of the video in pixels; None for an unknown picture.
         needs: Returns the needs of a request; None for a function that reads the model's files.
         transformer: The transformer, if it is not that of the model's files and `needs` is None.

@@ -38,9 +38,7 @@ def choose_weights(
     """Return the request with the type that the budget suggests, if it leaves the type to the machine.
 
     Args:
-        request: The settings of the video.
         budget: The memory that the job may use.
-        demands_of: A function that returns the needs of a request whose type is known.
 
     Raises:
         LongtakeError: If `demands_of` raises it for the type of the files.

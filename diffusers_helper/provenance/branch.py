@@ -20,9 +20,8 @@ from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.files import make_folder, read_file, write_atomic
 from diffusers_helper.models.registry import family_of, plan_of
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.lineage import Lineage, Span
+from diffusers_helper.provenance.lineage import Lineage, Span, names_of
 from diffusers_helper.provenance.recipe import read_uses, write_uses
-from diffusers_helper.provenance.recorded import names_of
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.strangers.limited_json import plain_json
 
@@ -58,7 +57,6 @@ def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> Non
 
     Args:
         request: The settings of the kept sections.
-        changes: The settings to change.
 
     Raises:
         InputError: If a setting would change that must stay the same.
@@ -77,9 +75,7 @@ class Branch:
     """A new job that begins with the first sections of another job.
 
     Attributes:
-        request: The settings of the new job.
         lineage: The origin of its first sections.
-        parent: The folder of the other job.
     """
 
     request: GenerationRequest
@@ -134,9 +130,6 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
 
     Args:
         folder: The job's folder. The job may be unfinished.
-        request: The job's settings.
-        keep: The number of sections to keep.
-        changes: The settings to change for the sections after them.
 
     Raises:
         InputError: If the sections cannot be kept, or a change is not possible.
@@ -177,8 +170,6 @@ def extension(
     section that starts with the picture.
 
     Args:
-        folder: The job's folder.
-        request: The job's settings.
         seconds: The time to add. It is rounded to whole sections, at least one.
         changes: Further settings to change for the new sections.
 
@@ -210,11 +201,6 @@ def changed_from_here(
     """Return the request and the lineage of a job whose further sections get other settings.
 
     It stays the same job: its finished sections keep their settings, as those of a branch do.
-
-    Args:
-        folder: The job's folder.
-        request: The job's settings.
-        changes: The settings to change.
 
     Raises:
         InputError: If all sections are finished, or a change is not possible.

@@ -1,13 +1,16 @@
-"""The layout of `outputs/<job>/`, which holds everything about a job."""
+"""The layout of `outputs/<job>/`, which holds everything about a job, and its note about a lack of memory."""
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.request import START_PICTURE
+from diffusers_helper.strangers.limited_json import plain_json
 
 
 def new_job_id() -> str:
@@ -68,7 +71,6 @@ class JobFolder:
         return folder
 
     def picture(self, setting: str) -> Path:
-        """Return the path of the picture that a setting names."""
         return self.input if setting == START_PICTURE else self.path / f"{setting}.png"
 
     def keep_press(self, press: str) -> None:
@@ -94,3 +96,35 @@ class JobFolder:
         """Remove the unfinished files of a process that died. No process may be writing to the folder."""
         for leftover in self.path.rglob(".*.tmp"):
             leftover.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CrashRecord:
+    """The cause of the engines' deaths, a lack of memory, and the change that an engine has made in response.
+
+    The process that supervises the engine writes it. The next engine reads it and uses the job's smallest
+    plan.
+
+    Attributes:
+        change: A description of how the plan was made smaller; empty until an engine has done so.
+    """
+
+    stage: str
+    text: str
+    change: str = ""
+
+    @classmethod
+    def read(cls, file: Path) -> CrashRecord | None:
+        """Return the note in a file, or None if the file is missing or cannot be read."""
+        try:
+            return cls(**plain_json(read_file(file)))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, file: Path) -> None:
+        """Write the note to a file.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        write_atomic(file, json.dumps(asdict(self)).encode() + b"\n")

@@ -2,6 +2,9 @@
 
 A section's latents depend on its own settings and on the sections made before it. So the request of a branch
 and the spans of its earlier sections determine the video, which can be made again from them alone.
+
+Recipes, lineages and the origins of latents record settings. Those of version 0.1 are always recorded. A
+later one is recorded only if it differs from its default, so that a file without it means the default.
 """
 
 from __future__ import annotations
@@ -17,10 +20,39 @@ from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.families.family import FRAMEPACK, Family
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.machine.storage import is_storage_trouble
-from diffusers_helper.provenance.recorded import later_defaults, names_of, recorded
+from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.setting import Scope
 from diffusers_helper.strangers.limited_json import plain_json
+
+_FIRST = (
+    "prompt", "negative", "seconds", "seed", "steps", "mode", "resolution", "guidance", "cfg", "cfg_rescale",
+    "crf", "sampler", "model",
+)  # fmt: skip
+
+
+def names_of(*scopes: Scope) -> tuple[str, ...]:
+    """Return the names of the settings that have one of these scopes."""
+    return tuple(name for name, setting in SETTINGS.items() if setting.scope in scopes)
+
+
+def recorded(request: GenerationRequest, *scopes: Scope) -> dict[str, Any]:
+    """Return the recorded settings of a request, among those of these scopes."""
+    values = {name: getattr(request, name) for name in names_of(*scopes)}
+    return {
+        name: value for name, value in values.items() if name in _FIRST or value != SETTINGS[name].default
+    }
+
+
+def recorded_later(request: GenerationRequest, *scopes: Scope) -> dict[str, Any]:
+    """Return the recorded settings that version 0.1 did not have."""
+    found = recorded(request, *scopes)
+    return {name: value for name, value in found.items() if name not in _FIRST}
+
+
+def later_defaults(*scopes: Scope) -> dict[str, Any]:
+    """Return the defaults of the settings that version 0.1 did not have."""
+    return {name: SETTINGS[name].default for name in names_of(*scopes) if name not in _FIRST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +80,6 @@ class Span:
         return replace(request, **{**later_defaults("section"), **self.settings})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the span as a dict for JSON."""
         return {"sections": self.last, "settings": dict(self.settings)}
 
     @classmethod
@@ -92,7 +123,6 @@ class Lineage:
     kept: int = 0
 
     def request_for(self, number: int, request: GenerationRequest) -> GenerationRequest:
-        """Return the request with the settings of one section."""
         for span in self.spans:
             if number <= span.last:
                 return span.over(request)
@@ -107,7 +137,6 @@ class Lineage:
         return self.request_for(1, request)
 
     def before(self, number: int) -> tuple[Span, ...]:
-        """Return the spans that end before a section."""
         return tuple(span for span in self.spans if span.last < number)
 
     def sections(self, request: GenerationRequest, family: Family = FRAMEPACK) -> SectionPlan:

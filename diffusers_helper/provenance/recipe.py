@@ -15,9 +15,8 @@ from typing import Any, BinaryIO, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.provenance.lineage import Lineage, Span, joined
+from diffusers_helper.provenance.lineage import Lineage, Span, joined, recorded
 from diffusers_helper.provenance.metadata import MAX_TEXT, Embedded, read_embedded, with_recipe
-from diffusers_helper.provenance.recorded import recorded
 from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, GenerationRequest
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import parse_json, plain_json
@@ -41,7 +40,6 @@ class VaeUse:
     Attributes:
         section: The number of the section; 0 for the start picture.
         tile: The side of the tiles in pixels, or the smallest side that covers the picture with one tile.
-        precision: "fp32", "fp16" or "bf16".
         chunk: The number of latent frames by which the VAE's windows advance.
     """
 
@@ -60,12 +58,7 @@ def read_uses(file: Path) -> tuple[VaeUse, ...]:
 
 
 def note_use(file: Path, use: VaeUse) -> None:
-    """Record a use of the VAE, in place of all that was recorded for its section and later ones.
-
-    Args:
-        file: The record.
-        use: The settings with which the VAE has worked.
-    """
+    """Record a use of the VAE, in place of all that was recorded for its section and later ones."""
     noted = read_uses(file)
     before = tuple(old for old in noted if old.section < use.section)
     is_new = not before or replace(before[-1], section=use.section) != use
@@ -117,13 +110,8 @@ class Recipe:
         """Return the recipe of a job.
 
         Args:
-            request: The job's settings.
-            spans: The earlier spans of its sections.
-            vae: The settings with which the VAE has worked.
             model: The registered name of the model; None for a folder, whose path is private.
-            side: The resolution in effect.
             made_with: The versions of the software and the identity of the model.
-            pictures: The pictures in the size of the video.
             lora: The setting of that name, with names and checksums in place of paths.
             video: The checksum of the video that is continued; "" for none.
         """
@@ -167,7 +155,6 @@ class Recipe:
         """Return the request that makes the video again.
 
         Args:
-            pictures: The paths of the pictures by setting.
             changes: The settings to change. In a branched video they apply to the last span.
 
         Raises:
@@ -188,9 +175,6 @@ def read_recipe(source: Path | bytes) -> Recipe:
 
     Pictures and video are not decoded, and sizes are limited. Unknown and unusable settings are left out,
     with a sentence in `Recipe.notices`.
-
-    Args:
-        source: The path of the file, or its content.
 
     Raises:
         InputError: If the file cannot be read, is damaged or carries no recipe.

@@ -16,9 +16,6 @@ class StepInfo:
     """One finished model call, for progress and previews.
 
     Attributes:
-        step: The number of the step, from 1.
-        steps: The number of all steps.
-        sigma: The noise level of the call.
         x0: The model's result, in the shape of the latents. Samplers work on a copy.
     """
 
@@ -42,7 +39,6 @@ class Denoiser:
 
     Attributes:
         sigmas: The noise levels of the model calls, without the 0 at the end.
-        dtype: The type in which a sampler computes.
     """
 
     def __init__(

@@ -22,7 +22,6 @@ def sample_euler(
             tensor.
         x: The latents at `sigmas[0]`, of any shape and floating-point dtype, which the result has, too.
         sigmas: The strictly descending noise levels, one more than there are steps. The last one is 0.
-        on_step: A function that is called after each model call.
 
     Raises:
         ValueError: If the sigmas are different from that, the latents are not floating-point numbers, or a

@@ -1,9 +1,14 @@
-"""The noise levels of a run, which are flow-matching sigmas, shifted towards noise by the token count."""
+"""The noise of a run: its levels, which are flow-matching sigmas shifted by the token count, and its sources.
+
+Each purpose has a source of its own, so any part of a video can be made again alone.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +17,7 @@ from torch import Tensor
 _FEW_TOKENS, _FEW_MU = 256, 0.5
 _MANY_TOKENS, _MANY_MU = 4096, 1.15
 MAX_SHIFT = 7.0
+Purpose = Literal["start_latent", "noise", "tail"]
 
 
 def shift_of(num_tokens: int) -> float:
@@ -72,3 +78,14 @@ def check_sigmas(sigmas: Tensor | Sequence[float]) -> list[float]:
     if levels[-1] != 0:
         raise ValueError(f"sigmas ends in {levels[-1]}; expected 0.")
     return levels
+
+
+def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...]) -> Tensor:
+    """Return normally distributed noise that depends only on the arguments.
+
+    It is drawn in fp32 on the CPU, so every machine draws the same. `section` is 0 for noise that belongs to
+    no section.
+    """
+    digest = hashlib.sha256(f"{seed}/{purpose}/{section}".encode()).digest()
+    generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big"))
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")

@@ -38,8 +38,6 @@ class Passes(Protocol):
 
         Args:
             branch: The name of the pass of guidance; each step has one pass of each branch.
-            x: The noisy latents.
-            compute: Runs the network.
         """
         ...
 
@@ -77,10 +75,6 @@ class _Branch:
     """The state of one pass of guidance.
 
     Attributes:
-        rule: The rule that decides.
-        step: The index of the step.
-        skips: Whether this step is skipped.
-        kept: The tensors of earlier steps.
         computed: The index of the last computed step.
         rate: The change of the output per change of the input up to that step.
     """
@@ -244,10 +238,7 @@ def open_passes(
 
     Args:
         cache: The step cache; None to compute all passes.
-        steps: The number of steps.
         magnitudes: The magnitudes of the model; see `families.step_caches.nearest`.
-        network: The network.
-        blocks: Its blocks.
     """
     if cache is None:
         yield AllPasses()
@@ -268,5 +259,4 @@ def _hidden(result: Any) -> Tensor:
 
 
 def _size(tensor: Tensor) -> float:
-    """Return the mean magnitude of a tensor's values."""
     return tensor.abs().mean().item()

@@ -26,7 +26,6 @@ def parse_json(
     """Return the content of a JSON text.
 
     Args:
-        data: The text.
         most_values: The most commas and brackets; each value takes about 64 bytes of memory.
         number: What makes a number of a text that is no whole number.
         constant: The same for NaN and the infinities, if they are not numbers like others.

@@ -26,11 +26,8 @@ def encode_pictures(
     """Encode a picture, or the 4 n + 1 frames of a video, and return a sample of the latents.
 
     Args:
-        engine: The engine of the model's VAE.
         pictures: RGB pictures of one size, whose sides are multiples of 8.
         noise: (1, 16, n + 1, height / 8, width / 8), the noise with which the posterior is sampled.
-        progress: A function that is called after each piece.
-        cancel: The token that ends the work within a piece.
 
     Returns:
         The latents in fp32 on the CPU, in the shape of `noise`.
@@ -47,11 +44,7 @@ def decode_latents(
     """Decode latents (1, 16, T, height / 8, width / 8) to frames (4 T - 3, height, width, 3).
 
     Args:
-        engine: The engine of the model's VAE.
         latents: The latents to decode for a section, in fp32 on the CPU.
-        part: The part of the video that they are.
-        progress: A function that is called after each piece.
-        cancel: The token that ends the work within a piece.
 
     Returns:
         The frames in fp32 on the CPU, about -1 to 1.

@@ -24,8 +24,6 @@ def conv_cases(
 
     Args:
         vae: The VAE, of which only the configuration is used.
-        dtype: The type that it computes in.
-        device: The device that would compute.
         height, width: The sides of the picture, or of a tile, in pixels.
         windows: The lengths of the windows in latent frames.
     """

@@ -20,20 +20,12 @@ from torch import Tensor, nn
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.vae_windows import window_sizes
-from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.retry import retry
 from diffusers_helper.planning.shortage import Shortage, is_out_of_memory, read_shortage
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.families import VaeFamily, family_of
-from diffusers_helper.vae.passes import (
-    NotFinite,
-    Pieces,
-    Progress,
-    count_tiles,
-    decode_pass,
-    encode_pass,
-)
+from diffusers_helper.vae.passes import NotFinite, Pieces, Progress, count_tiles, decode_pass, encode_pass
 from diffusers_helper.vae.tiles import join_windows
 
 _log = logging.getLogger(__name__)
@@ -44,7 +36,6 @@ class Part:
     """A part of a longer video. Consecutive parts share latent frames.
 
     Attributes:
-        number: The owner's number for the part.
         begin: The place of its first latent frame, counted from the same point for all parts.
     """
 
@@ -56,8 +47,6 @@ class Owner(Protocol):
     """The owner of a VAE, which moves it to the device and plans its work.
 
     Attributes:
-        vae: The VAE, on the device or not.
-        device: The device that computes.
         cleanup_frequency: The number of pieces after which the allocator's unused memory is returned; 0 for
             never.
     """
@@ -108,9 +97,6 @@ class VaeEngine(Generic[_Owner]):
 
     After a shortage of memory it repeats the task with the owner's next smaller plan, and after an overflow
     in fp32. After the first overflow in fp32 it repeats the task once without a change.
-
-    Attributes:
-        owner: The owner of the VAE.
     """
 
     def __init__(self, owner: _Owner) -> None:
@@ -132,8 +118,6 @@ class VaeEngine(Generic[_Owner]):
             latents: Latents in the VAE's own scale, on any device and of any type.
             part: The part of a longer video that they are. Temporal windows that this part shares with the
                 previous one are reused.
-            progress: A function that is called after each piece.
-            cancel: The token that ends the work within a piece.
 
         Returns:
             The frames on the host, about -1 to 1, in the type of the computation.
@@ -195,7 +179,7 @@ class VaeEngine(Generic[_Owner]):
         def attempt() -> Tensor:
             plan = owner.plan_vae(task, video)
             pieces = Pieces(progress, cancel, owner.device.empty_cache, owner.cleanup_frequency)
-            with torch.inference_mode(), owner.vae_on_device(task, part) as vae, cancellable(vae, cancel):
+            with torch.inference_mode(), owner.vae_on_device(task, part) as vae, cancel.within(vae):
                 family = family_of(vae)
                 _log_start(task, source, owner.device.torch_device, family.dtype)
                 if task == "encode":

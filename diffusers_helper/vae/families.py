@@ -30,7 +30,6 @@ class VaeFamily(Protocol):
         has_stream: Whether frames can be computed one after the other with the exact result.
         shrink: The number of pixels per latent along each side.
         stride: The number of frames per latent frame after the first, which stands for one frame.
-        dtype: The type that it computes in.
     """
 
     has_stream: bool

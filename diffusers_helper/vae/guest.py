@@ -28,11 +28,6 @@ class Guest:
 
     In another precision, a copy of it computes. After a shortage, neither the same plan nor one that needs as
     much memory is tried again.
-
-    Attributes:
-        vae: The VAE.
-        device: The device that it is on.
-        cleanup_frequency: The value of the settings.
     """
 
     def __init__(
@@ -100,7 +95,6 @@ class Guest:
         self.device.empty_cache()
 
     def use_fp32(self) -> None:
-        """Compute in fp32 from now on."""
         _log.warning("values in %s are not finite; computed again in fp32", self._dtype)
         self._dtype = torch.float32
 

@@ -25,11 +25,7 @@ first number begins again at 1."""
 
 
 class NotFinite(LongtakeError):
-    """The error for values that are not finite, which an overflow of fp16 can cause.
-
-    Attributes:
-        dtype: The type of the computation.
-    """
+    """The error for values that are not finite, which an overflow of fp16 can cause."""
 
     code = "not_finite"
 
@@ -42,11 +38,7 @@ class NotFinite(LongtakeError):
 
 
 class Pieces:
-    """The counter of the pieces of one task, which also checks for a cancel after each of them.
-
-    Attributes:
-        total: The number of pieces.
-    """
+    """The counter of the pieces of one task, which also checks for a cancel after each of them."""
 
     def __init__(
         self,
@@ -82,10 +74,7 @@ def decode_pass(
     """Decode latents (B, C, T, h, w) in one pass over time, or in one such pass per tile.
 
     Args:
-        family: The VAE.
         latents: Latents on any device, of any type.
-        tiles: The tiles in space.
-        pieces: The counter of the pieces.
         chunk: In a stream, the number of latent frames whose frames leave the device together.
 
     Returns:

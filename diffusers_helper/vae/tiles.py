@@ -20,8 +20,6 @@ class Axis:
     """The tiles along one side of the picture.
 
     Attributes:
-        length: The length of the side.
-        tile: The length of each tile.
         starts: The starts of the tiles, ascending; the first tile starts at 0, the last ends at `length`.
     """
 
@@ -88,7 +86,6 @@ class Grid:
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Return the row and column of each tile, row by row."""
         columns = range(len(self.columns.starts))
         return [(row, column) for row in range(len(self.rows.starts)) for column in columns]
 

@@ -18,11 +18,7 @@ def weight_files(place: Path) -> list[Path]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether a part has its configuration and all files of its weights or vocabulary.
-
-    Args:
-        folder: The folder of the part's files, or its single file.
-    """
+    """Return whether a part has its configuration and all files of its weights or vocabulary."""
     return folder.is_file() or (has_all_files(folder) and not partial_files(folder))
 
 

@@ -45,13 +45,10 @@ class Inspection:
         model: The models that the names belong to; "" if none is known.
         variant: The variant of the model; "" if neither content nor name shows it.
         key_style: The layout of the names: a checkpoint's, a library's, or that of the model's authors.
-        tensors: The number of tensors.
-        bytes: The stored size of all tensors.
         dtypes: The share of these bytes by type, the largest first.
         quantised: The kind of quantisation that the content shows; "" for none.
         problems: Sentences about faults, with the file's name and a remedy; empty if it can be used.
         hints: Sentences about facts that only the file's name suggests.
-        file_bytes: The size of the files.
         parts: The parts of a model's folder, by their names.
     """
 
@@ -75,7 +72,6 @@ class Inspection:
         return self.quantised or ", ".join(self.dtypes)
 
     def to_json(self) -> str:
-        """Return the facts as one JSON object."""
         return json.dumps(asdict(self))
 
 
@@ -121,7 +117,6 @@ def is_shard(file: Path) -> bool:
 
 
 def _inspect_model(folder: Path, parts: Sequence[str]) -> Inspection:
-    """Examine each part of a model's folder in its place."""
     found = {part: _inspect_folder(folder / part, part) for part in parts}
     shares: Counter[str] = Counter()
     for one in found.values():
@@ -216,8 +211,6 @@ def _inspect_files(
     """Examine the files of one network as a whole.
 
     Args:
-        path: The given path: a file, its folder, or the index.
-        files: The files with weights.
         place: The part that they have to be usable as; "" for any.
         listed: The file of each tensor according to the index; None without an index.
         problems: The faults that are already known.

@@ -57,7 +57,6 @@ class Pair:
     Attributes:
         keys: The names of the tensors: the matrix that the input meets first, the other one and, if there is
             one, the scale `alpha`.
-        target: The layers.
         rank, inputs, outputs: The sizes of the matrices, (rank, inputs) and (outputs, rank).
         scale: The factor that the file's metadata give; an `alpha` replaces it.
     """
@@ -88,9 +87,7 @@ class LoraFile:
     """A file with a LoRA.
 
     Attributes:
-        path: The path of the file.
         pairs: The changes to layers that FramePack has, whatever their sizes.
-        keys: The number of all tensors.
         triggers: The words that its author gave it to be called by; none if the file names none.
     """
 
@@ -257,7 +254,6 @@ def _pairs(tensors: Mapping[str, TensorInfo], scale: Callable[[Target, int], flo
     """Return the changes to layers that FramePack has.
 
     Args:
-        tensors: The file's tensors.
         scale: A function that returns the scale that the metadata give for layers and a rank.
     """
     parts: dict[str, dict[Kind, str]] = {}

@@ -103,7 +103,6 @@ class Target:
 
     Attributes:
         layers: Their names, as diffusers has them. If there are several, each takes its part of the outputs.
-        swaps: Whether the two halves of the outputs are exchanged.
     """
 
     layers: tuple[str, ...]

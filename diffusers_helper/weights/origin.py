@@ -28,7 +28,6 @@ class Origin:
             nanoseconds, and its SHA-256 checksum if the hub's cache knows it.
         weight_dtype: The type that the weights were converted to (`request.WEIGHT_TYPES`).
         compute_dtype: The type in which the network computes, by torch's name.
-        version: The version of Longtake.
         sums: The names of the copy's files, each with its checksum: that of `copy_sum` for the weights, and
             SHA-256 for others. It is empty for copies of versions that did not record it.
     """

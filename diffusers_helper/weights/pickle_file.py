@@ -205,7 +205,6 @@ def _dict_of(items: list[Any]) -> dict[Any, Any]:
 
 
 def _storage(reference: Any) -> Any:
-    """Return the storage that a persistent reference in the pickle names."""
     if not isinstance(reference, tuple):
         return None
     entries = cast(tuple[Any, ...], reference)
@@ -357,8 +356,6 @@ def _found(
     """Yield the name, storage and shape of each tensor in nested dicts, whose keys are joined with dots.
 
     Args:
-        content: The object that a pickle describes.
-        prefix: The keys of the dicts around it.
         steps: The numbers of the steps through all dicts, which may be shared, and contain themselves.
 
     Raises:

@@ -93,7 +93,6 @@ def variant_of(model: str, tensors: Mapping[str, TensorInfo], origin: str) -> st
 
     Args:
         model: The model, as `models_of` names it.
-        tensors: Its tensors.
         origin: The names of file and folders and the file's metadata, in lower case.
     """
     if model == "FramePack":  # both have the same tensors, so only a name distinguishes them
@@ -121,12 +120,7 @@ def key_style_of(names: Collection[str]) -> KeyStyle:
 
 
 def quantisation_of(tensors: Mapping[str, TensorInfo], by_type: Mapping[str, int]) -> str:
-    """Return the kind of quantisation that types and names show, or "" for none.
-
-    Args:
-        tensors: The tensors.
-        by_type: The bytes of the tensors of each type.
-    """
+    """Return the kind of quantisation that types and names show, or "" for none."""
     lines = _lines(tensors)
     kinds = set(re.findall(r"\.quant_state\.bitsandbytes__(\w{1,9})\n", lines))
     if kinds:

@@ -40,7 +40,6 @@ def make_header(
 
     Args:
         tensors: The type, by torch's name, and the shape of each tensor.
-        metadata: The metadata.
     """
     types = {name: short for short, name in _NAMES.items()}
     entries: dict[str, Any] = {"__metadata__": dict(metadata)}
@@ -96,9 +95,7 @@ def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
     """Return the contents that the entries of a header describe.
 
     Args:
-        entries: The entries.
         begin: The number of bytes before the first tensor.
-        size: The number of bytes of the file.
 
     Raises:
         ValueError: If an entry does not describe a tensor.

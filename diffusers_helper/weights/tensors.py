@@ -39,7 +39,6 @@ class Contents:
     """The contents of a file with weights.
 
     Attributes:
-        metadata: The metadata of the file's author.
         problems: The file's faults, each as the end of a sentence that begins with the file's name.
     """
 
@@ -104,7 +103,6 @@ def cut_off(size: int, needed: int | None = None) -> str:
     """Return the end of a sentence about a file that is shorter than its header says.
 
     Args:
-        size: The bytes that the file has.
         needed: The bytes that it should have; None if it ends within its header, so that nobody knows.
     """
     end = f"ends within its header, after {size} bytes" if needed is None else f"has {size} bytes of {needed}"

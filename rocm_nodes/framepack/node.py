@@ -82,7 +82,6 @@ class Work:
     Attributes:
         models: The model, of which nothing is loaded yet.
         options: The arguments of `generate` that connect a job with ComfyUI.
-        notes: The warnings so far.
     """
 
     models: Any

@@ -62,8 +62,6 @@ class Conditions:
     """What conditions a video.
 
     Attributes:
-        model: The model that encoded it.
-        settings: The settings of the node, and those of the model.
         pictures: The pictures by the names of their settings.
         encodings: The encodings of prompts and pictures, without the latent of the start, which a seed makes.
     """

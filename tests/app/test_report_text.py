@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from app.jobs.service import JobService
+from app.jobs.storage.folders import new_folder
 from app.jobs.storage.logs import append_event
-from app.jobs.storage.store import JobStore
 from app.report_text import LAST_EVENTS, report_text
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Failed, SectionFinished, StepDone, Warned
@@ -37,7 +37,9 @@ def report(outputs: Path, events: list[Event], **settings: Any) -> str:
     request = GenerationRequest.from_dict({"image": str(outputs / JOB / "input.png"), **settings})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("diffusers_helper.provenance.job_folder.new_job_id", lambda: JOB)
-        JobStore(outputs).add(request, {"image": b""}, lambda folder: None)
+        outputs.mkdir()
+        with new_folder(outputs, request, {"image": b""}, 1.0, lambda folder: None):
+            pass
     for event in events:
         append_event(outputs / JOB / "events.jsonl", event)
     return report_text(JobService(outputs), JOB)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.signals import Signals
+from app.commands.generate import Signals
 from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
 from app.starting import UMASK_VARIABLE, prepare
@@ -173,10 +173,10 @@ def test_a_second_ctrl_c_ends_a_program_that_swallows_the_first() -> None:
 def test_a_second_signal_ends_the_process_even_if_nothing_reacts() -> None:
     text = """
 import threading
-from app.commands import signals
-signals._KILL_SECONDS = 0.05
+from app.commands import generate
+generate._KILL_SECONDS = 0.05
 stuck = threading.Event()
-with signals.Signals(stuck.wait, lambda: print("reacting", flush=True), stuck.wait):
+with generate.Signals(stuck.wait, lambda: print("reacting", flush=True), stuck.wait):
     print("ready", flush=True)
     while True:
         stuck.wait(0.01)

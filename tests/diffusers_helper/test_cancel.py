@@ -14,7 +14,6 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Cancelled, Event, StageStarted, StepDone
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.memory.cancel_hooks import cancellable
 from diffusers_helper.pipeline import generate
 from tests.support.making import load_tiny, outline, seconds_for, tiny_request, write_scene
 
@@ -121,7 +120,7 @@ def test_hooks_are_on_the_blocks_and_go_with_the_context() -> None:
     holder = nn.Module()
     holder.blocks = nn.ModuleList([network, nn.Identity()])
     cancel = CancelToken()
-    with cancellable(holder, cancel):
+    with cancel.within(holder):
         network(torch.zeros(1, 2))
         cancel.cancel()
         with pytest.raises(GenerationCancelled):

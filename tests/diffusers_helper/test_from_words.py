@@ -22,7 +22,7 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling.seeds import noise_for
+from diffusers_helper.sampling.schedule import noise_for
 from tests.support.clips import read
 from tests.support.making import Frames, load_tiny, make, seconds_for
 

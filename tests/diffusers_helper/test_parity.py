@@ -21,7 +21,7 @@ from diffusers_helper.framepack.encoders import encode_vision
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import START_PICTURE, GenerationRequest
-from diffusers_helper.sampling.seeds import noise_for
+from diffusers_helper.sampling.schedule import noise_for
 from diffusers_helper.weights.recognition import PARTS
 from tests.support.making import Frames, load_tiny, seconds_for, tiny_request, write_scene
 

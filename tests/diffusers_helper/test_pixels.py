@@ -21,8 +21,7 @@ from diffusers_helper.framepack.blending import FrameBlender
 from diffusers_helper.framepack.guidance import guide
 from diffusers_helper.memory.accounting import Account
 from diffusers_helper.output.frames import to_uint8
-from diffusers_helper.output.previews import LatentColours, Preview
-from diffusers_helper.vae.tiny import TINY_FILE, TinyDecoder
+from diffusers_helper.output.previews import TINY_FILE, LatentColours, Preview, TinyDecoder
 from tests.support.making import write_scene
 
 

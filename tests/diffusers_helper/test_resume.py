@@ -19,8 +19,8 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Event, Warned
 from diffusers_helper.families.packing import Mode
 from diffusers_helper.files import write_atomic
+from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.request import GenerationRequest
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene

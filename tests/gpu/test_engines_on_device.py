@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from app.in_process import InProcessEngine
+from app.commands.generate import InProcessEngine
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineDied, EngineProcess
 from app.jobs.service import JobService

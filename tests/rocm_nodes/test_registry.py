@@ -17,7 +17,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.machine.packages import FRAMEPACK
 from rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS, registry
 from rocm_nodes.host import miopen_line
-from rocm_nodes.neighbours import watch
+from rocm_nodes.registry import watch
 from scripts.document_nodes import FOLDER, pages
 from tests.support.layers import ROOT
 

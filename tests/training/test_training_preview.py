@@ -10,8 +10,7 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo
 from PIL import Image
 
-from diffusers_helper.output.previews import LatentColours
-from diffusers_helper.vae.tiny import TINY_FILE, TinyDecoder
+from diffusers_helper.output.previews import TINY_FILE, LatentColours, TinyDecoder
 from training import preview
 from training.render import Renderer, canvases
 from training.vae import Crops, draw_batch, held_out_clips

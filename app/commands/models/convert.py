@@ -89,7 +89,6 @@ def convert(arguments: argparse.Namespace) -> tuple[str, Path, bool]:
 
 
 def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str, AddedPart]]:
-    """Return the model to convert, the name of its base, and the parts that replace those of the base."""
     given: str = arguments.model
     path = given_path(given, "model")
     if given in model_names() or all((path / part).is_dir() for part in PARTS):

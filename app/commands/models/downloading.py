@@ -23,7 +23,6 @@ def download(info: ModelInfo, *, as_json: bool) -> None:
     """Download what is missing of a model, and show the progress.
 
     Args:
-        info: The model.
         as_json: Whether the progress goes to standard output as JSON.
 
     Raises:
@@ -51,8 +50,6 @@ class Progress:
         """Begin without a word.
 
         Args:
-            model: The name of the model.
-            state: What is done to it, for JSON.
             as_json: Whether the progress goes to standard output as JSON.
         """
         self._is_json, self._model, self._state = as_json, model, state
@@ -86,7 +83,6 @@ class Progress:
         sys.stderr.flush()
 
     def end(self) -> None:
-        """End the line that changes."""
         if self._is_live:
             self._is_live = False
             sys.stderr.write("\n")

@@ -38,8 +38,6 @@ class DownloadOrder:
 
     Attributes:
         state: Whether it is to be downloaded, rests until a user lets it go on, or could not be downloaded.
-        message: Why it could not be downloaded.
-        remedy: What a user can do about that.
         total_bytes: The size of the whole model, as the hub lists it; 0 while that is not known.
     """
 
@@ -95,9 +93,7 @@ class DownloadProgress:
 
     Attributes:
         activity: What it is; empty for nothing.
-        done_bytes, total_bytes: The bytes that are here, checked or written, and those in all.
         bytes_per_second, seconds_left: The speed and the time left; None while they are not known.
-        message, remedy: Why it failed, and what to do.
     """
 
     activity: Activity = ""
@@ -116,7 +112,6 @@ class Downloads:
     several programs on a folder, one executes an order, and all of them can change it.
 
     Args:
-        folder: The folder of the orders.
         on_change: Called when a model has become usable or an order has changed.
 
     Attributes:
@@ -194,7 +189,6 @@ class Downloads:
             self._ended.wait_for(lambda: name not in self._getting, _END_SECONDS)
 
     def verify(self, name: str) -> None:
-        """Begin to check the files of a model."""
         self._start("verify", name)
 
     def convert(self, name: str, weight_dtype: str) -> None:
@@ -225,7 +219,6 @@ class Downloads:
         self._changed()
 
     def progress(self, name: str) -> DownloadProgress:
-        """Return what happens to a model now."""
         with self._lock:
             getting = self._getting.get(name)
             checking, converting = self._others.get(("verify", name)), self._others.get(("convert", name))

@@ -30,20 +30,12 @@ class ModelProcess:
     since nothing could continue it.
 
     Attributes:
-        task: What the process does.
         done, total: The bytes that are here, checked or written, and those in all; 0 while not known.
-        problems: What a check has found so far, in sentences.
         message, remedy: Why the task failed; empty if it did not.
     """
 
     def __init__(self, task: Task, model: str, weight_dtype: str = "") -> None:
-        """Start the process.
-
-        Args:
-            task: What it does.
-            model: The name of the model.
-            weight_dtype: For a conversion, the type of the copy's weights.
-        """
+        """Start the process."""
         self.task: Task = task
         self.done = self.total = 0
         self.problems: list[str] = []
@@ -134,8 +126,6 @@ class Adding:
         """Check files and list the model that they make, in a process, since the check needs torch.
 
         Args:
-            name: The new model's name.
-            parts: The file or folder of each part, by the part's name.
             base: The model that has all other parts; "" for the one that fits the transformer.
 
         Raises:

@@ -40,7 +40,6 @@ class EngineDied(Exception):
     Attributes:
         exit_code: The value of `Popen.returncode`; None if there is none.
         trial: The convolution that the engine was computing in an untried way; None if there was none.
-        errors: The end of what the engine wrote to standard error.
     """
 
     def __init__(self, exit_code: int | None = None, trial: Trial | None = None) -> None:
@@ -194,8 +193,6 @@ def follow(
     """Yield a job's events up to the final one, and None while nothing happens.
 
     Args:
-        job_id: The job.
-        messages: The messages of the engine.
         process: The engine's process, if it has one of its own.
 
     Raises:

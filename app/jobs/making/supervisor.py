@@ -17,7 +17,7 @@ from pathlib import Path
 from app.jobs.job import Job
 from app.jobs.making.engine_client import Engine, EngineDied, Trial
 from app.jobs.making.watchdog import WatchdogTimeouts, has_kernels
-from app.jobs.storage.recovery import salvage_if_there
+from app.jobs.storage.commands import salvage_if_there
 from app.machine import this_profile
 from diffusers_helper.events import (
     STAGES,
@@ -35,8 +35,7 @@ from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.foreign_errors import last_trouble
 from diffusers_helper.machine.signals import SIGHUP, SIGKILL, SIGTERM
 from diffusers_helper.planning.shortage import OutOfDeviceMemory, read_shortage
-from diffusers_helper.provenance.crash_record import CrashRecord
-from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.units import duration
 
 _log = logging.getLogger(__name__)
@@ -97,9 +96,6 @@ class Supervisor:
     """The supervision of one job over all attempts to make it.
 
     Args:
-        job: The job.
-        engine: The engine that makes it.
-        timeouts: The limits of the engine's silence.
         asked_to_end: A function that waits for up to the given seconds and returns whether the job was asked
             to end, by a user or by the end of the program.
         compiles: Whether a first run may be silent because kernels are being compiled, as on ROCm.

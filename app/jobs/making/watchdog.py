@@ -85,7 +85,6 @@ class WatchdogTimeouts:
         """Return the seconds of silence after which this work counts as hung.
 
         Args:
-            kind: The kind of work.
             load: Whether the work is loading a model, for which nothing is learned.
         """
         most = FIRST_LOAD_SECONDS if load else self.first

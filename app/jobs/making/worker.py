@@ -18,9 +18,9 @@ from app.jobs.making.awake import Awake
 from app.jobs.making.engine_client import Engine, EngineDied
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
+from app.jobs.storage.commands import INTERRUPTED, PAUSED, WAITS, commands_of, salvage_if_there
 from app.jobs.storage.folders import size_of
 from app.jobs.storage.logs import StateLog, append_event, change_by, events_in
-from app.jobs.storage.recovery import INTERRUPTED, PAUSED, WAITS, salvage_if_there
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
@@ -103,7 +103,7 @@ class Worker:
         self._wake.set()
         if self._thread is None:
             return
-        commands = {one for job_id in self._store.making for one in self._store.commands(job_id)}
+        commands = {one for job_id in self._store.making for one in self._commands(job_id)}
         if self._command is not None or commands & {"cancel", "pause"}:
             self._thread.join(max(0.0, timeout - _KILL_SECONDS))
         while self._thread.is_alive() and time.monotonic() < deadline:
@@ -251,7 +251,7 @@ class Worker:
         Args:
             event: The engine's newest event, after which a job may have to stop.
         """
-        commands = self._store.commands(job.id)
+        commands = self._commands(job.id)
         ends_here = isinstance(event, SectionFinished) and event.section < event.sections
         is_cancelled = "cancel" in commands or ("stop_after_section" in commands and ends_here)
         is_made = isinstance(event, SectionFinished) and self._kept < event.section < event.sections
@@ -261,6 +261,9 @@ class Worker:
         if self._command is None or is_cancelled:
             self._command = "cancel" if is_cancelled else "pause" if pauses else None
         return self._command
+
+    def _commands(self, job_id: str) -> set[Command]:
+        return commands_of(self._store.folder(job_id), self._store.cancelled)
 
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
         """Mark a job as waiting for so many seconds, and at least until its folder can be written."""
@@ -278,7 +281,6 @@ class Worker:
 
         Args:
             write: Writes something to the job's folder or to the index.
-            waits: Whether the job stays in that state afterwards.
 
         Raises:
             _AskedToEnd: If the job is asked to end before `write` succeeds.
@@ -323,7 +325,7 @@ class Worker:
         state, facts = change_by(end, job.folder) or ("failed", {})
         write = partial(self._store.record, end)
         if pauses := isinstance(end, Cancelled) and self._obey(job) == "pause":
-            commands = self._store.commands(job.id)
+            commands = self._commands(job.id)
             if commands & {"pause", "wait"}:
                 self._engine.close()  # frees the device's memory
             waits = "wait" in commands and "pause" not in commands
@@ -337,7 +339,7 @@ class Worker:
             _log.info("Job %s is paused.", job.id)
 
     def _pause(self, job: Job, facts: dict[str, Any]) -> None:
-        commands = self._store.commands(job.id)
+        commands = self._commands(job.id)
         self._store.enter(job.id, "paused", **facts)
         if not commands & {"pause", "wait"}:
             is_changed = "change" in commands

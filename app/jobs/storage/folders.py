@@ -1,9 +1,6 @@
-"""The folders of jobs: how they come and go, and the commands of users that lie in them as files.
+"""The folders of jobs: how they come and go.
 
-Any process may leave a command for a job that is being made. The process that makes the job looks for them at
-each sign of life of its engine, and at least twice a second; they outlast its death. Their files are empty,
-since such files can be created even on a full disk; only a "change" has content. Functions that make or move
-folders are called only while the index is locked.
+Functions that make or move folders are called only while the index is locked.
 """
 
 from __future__ import annotations
@@ -13,25 +10,22 @@ import logging
 import os
 import re
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
-from typing import Any, cast
 
-from app.jobs.job import COMMANDS, Command, NoSuchJob
+from app.jobs.job import NoSuchJob
 from app.jobs.storage.logs import StateLog
-from diffusers_helper.conditions.pictures import Contents, keep_request, kept_pictures, named_pictures
+from diffusers_helper.conditions.pictures import Contents, keep_request
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import make_folder, read_file, sync_folder, write_atomic
+from diffusers_helper.files import make_folder, sync_folder
 from diffusers_helper.machine.file_locks import is_locked
-from diffusers_helper.provenance.branch import changed_from_here
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 KEPT_SECONDS = 7 * 24 * 3600.0  # the time that a removed job stays in the trash
-_COMMAND = "wish-"
 _JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _OLD_SECONDS = 60.0
 
@@ -63,10 +57,6 @@ def new_folder(
     """Write the folder of a new job, which appears complete, and is removed again if the block fails.
 
     Args:
-        outputs: The folder of all jobs.
-        request: The settings of the video.
-        pictures: The contents of its pictures.
-        place: The job's place in the queue.
         fill: Puts further files into the folder, such as those that a branch keeps.
 
     Raises:
@@ -89,15 +79,19 @@ def new_folder(
         on_failure.pop_all()
 
 
-def discard(folder: JobFolder, trash: Path) -> None:
-    """Move a job's folder, if there is one, to the trash.
+def discard(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> None:
+    """Take a job from the index, and move its folder, if there is one, to the trash.
 
     Raises:
         InputError: If a process is making the job.
         OSError: If the folder cannot be moved.
     """
-    if not folder.path.exists():
-        return
+    if folder.path.exists():
+        _move(folder, trash)
+    database.execute("DELETE FROM jobs WHERE id = ?", (folder.job,))
+
+
+def _move(folder: JobFolder, trash: Path) -> None:
     if is_locked(folder.states):
         raise InputError(
             f"Job {folder.job} is being made; expected one that is not.", "Cancel it first, or pause it."
@@ -163,71 +157,3 @@ def size_of(folder: Path) -> int:
         with contextlib.suppress(OSError):  # the file is being replaced
             total += path.lstat().st_size
     return total
-
-
-def leave_command(folder: JobFolder, command: Command, content: bytes = b"") -> None:
-    """Leave a command, and return when it is on the disk.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
-    file = folder.path / f"{_COMMAND}{command}"
-    if content:
-        write_atomic(file, content)
-    else:
-        file.touch()
-    sync_folder(folder.path)
-
-
-def commands_of(folder: JobFolder) -> set[Command]:
-    """Return the commands that have not been carried out yet."""
-    return {command for command in COMMANDS if (folder.path / f"{_COMMAND}{command}").is_file()}
-
-
-def pending_change(folder: JobFolder) -> dict[str, Any]:
-    """Return the settings of a "change" command that was not carried out yet; none if there is none."""
-    try:
-        found: Any = plain_json(read_file(folder.path / f"{_COMMAND}change"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:  # it was checked when it was left, so it is damaged
-        _log.warning("Job %s: its change is left out. %s", folder.job, error)
-        return {}
-    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
-
-
-def carry_out_change(folder: JobFolder) -> None:
-    """Give the sections that a job has not made yet the settings of a "change" command, if there is one.
-
-    The lineage is written before the request, and the command is removed last: whenever this is interrupted,
-    the job is consistent, and the same call afterwards has the same result.
-
-    Raises:
-        OSError: If a file cannot be read or written.
-    """
-    if "change" not in commands_of(folder):
-        return
-    try:
-        request = GenerationRequest.from_json(read_file(folder.request).decode())
-        changed, lineage = changed_from_here(folder, request, pending_change(folder))
-        pictures = kept_pictures(folder, named_pictures(changed))
-    except (InputError, ValueError) as error:  # it was checked when it was left, so it is damaged
-        _log.warning("Job %s: its change is left out. %s", folder.job, error)
-    else:
-        lineage.write(folder.lineage)
-        keep_request(changed, pictures, folder, at=folder)
-        sync_folder(folder.path)
-    forget_commands(folder, "change")
-
-
-def let_rest(folder: JobFolder) -> None:
-    """Carry out the change for a job that comes to rest or waits for its turn, and forget other commands."""
-    carry_out_change(folder)
-    forget_commands(folder)
-
-
-def forget_commands(folder: JobFolder, *commands: Command) -> None:
-    """Remove commands that are carried out or withdrawn; all but "wait" if none is named."""
-    for command in commands or (one for one in COMMANDS if one != "wait"):
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-            (folder.path / f"{_COMMAND}{command}").unlink()

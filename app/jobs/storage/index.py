@@ -32,7 +32,6 @@ class OpenIndex:
     and rebuilt by whichever call notices it; the connections are exchanged only when others are open.
 
     Args:
-        outputs: The outputs folder.
         in_use: The names of the job folders without which the outputs folder counts as missing.
 
     Raises:
@@ -145,7 +144,6 @@ class OpenIndex:
                 self._database.execute("ROLLBACK")
 
     def select(self, condition: str, *values: object, what: str = COLUMNS) -> list[sqlite3.Row]:
-        """Return the rows of the jobs that an SQL condition selects."""
         self._renew()
         try:
             return self._select(condition, values, what)

@@ -16,7 +16,7 @@ from app.jobs.job import TRANSITIONS, JobState
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished, from_dict, to_dict
 from diffusers_helper.files import json_line, make_way, read_file, set_aside, sync_folder
-from diffusers_helper.machine.storage import is_storage_trouble
+from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.strangers.limited_json import plain_json
 
@@ -35,8 +35,6 @@ def _append_line(path: Path, facts: Mapping[str, Any], *, sync: bool) -> None:
 
     Args:
         path: The log, which is made if it is missing.
-        facts: The content of the line.
-        sync: Whether the line is on the disk on return.
     """
     line = json_line(facts)
     with path.open("a+b") as file:

@@ -19,8 +19,8 @@ from app.jobs.storage.logs import StateLog
 from app.jobs.storage.trouble import DamagedRow
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import read_file
+from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
-from diffusers_helper.machine.storage import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import FILES, PICTURES, SETTINGS, START_PICTURE, GenerationRequest

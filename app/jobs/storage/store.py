@@ -13,19 +13,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from app.jobs.job import BEGUN, Command, Job, JobState, NoSuchJob
-from app.jobs.storage.folders import bring_back, commands_of, discard, let_rest, new_folder, sweep
+from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
+from app.jobs.storage.commands import let_rest, recover
+from app.jobs.storage.folders import sweep
 from app.jobs.storage.index import INDEX_FOLDER, OpenIndex
-from app.jobs.storage.logs import EventReader, StateLog, append_event, change_by, time_of_last
-from app.jobs.storage.recovery import recover
-from app.jobs.storage.rows import COLUMNS, agree, bury, job_from_row, put, stamp_of
+from app.jobs.storage.logs import StateLog, append_event, change_by, time_of_last
+from app.jobs.storage.rows import COLUMNS, bury, job_from_row, put, stamp_of
 from app.jobs.storage.trouble import TROUBLE, is_of_one_job, unwritable
-from diffusers_helper.conditions.pictures import Contents
 from diffusers_helper.events import Event
 from diffusers_helper.files import given_path, make_way, sync_folder
 from diffusers_helper.machine.file_locks import Lock, is_locked
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
 _REMOVED = ("The job's folder was removed.", "Start the job again.")
@@ -44,8 +42,8 @@ class JobStore:
 
     Attributes:
         adopts: Whether this process makes all jobs, instead of only those that it has submitted or resumed.
+        own: The jobs that this process has submitted or resumed.
         held: The path of a file that keeps jobs from beginning. It lists the jobs that were paused.
-        trash: The folder of removed jobs.
         cancelled: The jobs that this process makes and that are to end although no file says so.
     """
 
@@ -56,7 +54,7 @@ class JobStore:
         self.outputs = given_path(outputs, "outputs").absolute()
         self.adopts = False
         self._opening = threading.Lock()
-        self._own: set[str] = set()  # the jobs that this process has submitted or resumed
+        self.own: set[str] = set()
         self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process is making
         self._changing_locks = threading.Lock()  # so that none is replaced after it was let go
         self.cancelled: set[str] = set()
@@ -110,50 +108,16 @@ class JobStore:
                 lock.release()
             self._locks.clear()
 
-    def rebuild(self) -> None:
-        """Read all folders anew into the index."""
-        with self.transaction() as database:
-            database.execute("DELETE FROM jobs")
-            agree(database, self.outputs)
-
-    def own(self, job_id: str) -> None:
-        """Count a job among this process's own, which it makes even if it does not adopt all jobs."""
-        self._own.add(job_id)
-
     def makes(self, job_id: str) -> bool:
         """Return whether this process makes a job when it is its turn."""
-        return self.adopts or job_id in self._own
+        return self.adopts or job_id in self.own
 
     def has_work(self) -> bool:
         """Return whether this process wants to make jobs: all, or one of its own that is not over."""
         states = "('queued', 'running', 'waiting', 'interrupted')"
         return self.adopts or any(
-            job in self._own for (job,) in self.select(f"WHERE state IN {states}", what="id")
+            job in self.own for (job,) in self.select(f"WHERE state IN {states}", what="id")
         )
-
-    @property
-    def is_held(self) -> bool:
-        """Return whether the file that keeps jobs from beginning is there."""
-        return self.held.is_file()
-
-    def add(self, request: GenerationRequest, pictures: Contents, fill: Callable[[JobFolder], object]) -> Job:
-        """Put a new job at the end of the queue. Its folder appears complete or not at all.
-
-        Args:
-            request: The settings of the video.
-            pictures: The contents of its pictures.
-            fill: Puts further files into the folder.
-
-        Raises:
-            OSError, sqlite3.Error: If the job cannot be written; then it does not exist.
-        """
-        with (
-            self.transaction() as database,
-            new_folder(self.outputs, request, pictures, self.last_place(), fill) as folder,
-        ):
-            row = put(database, folder)
-        self.own(folder.job)
-        return job_from_row(self.outputs, row)
 
     def last_place(self) -> float:
         """Return the place at the end of the queue: the present time, or one more than the last place."""
@@ -166,7 +130,7 @@ class JobStore:
         if self._index.is_current and not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
         with self.transaction() as database:
-            if self.is_held:
+            if self.held.is_file():
                 return None
             queued = "SELECT id, model FROM jobs WHERE state = 'queued' ORDER BY place, id"
             for row in database.execute(queued).fetchall():
@@ -206,13 +170,7 @@ class JobStore:
 
     @property
     def making(self) -> tuple[str, ...]:
-        """Return the jobs that this process is making."""
         return tuple(self._locks)
-
-    def commands(self, job_id: str) -> set[Command]:
-        """Return the commands of users for a job that have not been carried out yet."""
-        found = commands_of(self.folder(job_id))
-        return {"cancel", *found} if job_id in self.cancelled else found
 
     def keep(self, job_id: str) -> None:
         """Write the state of a job that this process makes anew if something else has changed its log."""
@@ -260,18 +218,6 @@ class JobStore:
         with self.transaction() as database:
             StateLog(self.folder(job_id)).add(**facts)
             return job_from_row(self.outputs, put(database, self.folder(job_id)))
-
-    def remove(self, job_id: str) -> None:
-        """Move a job that is not being made to the trash; see `folders.discard`."""
-        with self.transaction() as database:
-            self.job(job_id)
-            discard(self.folder(job_id), self.trash)
-            database.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
-
-    def restore(self, job_id: str) -> None:
-        """Move a job back from the trash; see `folders.bring_back`."""
-        with self.transaction() as database:
-            put(database, bring_back(self.outputs, job_id, self.trash))
 
     def hold(self, job_id: str, state: JobState, **facts: Any) -> bool:
         """Remember a state that cannot be written yet, for use within this process.
@@ -337,15 +283,12 @@ class JobStore:
         return self._as_known(job_from_row(self.outputs, row))
 
     def jobs(self, condition: str, *values: object) -> list[Job]:
-        """Return the jobs that an SQL condition selects."""
         return self.readable(self.select(condition, *values))
 
     def readable(self, rows: Iterable[sqlite3.Row]) -> list[Job]:
-        """Return rows of the index as jobs."""
         return [self._as_known(job_from_row(self.outputs, row)) for row in rows]
 
     def select(self, condition: str, *values: object, what: str = COLUMNS) -> list[sqlite3.Row]:
-        """Return the rows of the index that an SQL condition selects."""
         return self._index.select(condition, *values, what=what)
 
     def _as_known(self, job: Job) -> Job:
@@ -357,10 +300,6 @@ class JobStore:
         if facts.get("video") is not None:
             facts["video"] = job.folder / facts["video"]
         return replace(job, **facts)
-
-    def events(self, job_id: str) -> EventReader:
-        """Return a reader of the job's log, from its beginning."""
-        return EventReader(self.folder(job_id).events)
 
     def recover(self) -> None:
         """Write remembered final states, and recover the jobs whose process has ended."""
@@ -388,7 +327,6 @@ class JobStore:
         return self._index.revision, tuple((one, held["state"]) for one, held in self._held.items())
 
     def folder(self, job_id: str) -> JobFolder:
-        """Return the folder of a job, whether or not it exists."""
         return JobFolder(self.outputs / job_id)
 
     def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.foreign_errors import trouble_of
-from diffusers_helper.machine.storage import storage_words
+from diffusers_helper.foreign_errors import storage_words, trouble_of
 from diffusers_helper.units import gb_text
 
 # The errors that disappear by themselves, or when a user solves the problem outside the program.
@@ -56,7 +55,6 @@ def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
     """Return the facts `message` and `remedy` of a job that waits because of an error.
 
     Args:
-        error: The error.
         needed_bytes: The free disk space that the job needs; 0 if it is not known.
     """
     message, remedy = storage_words(error)

@@ -12,7 +12,7 @@ from gradio.data_classes import FileData
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.ui.calls.records import Records
+from app.ui.calls.jobs import Records
 from app.ui.calls.serve import Endpoint
 from app.ui.catalogue import Catalogue
 from app.ui.errors import refusal

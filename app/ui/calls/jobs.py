@@ -4,22 +4,86 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from types import MethodType
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from app.jobs.job import BEGUN, Job, allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
-from app.jobs.view import states_named
-from app.ui.calls.records import Records
+from app.jobs.view import full_record, record, states_named, view
 from app.ui.catalogue import Catalogue
-from app.ui.live.present import Presenter
-from app.ui.loras import with_lora_files
+from app.ui.errors import page_words
+from app.ui.live.scene import Presenter
+from app.ui.loras import with_lora_files, with_lora_names
 from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.models.added import ADDED_MODELS
+from diffusers_helper.models.registry import plan_of
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 
+SMALL_PICTURE = "picture.webp"
+"""The name by which the page serves a small copy of a job's start picture, beside the job's files."""
 _MOST_LISTED = 200
 _MOST_CHANGED = 1000
+
+
+class Records:
+    """The records of one service's jobs. Addresses are relative to the page: `jobs/ID/video.mp4`."""
+
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._service, self._catalogue = service, catalogue
+        self._title = cache(self._find_title)
+
+    def of(self, job: Job, turn: int = 0) -> dict[str, Any]:
+        """Return the record and the view of a job, with the address of a small picture and a few words.
+
+        `offered` is whether the page offers the job's model, so its form can take the settings. `turn` is the
+        job's number among those that will begin, if it is known.
+        """
+        commands = self._service.commands(job)
+        shown = view(job, commands, held=self._service.queue.is_held, turn=turn)
+        address, request = _address(job.folder.parent), job.request
+        order, length = SETTINGS["mode"].choices[request.mode], _length(request)
+        return self._outward(record(job, address) | shown, job.folder.parent) | {
+            "wishes": sorted(commands),
+            "picture": address(job.folder / SMALL_PICTURE),
+            "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
+            "about": f"{order} · {length:.1f} s · {self._title(request.model, ADDED_MODELS.revision)}",
+        }
+
+    def _find_title(self, key: str, _revision: str) -> str:
+        """Return the title of a job's model, which may change with the list of added models."""
+        name = self._catalogue.name_of(key)
+        return self._catalogue.info(name).title if name in self._catalogue.names else name
+
+    def everything_of(self, job_id: str) -> dict[str, Any]:
+        """Return everything about a job, as `python -m app jobs show --json` prints it.
+
+        Raises:
+            NoSuchJob: If there is no job with that id.
+        """
+        outputs = self._service.job(job_id).folder.parent
+        return self._outward(full_record(self._service, job_id, _address(outputs)), outputs)
+
+    def _outward(self, made: dict[str, Any], outputs: Path) -> dict[str, Any]:
+        made["request"] = with_lora_names(made["request"])
+        made["request"]["model"] = self._catalogue.name_of(made["request"]["model"])
+        for name in ("message", "remedy", "sentence"):
+            made[name] = page_words(made[name], outputs)
+        return made
+
+
+@lru_cache(maxsize=1024)
+def _length(request: GenerationRequest) -> float:
+    return plan_of(request).seconds
+
+
+def _address(outputs: Path) -> Any:
+    def address(path: Path) -> str:
+        return f"jobs/{quote(path.relative_to(outputs).as_posix())}"
+
+    return address
 
 
 class JobCalls:
@@ -29,11 +93,6 @@ class JobCalls:
         self._service, self._queue, self._catalogue = service, service.queue, catalogue
         self._records, self._presenter = Records(service, catalogue), Presenter(service)
         self._paces = PaceBook(service)
-
-    @property
-    def all(self) -> list[MethodType]:
-        """Return all endpoints."""
-        return [getattr(self, name) for name in vars(JobCalls) if name.startswith("jobs_")]
 
     def jobs_list(
         self,

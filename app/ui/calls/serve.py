@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter
-from types import FunctionType, MethodType, NoneType, UnionType
+from types import FunctionType, NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import gradio as gr
@@ -27,7 +27,6 @@ class Endpoint:
     """A function that programs and scripts call by its name.
 
     Attributes:
-        description: What programs read about it.
         is_queued: Whether its calls wait in gradio's queue, so that a caller may listen for the result.
     """
 
@@ -43,14 +42,19 @@ class Endpoint:
         return [one for one in every if one.annotation != gr.Request | None]
 
 
-def served(functions: Iterable[FunctionType | MethodType]) -> list[Endpoint]:
-    """Return an endpoint for each function, which share a room in which calls wait.
+def served(*groups: object) -> list[Endpoint]:
+    """Return an endpoint for each public method of some objects, which share a room in which calls wait.
 
-    An endpoint has the name, the parameters and the docstring of its function, which returns plain JSON and
+    An endpoint has the name, the parameters and the docstring of its method, which returns plain JSON and
     runs in a thread unless it is a coroutine. If it raises a LongtakeError, the caller gets its text.
     """
     room = _CallLimiter()
-    return [Endpoint(one.__name__, _served(one, room), inspect.getdoc(one) or "") for one in functions]
+    return [
+        Endpoint(name, _served(getattr(group, name), room), inspect.getdoc(one) or "")
+        for group in groups
+        for name, one in vars(type(group)).items()
+        if isinstance(one, FunctionType) and not name.startswith("_")
+    ]
 
 
 class _CallLimiter:

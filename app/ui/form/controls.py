@@ -101,7 +101,6 @@ def _about(setting: SettingInfo) -> dict[str, str]:
 
 
 def _control(setting: SettingInfo, value: Any) -> str:
-    """Return the control that suits a setting's kind."""
     about = _about(setting)
     if setting.is_picture:
         return _picture(setting)

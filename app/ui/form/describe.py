@@ -1,7 +1,8 @@
-"""The form's description of itself: length and time of the video, the crop, and the heads of the folds."""
+"""The form's description of itself: length, time, crop, heads of the folds, and a program for it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -10,11 +11,9 @@ from app.jobs.pace import Effort, PaceBook, passes
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error
-from app.ui.form.extras import Extras
 from app.ui.form.markup import extras_line, model_note
 from app.ui.form.memory_view import MemoryReport, report
-from app.ui.form.program import example_program
-from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, to_request
+from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, Extras, to_request
 from app.ui.loras import with_lora_files
 from app.ui.pictures import Size, part_of, upload_path
 from app.ui.timeline import plan_of, strip
@@ -36,6 +35,16 @@ from diffusers_helper.units import about, count_text
 
 _MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory")
 _MEMORY_NEEDS = ("prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", "lora", *_MEMORY)
+_EXAMPLE = """\
+from gradio_client import Client, handle_file
+
+client = Client("PAGE")
+video = client.predict(
+{arguments}
+    api_name="/generate",
+)
+print(video)  # the path of the finished MP4
+"""
 
 
 class Describer:
@@ -147,7 +156,6 @@ class Describer:
 
 
 def _seeds(settings: dict[str, Any]) -> str:
-    """Return a phrase for the seed, or for a random one."""
     return "random seed" if settings.get("random_seed") is True else f"seed {_text(settings.get('seed'))}"
 
 
@@ -235,3 +243,35 @@ def _text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–"
     return str(value) if isinstance(value, int) else f"{value:.15g}"
+
+
+def example_program(request: Mapping[str, Any], preselected: str) -> str:
+    """Return the program, with a call that names the pictures, the prompt and all settings that were changed.
+
+    PAGE stands for the page's address, which only the browser knows.
+
+    Args:
+        preselected: The model that a call gets if it names none.
+    """
+    usual = {name: setting.default for name, setting in SETTINGS.items()}
+    usual |= {"model": preselected, "mode": None}
+    uploads = {name: request[name] for name in PICTURES if request.get(name)}
+    written = {name: f"handle_file({_written(_name_of(upload))})" for name, upload in uploads.items()}
+    written["prompt"] = _written(request.get("prompt") or "")
+    written |= {
+        name: _written(request[name]) for name in SETTINGS
+        if name in request and name not in written and request[name] != usual[name]
+    }  # fmt: skip
+    arguments = "\n".join(f"    {name}={value}," for name, value in written.items())
+    return _EXAMPLE.format(arguments=arguments)
+
+
+def _name_of(upload: object) -> str:
+    """Return the name of the file that somebody uploaded, given gradio's description of the upload."""
+    name = upload.get("orig_name") if isinstance(upload, dict) else None
+    return str(name or "picture.png")
+
+
+def _written(value: object) -> str:
+    """Return a value as Python code, with text in double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

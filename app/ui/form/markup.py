@@ -58,7 +58,6 @@ def passing_note(text: str, *, saved: bool = False) -> str:
     """Return a notice about what has just happened, as markup, which disappears by itself.
 
     Args:
-        text: The notice.
         saved: Whether it ends the editing of a job.
     """
     mark = " data-saved" if saved else ""
@@ -70,7 +69,6 @@ def restored_note(name: str, notices: Sequence[str]) -> str:
 
     Args:
         name: Their origin; empty if another part of the page names it.
-        notices: Sentences about what could not be restored.
     """
     if not notices:
         return passing_note(f"These are the settings of {name}.") if name else ""

@@ -1,24 +1,25 @@
-"""The memory plan as text and as a bar."""
+"""The memory plan as text and as a bar, with lines on preserved memory and the recommended set-up."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from html import escape
 
 from app.ui.errors import page_error
-from app.ui.form.preserved_view import preserved_line
-from app.ui.form.recommended_view import recommended_line
-from app.ui.planner import Planner
+from app.ui.planner import MEMORY_SETTINGS, Planner
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Budget, DoesNotFit, StagePlan
+from diffusers_helper.planning.cards.recommended import SetUp
 from diffusers_helper.planning.video import VideoPlan
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import gb_text
 
 # A bar over the whole device cannot show anything smaller than this share of it.
 _SMALL_SHARE, _AROUND = 0.1, 1.25
+_PRESERVED = MEMORY_SETTINGS[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +152,61 @@ def _bar(budget: Budget, used: Used, stage: str) -> str:
         "</div>"
         f'<ul class="lt-mem-key" aria-hidden="true"><li><b>{name}, in GB</b></li>{legend}</ul>'
     )
+
+
+def preserved_line(plan: VideoPlan, planner: Planner) -> str:
+    """Return the line with its buttons as markup; empty where no other value would change anything."""
+    choice = plan.preserved
+    if choice is None:
+        return ""
+    budget, fewest = choice.plan.budget, choice.fewest_copies.budget.preserved_bytes
+    automatic = planner.defaults[_PRESERVED]
+    buttons: list[str] = []
+    if choice.saved_bytes > 0:
+        buttons.append(_button(gb_text(fewest), "Fewest copies"))
+    if not budget.is_default and gb_text(budget.preserved_bytes) != f"{automatic:g}":
+        buttons.append(_button(f"{automatic:g}", "Automatic"))
+    if not buttons:
+        return ""
+    words = f'<p class="lt-hint">{escape(choice.words)}</p>' if choice.words else ""
+    return f'<div class="lt-preserved">{words}<p class="lt-answers">{"".join(buttons)}</p></div>'
+
+
+def _button(value: str, name: str) -> str:
+    return (
+        f'<button type="button" data-preserved="{value}" aria-label="{name}: preserve {value} GB">'
+        f"{name}: {value} GB</button>"
+    )
+
+
+def recommended_line(
+    planner: Planner, request: GenerationRequest, info: ModelInfo, plan: VideoPlan | None
+) -> str:
+    """Return the line as markup; empty without a card, or if nothing needs to be said.
+
+    Args:
+        plan: The plan of the request; None if it does not fit.
+    """
+    if planner.profile.machine.kind == "cpu":
+        return ""
+    try:
+        found = planner.recommend(request, info)
+    except LongtakeError:  # what is wrong is said above
+        return ""
+    if plan is not None and _has(request, info, plan, found.set_up):
+        words = f"This is the recommended set-up for this card. {found.reasons}"
+        return f'<p class="lt-hint">{escape(words)}</p>' if plan.step_bytes else ""
+    settings = found.set_up.settings
+    if found.set_up.weights.info is info:
+        del settings["model"]  # which the form may know by another name
+    return (
+        f'<div class="lt-preserved"><p class="lt-hint">{escape(found.words)}</p><p class="lt-answers">'
+        f'<button type="button" data-recommended="{escape(json.dumps(settings))}">'
+        "Use the recommended set-up</button></p></div>"
+    )
+
+
+def _has(request: GenerationRequest, info: ModelInfo, plan: VideoPlan, best: SetUp) -> bool:
+    mine = (info.name, plan.weight_dtype, request.preserved_gb, request.resolution or info.side)
+    other = best.weights
+    return mine == (other.info.name, other.weight_dtype, best.request.preserved_gb, best.side)

@@ -10,8 +10,7 @@ from typing import Any, Self
 
 from app.jobs.job import Job
 from app.ui.catalogue import Catalogue
-from app.ui.form.extras import Extras
-from app.ui.form.settings import PAGE_SETTINGS, defaults, restored
+from app.ui.form.settings import PAGE_SETTINGS, Extras, defaults, restored
 from app.ui.loras import with_lora_names
 from app.ui.pictures import offered, uploads_folder
 from diffusers_helper.conditions.pictures import kept_pictures, named_pictures
@@ -30,7 +29,6 @@ class Restored:
     """The settings of an earlier video, a preset or a file.
 
     Attributes:
-        name: The name of their origin, for messages.
         settings: The settings that the form has controls for; None stands for the default.
         extras: The content of the form's hidden field.
         is_whole: Whether missing settings get their defaults, instead of staying as they are.
@@ -71,7 +69,6 @@ class Restored:
 
     @classmethod
     def of_recipe(cls, recipe: Recipe, name: str, catalogue: Catalogue) -> Self:
-        """Return the settings in a file's recipe."""
         notices = recipe.notices
         if "model" not in recipe.settings:
             notices = (*notices, "The recipe does not say where its model is. Choose the model yourself.")
@@ -137,9 +134,7 @@ def merged(
     """Return the values of the form with restored settings, and notices about them.
 
     Args:
-        found: The restored settings.
         kept: The form's former values, without those that are this machine's defaults.
-        catalogue: The models that the page offers.
     """
     given, notices = dict(found.settings), list(found.notices)
     model = given.get("model", kept.get("model", catalogue.preselected))

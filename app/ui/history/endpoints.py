@@ -1,17 +1,170 @@
-"""The endpoints of the History tab, for the page's scripts and for programs. They return plain data."""
+"""The endpoints of the History tab, and the plain data of its cards and of an opened video.
+
+The browser inserts the data as text only.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
+from app.jobs.job import Command, Job, allows
 from app.jobs.service import JobService
-from app.jobs.view import states_named
+from app.jobs.view import WORDS, states_named, view
 from app.ui.catalogue import Catalogue
+from app.ui.errors import page_words
 from app.ui.form.restore import Restored
-from app.ui.history.cards import model_title
-from app.ui.history.opened import Opener
+from app.ui.live.scene import Presenter, download_name, file_url
+from diffusers_helper.families.packing import MAX_SECONDS
+from diffusers_helper.models.registry import family_of, find_model, model_names, plan_of
+from diffusers_helper.provenance.branch import count_kept, keepable, kept_words, why_fixed
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import names_of
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.units import size_text
 
+_MOST_WORDS = 300  # characters of a prompt on a card; the opened video shows all of them
+_THUMB = re.compile(r"\d{4,9}\.webp")
+Shown = dict[str, Any]
 MOST_CARDS = 200
+
+
+def card(job: Job, commands: Collection[Command] = ()) -> Shown:
+    """Return the data of a job's card, given the commands for it if it is being made."""
+    seconds = job.frames / family_of(job.request.model).fps
+    return view(job, commands) | {
+        "job": job.id,
+        "state": job.state,
+        "sentence": "" if job.state == "finished" else WORDS[job.state].label,
+        "words": job.request.prompt[:_MOST_WORDS],
+        "seconds": round(seconds, 2) if job.frames else None,
+        "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
+        "created": job.created,
+        "model": model_title(job.request.model),
+        "favourite": job.favourite,
+        "still": _still(job),
+        "video": None if job.video is None else f"{file_url(job, job.video.name)}?v={job.frames}",
+        "name": download_name(
+            job.request.prompt, job.id, 0 if job.state == "finished" else job.frames
+        ),
+    }  # fmt: skip
+
+
+def model_title(model: str) -> str:
+    """Return a model's title, given its name in a request. The title of a folder is its last part."""
+    return find_model(model).title if model in model_names() else Path(model).name
+
+
+def _still(job: Job) -> str:
+    """Return the address of the thumbnail of the video's first section, or of the start picture, or ""."""
+    folder = JobFolder(job.folder)
+    try:
+        names = sorted(path.name for path in folder.thumbs.iterdir() if _THUMB.fullmatch(path.name))
+    except OSError:  # no section has been finished yet
+        names = []
+    if not names:
+        return "" if job.request.is_from_words else file_url(job, folder.input.name)
+    name = names[-1 if job.request.mode == "inverted" else 0]
+    return file_url(job, f"{folder.thumbs.name}/{name}")
+
+
+# The settings of a branch that have separate fields in its form.
+_OWN_FIELDS = ("prompt", "seconds", "seed")
+
+
+def _with_thumbnail(job: Job, cell: Shown) -> Shown:
+    """Return a section with its thumbnail. No event names the thumbnail of a section that a branch kept."""
+    thumb = JobFolder(job.folder).thumbs / f"{cell['number']:04}.webp"
+    if cell["thumb"] or not cell["isDone"] or not thumb.is_file():
+        return cell
+    return cell | {"thumb": file_url(job, f"{thumb.parent.name}/{thumb.name}")}
+
+
+def files(job: Job) -> list[Shown]:
+    """Return the files of a job that a user may want, and the total size of the others."""
+    folder = JobFolder(job.folder)
+    own = [folder.input, folder.first, folder.log, *([job.video] if job.video else [])]
+    listed = [
+        {"name": file.name, "size": size_text(size), "url": file_url(job, file.name)}
+        for file in own
+        if (size := _size(file)) is not None
+    ]
+    rest = sum(_size(file) or 0 for file in folder.path.rglob("*") if file not in own)
+    return [*listed, {"name": "latents, segments and records", "size": size_text(rest), "url": None}]
+
+
+def _size(file: Path) -> int | None:
+    try:
+        return file.stat().st_size if file.is_file() else None
+    except OSError:
+        return None
+
+
+def _control(name: str, value: Any) -> Shown:
+    """Return the data for the field of a setting that a branch may change."""
+    setting = SETTINGS[name]
+    numeric = {"low": setting.low, "high": setting.high, "step": setting.step} if setting.is_number else {}
+    return {
+        "name": name,
+        "label": setting.label,
+        "value": value,
+        "choices": list(setting.choices.items()),
+        **numeric,
+    }
+
+
+_NONE_KEPT = "No section of this video was finished, so there is nothing to continue from."
+_ONE_SECTION = (
+    "This video has one section, which begins with the picture, and its order makes the end first, so "
+    "nothing can come before it. Make the video in forward order to continue it."
+)
+
+
+def _why_not_longer(most: int, *, is_whole: bool, has_room: bool) -> str:
+    """Return why a video cannot be made longer, or "" if it can."""
+    if not is_whole:
+        return "Only a video whose sections are all finished can be made longer."
+    if most < 1:
+        return _ONE_SECTION
+    return "" if has_room else f"A video can have at most {MAX_SECONDS:g} s."
+
+
+def _longer_words(request: GenerationRequest, keep: int) -> str:
+    """Return a sentence about where the new part of a longer video comes."""
+    if request.mode == "forward":
+        return "The video is kept, and continues after its end."
+    return f"{kept_words(request, keep)} Only forward order continues after the end."
+
+
+def branch_facts(job: Job) -> Shown:
+    """Return what a branch of a job can keep and change, and why its other settings are fixed."""
+    folder, request = JobFolder(job.folder), job.request
+    sections, found = len(plan_of(request)), count_kept(folder)
+    most = min(found, keepable(request))
+    fixed = {name: reason for name in SETTINGS if (reason := why_fixed(name))}
+    reasons: dict[str, list[str]] = {}
+    for name, reason in fixed.items():
+        reasons.setdefault(reason, []).append(SETTINGS[name].short_label)
+    family = family_of(request.model)
+    longest, plain = (len(family.plan(seconds, request.mode)) for seconds in (MAX_SECONDS, request.seconds))
+    longest, each = longest - plain, family.section_seconds
+    further = [name for name in names_of("section") if name not in _OWN_FIELDS]
+    return {
+        "whyNot": "" if most > 0 else _NONE_KEPT if not found else _ONE_SECTION,
+        "whyNotLonger": _why_not_longer(most, is_whole=found >= sections, has_room=longest > 0),
+        "isInverted": request.mode == "inverted",
+        "kept": [kept_words(request, keep) for keep in range(1, most + 1)],
+        "prompt": request.prompt,
+        "seed": str(request.seed),  # a browser's numbers have gaps above 2^53
+        "seconds": request.seconds,
+        "further": [_control(name, getattr(request, name)) for name in further],
+        "section": each,
+        "longer": round(longest * each, 1) if found >= sections and most else 0,
+        "keptByLonger": _longer_words(request, most) if most > 0 else "",
+        "fixed": [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()],
+    }
 
 
 class HistoryCalls:
@@ -19,12 +172,7 @@ class HistoryCalls:
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
-        self._opener = Opener(service)
-
-    @property
-    def all(self) -> tuple[Any, ...]:
-        """Return all endpoints."""
-        return self.history_search, self.history_open, self.history_settings
+        self._presenter = Presenter(service)
 
     def history_search(
         self,
@@ -51,7 +199,7 @@ class HistoryCalls:
             limit=max(1, min(MOST_CARDS, limit)),
         )  # fmt: skip
         return {
-            "cards": [self._opener.card(job) for job in found.jobs],
+            "cards": [self._card(job) for job in found.jobs],
             "next": found.next,
             "total": found.total,
             "models": sorted({model_title(one) for one in models}),
@@ -59,8 +207,40 @@ class HistoryCalls:
 
     def history_open(self, job: str) -> dict[str, Any]:
         """Return everything that the page shows of one video, with its states, files and family."""
-        return self._opener.open(job)
+        found, family = self._service.job(job), self._service.history.family(job)
+        shown = self._presenter.show_job(job)
+        sentences = filter(None, (shown["headline"], shown["remark"]))
+        return shown | {
+            "preview": None,  # only the stage shows it
+            "plays": True,
+            "words": "beside",  # this tab has the whole width
+            "cells": [_with_thumbnail(found, cell) for cell in shown["cells"]],
+            "card": self._card(found),
+            "isResumable": allows(found, "resume"),
+            # A finished video speaks for itself, and the words about a queued one are about the stage.
+            "note": "" if found.state in ("finished", "queued") else ". ".join(sentences),
+            "states": self._states(found),
+            "files": files(found),
+            "parent": family.parent and self._card(family.parent),
+            "children": [self._card(child) for child in family.children],
+            "branch": branch_facts(found),
+        }
 
     def history_settings(self, job: str) -> dict[str, Any]:
         """Return the settings of a video for the form, and the path of its picture among the uploads."""
         return Restored.of_job(self._service.job(job), self._catalogue).to_dict()
+
+    def _card(self, job: Job) -> Shown:
+        """Return the data of a job's card."""
+        return card(job, self._service.commands(job))
+
+    def _states(self, job: Job) -> list[Shown]:
+        return [
+            {
+                "state": one.state,
+                "label": WORDS[one.state].label,
+                "time": one.time or None,
+                "reason": page_words(one.reason, job.folder.parent),
+            }
+            for one in self._service.history.transitions(job.id)
+        ]

@@ -9,7 +9,7 @@ from typing import Literal
 from app.jobs.job import BEGUN, Job
 from app.jobs.pace import Effort, Pace, passes
 from app.jobs.queue import RESUMED
-from app.jobs.storage.recovery import TAKEN_OVER
+from app.jobs.storage.commands import TAKEN_OVER
 from app.ui.live.timing import TimelinePoint, Timing
 from app.ui.timeline import section_words
 from diffusers_helper.events import (
@@ -40,8 +40,6 @@ class Cell:
 
     Attributes:
         number: Its number in the order in which sections are made, from 1.
-        begin, end: Its seconds in the finished video.
-        thumbnail: The path of a small picture of it.
         words: What it shows, if the words change within the video.
     """
 
@@ -71,7 +69,6 @@ class LiveJob:
         preview: Path of a small picture of the section that is being made.
         last_sign: Time of the engine's last event, in seconds since the job began to run.
         stages: Seconds of each stage, in the order in which they first occurred.
-        end: The final event.
     """
 
     job: Job
@@ -224,7 +221,6 @@ class LiveJob:
 
     @property
     def in_tail(self) -> bool:
-        """Return whether a section is being decoded or written."""
         return self.stage in _TAIL and self.section > self.sections_done
 
     @property

@@ -5,23 +5,28 @@ from __future__ import annotations
 import base64
 import mimetypes
 import re
+import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from app.jobs.job import BEGUN, Job
+from app.jobs.service import JobService
 from app.jobs.view import WORDS, buttons, view
+from app.report_text import report_text
 from app.ui.errors import page_words
 from app.ui.live import words
 from app.ui.live.memory_record import memory_of
 from app.ui.live.progress import Cell, LiveJob
-from app.ui.live.watch import Scene
+from app.ui.live.watch import Scene, size_of
+from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.files import read_file
-from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.units import duration, gb_text
 
@@ -44,8 +49,6 @@ def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
     """Return a name such as `longtake-the-red-ball-moves-right-3f9a.mp4`, in plain letters for any prompt.
 
     Args:
-        prompt: The prompt of the job.
-        job_id: The job's id.
         frames_so_far: The frames of an unfinished video, which the name includes; 0 for a finished one.
     """
     plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
@@ -66,7 +69,6 @@ def show(
     """Return the data that the live view shows for a scene.
 
     Args:
-        scene: The state of the jobs.
         now: Seconds since the epoch.
         find_model: Returns the facts of a model by its name in a request.
         report: Returns the text of the problem report of a failed job, by its id.
@@ -261,3 +263,34 @@ def _inline(path: Path) -> str | None:
     if not kind or not kind.startswith("image/"):
         return None
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+class Presenter:
+    """A presenter of one service's jobs, which caches facts about models and reports of failures."""
+
+    def __init__(self, service: JobService) -> None:
+        self._service = service
+        self._find_model = cache(_find_model)
+        self._report = cache(lambda job_id: report_text(service, job_id))
+
+    def show(self, seen: Scene) -> Shown:
+        return show(seen, time.time(), find_model=self._find_model, report=self._report)
+
+    def show_job(self, job_id: str) -> Shown:
+        """Return the data that pages show for one job, according to its log.
+
+        Raises:
+            NoSuchJob: If there is no job with that id.
+        """
+        job = self._service.job(job_id)
+        live = LiveJob(job, None, *size_of(job))
+        for event in self._service.events(job_id):
+            live.apply(event)
+        return self.show(Scene(live, None, (), frozenset(self._service.commands(job))))
+
+
+def _find_model(name: str) -> ModelInfo | None:
+    try:
+        return find_model(name, allow_folder=True)
+    except InputError:  # the folder is gone
+        return None

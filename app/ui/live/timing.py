@@ -32,7 +32,6 @@ class Timing:
     pace in earlier jobs counts as one more measurement, and at first is the only one.
 
     Attributes:
-        steps: The number of steps of a section.
         chunk: The latent frames by which the VAE's windows of time advance.
         skips: Whether a step cache makes some of the steps short, so their median says little.
         start_up: The time before the first section; None if unknown.
@@ -84,7 +83,6 @@ class Timing:
 
     @property
     def step(self) -> float | None:
-        """Return the usual seconds of a step."""
         if self._step_seconds:
             recent = self._step_seconds[-_RECENT_STEPS:]
             return fmean(recent) if self.skips else median(recent)
@@ -92,7 +90,6 @@ class Timing:
 
     @property
     def has_tail(self) -> bool:
-        """Return whether the time of a decode is known."""
         return bool(self._tail_seconds)
 
     @property
@@ -115,23 +112,19 @@ class Timing:
         return (self.step or 1.0) * STAGES["decode"].weight * self.plan[section - 1].decoded_frames
 
     def total(self, first: int = 1) -> float:
-        """Return the cost of all sections from this one on."""
         return sum(self.sampling + self.tail(number) for number in range(first, len(self.plan) + 1))
 
     def rest_of(self, place: TimelinePoint) -> float:
-        """Return the cost of the rest of a place's section."""
         sampling, tail = self.sampling, self.tail(place.section)
         return sampling * (1.0 - place.step / self.steps) + tail * (1.0 - place.tail_share)
 
     def rest(self, place: TimelinePoint) -> float:
-        """Return the cost of the rest of the job."""
         return self.rest_of(place) + self.total(place.section + 1)
 
     def rest_of_tail(self, section: int, since: float, share: float, since_share: float) -> float:
         """Estimate the seconds to the end of a tail.
 
         Args:
-            section: The section.
             since: Seconds since the tail began.
             share: The share of the decode that is done.
             since_share: Seconds since this share was done.

@@ -26,11 +26,8 @@ class Scene:
 
     Attributes:
         live: The job that is shown, if any.
-        running: The job that is being made.
         waiting: The jobs that come after it, oldest first.
         commands: The commands of users for the shown job, if it is being made.
-        jobs_first: The number of jobs before the shown one.
-        held: Whether the whole queue is paused.
         awake: Whether the computer is kept from going to sleep meanwhile.
     """
 

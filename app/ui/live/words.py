@@ -25,10 +25,8 @@ def headline(
     """Return what happens now, or how the job ended.
 
     Args:
-        live: The job.
         jobs_first: The number of jobs that come before a waiting one.
         commands: The commands of users for a job that is being made.
-        held: Whether the whole queue is paused.
     """
     if known := WORDS[live.job.state].headline:
         return known

@@ -1,15 +1,35 @@
-"""The endpoints of the models, which have the names and effects of the verbs of `python -m app models`."""
+"""The endpoints of the models, which have the names and effects of the verbs of `python -m app models`.
+
+The weights in a user's own folder are known to the page by name alone. Their endpoints are apart from the
+others, since they may take seconds.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from app.jobs.service import JobService
+from app.redact import plain_paths
 from app.ui.catalogue import Catalogue
 from app.ui.models.present import ModelPresenter, card_plans, copy_offer, format_plans
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
+from diffusers_helper.files import named_folder
+from diffusers_helper.models.added import check_new_name, name_for
 from diffusers_helper.models.installed import remove
 from diffusers_helper.models.registry import find_model
+from diffusers_helper.units import size_text
+from diffusers_helper.weights.folders import weight_files
+from diffusers_helper.weights.inspection import INDEX, USUAL, Inspection, inspect_weights, is_shard
+from diffusers_helper.weights.reading import SUFFIXES
+from diffusers_helper.weights.recognition import PART_MODELS
+
+VARIABLE = "LONGTAKE_WEIGHTS"
+_MOST_LISTED, _MOST_FOLDERS, _MOST_SIGNS = 400, 2000, 1000
 
 
 class ModelCalls:
@@ -18,11 +38,6 @@ class ModelCalls:
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._downloads = service, service.downloads
         self._catalogue, self._presenter = catalogue, ModelPresenter(service, catalogue)
-
-    @property
-    def all(self) -> list[Any]:
-        """Return all endpoints."""
-        return [getattr(self, name) for name in vars(ModelCalls) if name.startswith("models_")]
 
     def models_list(self) -> dict[str, Any]:
         """List the models, with their parts, sizes, needs and downloads, and the disk that downloads fill."""
@@ -93,3 +108,199 @@ class ModelCalls:
     def models_plan(self, model: str, weight_dtype: str = "default") -> list[dict[str, Any]]:
         """Return what cards of 8 to 24 GB would do with a model's weights, for its own settings otherwise."""
         return card_plans(self._catalogue.info(model), self._catalogue.key(model), weight_dtype)
+
+
+def weights_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder that the environment names, or `weights` in the current folder. It need not exist.
+
+    Raises:
+        InputError: If there is no such home folder.
+    """
+    return named_folder(environ, VARIABLE, "weights")
+
+
+def weights_names(folder: Path) -> list[str]:
+    """Return what the folder and its folders hold, sorted, by paths relative to it.
+
+    These are single files with weights, indices of several files, and folders in diffusers' layout.
+    """
+    return sorted(set(_names(folder)), key=lambda name: (name.lower(), name))
+
+
+def _names(folder: Path) -> Iterator[str]:
+    seen: set[tuple[int, int]] = set()  # a link may lead to a folder that contains it
+    for place, folders, files in os.walk(folder, followlinks=True):
+        found = os.stat(place)
+        if (found.st_dev, found.st_ino) in seen or len(seen) == _MOST_FOLDERS:
+            folders.clear()
+            continue
+        seen.add((found.st_dev, found.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        here = Path(place).relative_to(folder)
+        weights = [name for name in files if name.endswith((*SUFFIXES, INDEX))]
+        weights = [name for name in weights if Path(place, name).is_file()]
+        names = [here.as_posix()] if here.parts and _is_part(files, weights) else []
+        names = names or [(here / name).as_posix() for name in weights if not is_shard(Path(name))]
+        yield from (name for name in names if name.isprintable())
+
+
+def _is_part(files: Collection[str], weights: Collection[str]) -> bool:
+    """Return whether a folder with these files is a network in diffusers' layout."""
+    plain = [name for name in weights if name.endswith(".safetensors")]
+    is_clear = len(plain) == 1 or any(name in USUAL or name.endswith(INDEX) for name in weights)
+    return "config.json" in files and bool(plain) and is_clear
+
+
+def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
+    """Return what can be chosen from the folder: first what can be a part, then the rest with its problems.
+
+    Args:
+        folder: The folder.
+        taken: The names of the models that there are, which are not suggested for a new one.
+    """
+    names = weights_names(folder)
+    files = [_entry(folder, name) | {"model": name_for(_stem(name), taken)} for name in names[:_MOST_LISTED]]
+    return {
+        "folder": folder.name, "variable": VARIABLE, "files": sorted(files, key=lambda one: not one["part"]),
+        "more": max(0, len(names) - _MOST_LISTED),
+    }  # fmt: skip
+
+
+def facts_of(folder: Path, name: str) -> dict[str, Any]:
+    """Return what `python -m app inspect` tells about an entry of the folder, without paths.
+
+    Raises:
+        InputError: If the folder has no such entry, or it cannot be read.
+    """
+    (path,) = paths_of(folder, [name])
+    facts = asdict(inspected(path))
+    del facts["path"]  # Gradio's client takes an object with a path for a file to download
+    return facts | {"file": name, "problems": [plain_paths(problem) for problem in facts["problems"]]}
+
+
+def paths_of(folder: Path, names: Collection[str]) -> list[Path]:
+    """Return the paths of entries of the folder.
+
+    Raises:
+        InputError: If the folder has no such entry, which no path outside of it is.
+    """
+    known = set(weights_names(folder))
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"{short_repr(name)} is not in the folder for weights; expected one of its files.",
+                "Look again, and choose another one.",
+            )
+    return [folder / name for name in names]
+
+
+def inspected(path: Path) -> Inspection:
+    """Return the facts about an entry, which are read again only if its files have changed.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    try:
+        place = path.parent if path.name.endswith(INDEX) else path
+        files = sorted(place.iterdir())[:_MOST_SIGNS] if place.is_dir() else [place]
+        found = _remembered(path, tuple(_sign(file) for file in files if file.exists()))
+    except OSError as error:
+        raise InputError(
+            f"{path.name} cannot be read ({error.strerror or first_line(error)}).",
+            "Check its rights, or choose another one.",
+        ) from error
+    if isinstance(found, InputError):
+        raise found
+    return found
+
+
+def _sign(file: Path) -> tuple[str, int, int, int]:
+    found = file.stat()
+    return file.name, found.st_mtime_ns, found.st_size, found.st_ino
+
+
+@lru_cache(maxsize=2 * _MOST_LISTED)
+def _remembered(path: Path, signs: tuple[tuple[str, int, int, int], ...]) -> Inspection | InputError:
+    """Return the facts about an entry, or why it cannot be read; another file has other `signs`."""
+    try:
+        return inspect_weights(path)
+    except InputError as error:
+        return error
+
+
+def _entry(folder: Path, name: str) -> dict[str, Any]:
+    """Return the facts about one entry: the part that it can be, or "" and a problem."""
+    path = folder / name
+    try:
+        facts = inspected(path)
+    except InputError as error:
+        return {"name": name, "part": "", "words": "", "problem": error.message}
+    models = facts.model.split(" + ")
+    part = next((part for part, model in PART_MODELS.items() if model in models), "")
+    problem = plain_paths(next(iter(facts.problems), ""))
+    if facts.model == "LoRA":
+        problem = "This is a LoRA, which belongs into the folder for LoRAs and is chosen for each video."
+    if not problem and not part:
+        problem = f"{facts.model or 'This file'} cannot be a part of FramePack."
+    if not problem and path.name.endswith(INDEX):
+        problem = "Shards can only be used from a folder that has their config.json, too."
+    if not problem and path.is_dir() and not weight_files(path):
+        problem = "In a folder, only safetensors files can be used."
+    return {"name": name, "part": "" if problem else part, "words": _words(facts), "problem": problem}
+
+
+def _stem(name: str) -> str:
+    """Return the last part of a name without the endings of files with weights."""
+    last = Path(name).name.removesuffix(INDEX)
+    return Path(last).stem if last.endswith(SUFFIXES) else last
+
+
+def _words(facts: Inspection) -> str:
+    model = " ".join(filter(None, (facts.model, facts.variant)))
+    return ", ".join(filter(None, (model, facts.kinds, size_text(facts.file_bytes))))
+
+
+class OwnFileCalls:
+    """The endpoints of one service: each public method is one, which programs know by its docstring."""
+
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._adding = service.downloads.adding
+        self._catalogue, self._presenter = catalogue, ModelPresenter(service, catalogue)
+
+    def models_files(self) -> dict[str, Any]:
+        """List the weights in the folder for them, with the part that each file or folder can be.
+
+        `adding` is the model that is being added now, if any, or why the last one was not.
+        """
+        return listed_files(weights_folder(os.environ), self._catalogue.names) | {
+            "adding": self._adding.facts()
+        }
+
+    def models_inspect(self, file: str) -> dict[str, Any]:
+        """Return what the headers of a file or folder of that list tell, as `python -m app inspect` does."""
+        return facts_of(weights_folder(os.environ), file)
+
+    def models_add(self, model: str, parts: dict[str, Any], base: str = "") -> dict[str, Any]:
+        """Add a model of files in the folder for weights: `parts` has the name of a file by that of a part.
+
+        The other parts are those of `base`, or of the model that fits the transformer.
+        """
+        check_new_name(model)
+        if model in self._catalogue.names:
+            raise InputError(f"There is already a model {model}.", "Choose another name.")
+        if not parts or parts.keys() - PART_MODELS.keys():
+            found = ", ".join(map(short_repr, parts)) or "empty"
+            raise InputError(f"parts is {found}; expected some of {', '.join(PART_MODELS)}.", "Correct it.")
+        paths = paths_of(weights_folder(os.environ), [str(file) for file in parts.values()])
+        for part, path in zip(parts, paths, strict=True):
+            for problem in inspected(path).problems:  # a process without limits reads it next, with torch
+                raise InputError(
+                    f"The {part} cannot be used: {plain_paths(problem)} Nothing was added.",
+                    "Choose another file.",
+                )
+        if base and base not in self._catalogue.names:
+            known = ", ".join(self._catalogue.names)
+            raise InputError(f"base is {short_repr(base)}; expected one of {known}.", "Correct it.")
+        key = self._catalogue.key(base) if base else ""
+        self._adding.add(model, dict(zip(parts, paths, strict=True)), key)
+        return self._presenter.one(model)

@@ -20,8 +20,13 @@ from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.installed import InstalledPart, installed_parts, plan_removal
 from diffusers_helper.models.registry import ModelInfo, model_names
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards.by_size import CARDS_GB, CardPlan, plans_by_card, plans_by_format
-from diffusers_helper.planning.cards.formats import transformer_bytes
+from diffusers_helper.planning.cards.by_size import (
+    CARDS_GB,
+    CardPlan,
+    plans_by_card,
+    plans_by_format,
+    transformer_bytes,
+)
 from diffusers_helper.planning.first import limit_notes
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, about, gb_text, size_text
@@ -96,7 +101,6 @@ class ModelPresenter:
         }
 
     def _memory(self, name: str, info: ModelInfo) -> _Needs:
-        """Return what a video needs of the memory here."""
         planner = self._catalogue.planner
         if not planner.knows_the_size:
             return _Needs(

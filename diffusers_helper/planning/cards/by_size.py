@@ -1,27 +1,109 @@
-"""The plans of one video on cards of several sizes, for a user who wonders which card is enough."""
+"""The plans of one video on cards of several sizes, also for a transformer in files of other formats.
+
+They are for a user who wonders which card is enough.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 
+from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import Network
+from diffusers_helper.models.sizes import GGUF_CAST_BYTES, NETWORKS, Network, Weights, networks
 from diffusers_helper.planning.budget import Demand, DoesNotFit, JobPlan, plan_job
 from diffusers_helper.planning.bus import Bus, bus_of
-from diffusers_helper.planning.cards.formats import STORED, networks_by_format
 from diffusers_helper.planning.estimates import largest_bucket
 from diffusers_helper.planning.preserved import preserved_choice
 from diffusers_helper.planning.profiles import Machine, Profile, profile_for
-from diffusers_helper.planning.video import demands_for, host_share
+from diffusers_helper.planning.video import demands_for, host_share, network_folders
 from diffusers_helper.planning.weight_type import choose_weights
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, duration, gb_text
+from diffusers_helper.weights.gguf_file import LOADABLE, bytes_per_value
 
+STORED = "as stored"
+_PART = "transformer"
+_WHOLE = "bf16"
+_WIDTH = 2  # the bytes of a value in the type that computes
 CARDS_GB = (8, 12, 16, 20, 24)
 ARCH = "gfx1100"
+
+
+def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
+    """Return the transformer in each format that can be loaded, with the names of the formats of that size.
+
+    Files in 8 bit keep norms and embedders in 16 bit. The size of a file is that of its weights.
+
+    Raises:
+        LongtakeError: If a local model's files cannot be read.
+    """
+    found: dict[Network, tuple[str, ...]] = {}
+    for name, network in _named(info):
+        stored = _in_files(network)
+        found[stored] = (*found.get(stored, ()), name)
+    return found
+
+
+def transformer_bytes(info: ModelInfo, weight_dtype: str) -> int:
+    """Return the size of a copy of the transformer whose weights have this type.
+
+    Raises:
+        InputError: If the weights cannot be cast.
+        LongtakeError: If a local model's files cannot be read.
+    """
+    return _transformer(info, weight_dtype).weights.total_bytes
+
+
+def transformer_in(info: ModelInfo, weight_dtype: str) -> Network:
+    """Return the transformer of a copy whose files have weights of this type.
+
+    Raises:
+        InputError: If the weights cannot be cast.
+        LongtakeError: If a local model's files cannot be read.
+    """
+    return _in_files(_transformer(info, weight_dtype))
+
+
+def _in_files(network: Network) -> Network:
+    return replace(network, file_bytes=network.weights.total_bytes)
+
+
+def _named(info: ModelInfo) -> list[tuple[str, Network]]:
+    default = SETTINGS["weight_dtype"].default
+    found = [(STORED, _transformer(info, default))]
+    try:
+        known = [name for name in WEIGHT_TYPES if name not in (AUTO, default)]
+        types = {name: _transformer(info, name, _WIDTH) for name in known}
+    except InputError:  # quantised weights, which are not known in any other type
+        return found
+    blocks = [(kind, _in_blocks(types[_WHOLE], kind)) for kind in LOADABLE]
+    return [*found, *types.items(), *blocks]
+
+
+def _transformer(info: ModelInfo, weight_dtype: str, width: int | None = None) -> Network:
+    known = networks(
+        info,
+        on_cpu=False,
+        widths={} if width is None else {_PART: width},
+        places=dict(zip(NETWORKS, network_folders(info), strict=True)),
+        weight_dtype=weight_dtype,
+    )
+    return known[_PART]
+
+
+def _in_blocks(whole: Network, kind: str) -> Network:
+    """Return the network with all values in blocks of GGUF, given the one in 16 bit.
+
+    Files keep biases and norms in a wider type, which are less than a thousandth of all values.
+    """
+    share = bytes_per_value(kind) / _WIDTH
+    sizes = (round(share * size) for size in whole.weights.block_bytes)
+    weights = Weights(_PART, round(share * whole.weights.total_bytes), tuple(sizes))
+    # The largest layer makes shift, scale and gate twice, for the picture's tokens or the text's.
+    inner = whole.config["num_attention_heads"] * whole.config["attention_head_dim"]
+    return replace(whole, weights=weights, cast_bytes=6 * inner**2 * GGUF_CAST_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +113,6 @@ class Fit:
     Attributes:
         cap_bytes: The cap, which is raised above the card's default if the video needs more.
         preserved_bytes: The memory that weights leave free.
-        resident_bytes: The weights that stay on the device.
         streamed_bytes: The weights that each step copies to the device.
         copy_seconds: The time that these copies take on the link that such a card has, by assumption.
         host_bytes: The same weights as the files store them, which main memory should be able to hold.
@@ -65,11 +146,8 @@ class CardPlan:
     """The plan for one card.
 
     Attributes:
-        card_gb: The size of the card.
-        cap_bytes: The default cap there.
         default: The plan with the automatic preserved memory, which is the default; None if nothing fits.
         fewest_copies: The plan with as little as the estimates allow; None if nothing fits.
-        smallest_cap_bytes: The smallest cap under which the video fits.
     """
 
     card_gb: int
@@ -104,13 +182,7 @@ class CardPlan:
 
 @dataclass(frozen=True, slots=True)
 class FormatPlans:
-    """The plans for a transformer whose file is in one format, or in one of several of the same size.
-
-    Attributes:
-        formats: The names of the formats.
-        file_bytes: The size of the weights.
-        cards: The plan for each card.
-    """
+    """The plans for a transformer whose file is in one format, or in one of several of the same size."""
 
     formats: tuple[str, ...]
     file_bytes: int
@@ -133,15 +205,11 @@ def plans_by_format(request: GenerationRequest, info: ModelInfo) -> list[FormatP
 def plans_by_card(
     request: GenerationRequest,
     info: ModelInfo,
-    sizes_gb: Sequence[int] = CARDS_GB,
     transformer: Network | None = None,
 ) -> list[CardPlan]:
     """Return the plans of a video on Radeon cards of these sizes, for the shape that needs most memory.
 
     Args:
-        request: The settings of the video.
-        info: The model.
-        sizes_gb: The sizes of the cards in GB.
         transformer: The transformer, if it is not that of the model's files.
 
     Raises:
@@ -149,7 +217,7 @@ def plans_by_card(
     """
     request = replace(request, vram_cap_gb=None, preserved_gb=None)
     height, width = largest_bucket(request.resolution or info.side, info.multiple)
-    profiles = [profile_for(Machine("rocm", ARCH, f"{size} GB", size * GB), {}) for size in sizes_gb]
+    profiles = [profile_for(Machine("rocm", ARCH, f"{size} GB", size * GB), {}) for size in CARDS_GB]
 
     @cache  # the needs are the same on all of these cards
     def needs(request: GenerationRequest) -> tuple[Demand, ...]:
@@ -174,7 +242,7 @@ def plans_by_card(
         fits = _fit(plan, chosen, host(chosen), bus), _fit(freed, then, host(then), bus)
         return CardPlan(size_gb, budget.cap_bytes, *fits, plan.smallest_cap_bytes)
 
-    return [plan_card(size, profile) for size, profile in zip(sizes_gb, profiles, strict=True)]
+    return [plan_card(size, profile) for size, profile in zip(CARDS_GB, profiles, strict=True)]
 
 
 def _fit(plan: JobPlan, request: GenerationRequest, host: Fraction, bus: Bus | None) -> Fit:

@@ -23,7 +23,7 @@ from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards.formats import transformer_in
+from diffusers_helper.planning.cards.by_size import transformer_in
 from diffusers_helper.planning.estimates import largest_bucket, latent_tokens
 from diffusers_helper.planning.video import VideoPlan
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -45,8 +45,6 @@ class Weights:
     """One way to have the transformer's weights.
 
     Attributes:
-        info: The model with the file.
-        weight_dtype: The type on the device.
         copy: The transformer of a copy that has yet to be written; None if the file is here.
     """
 
@@ -61,8 +59,6 @@ class SetUp:
 
     Attributes:
         request: The request with its settings. A `preserved_gb` of None is the card's usual value.
-        weights: The weights.
-        plan: The plan of the video.
     """
 
     request: GenerationRequest
@@ -156,8 +152,6 @@ def recommend(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Reco
 
     Args:
         request: The other settings of the video.
-        info: The model.
-        plan: A function that plans a video on this card.
 
     Raises:
         DoesNotFit: If the model does not fit at any resolution.

@@ -21,7 +21,7 @@ from app.bench.runner import Runner
 from app.cli import main
 from app.machine import this_local
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.measured import speeds
+from diffusers_helper.machine.local import speeds
 from diffusers_helper.planning.profiles import Machine
 from diffusers_helper.units import GB
 from tests.support.bench_runs import new_report

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.storage.folders import commands_of, leave_command
+from app.jobs.storage.commands import commands_of, leave_command
 from diffusers_helper.events import Cancelled, Finished, SectionFinished, StepDone, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import STAND_IN, Studio, kill, run_program, sections_of, states_of, wait_until

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.jobs.job import Command, Job
-from app.jobs.storage.folders import carry_out_change, commands_of, leave_command
+from app.jobs.storage.commands import carry_out_change, commands_of, leave_command
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.machine.file_locks import Lock
@@ -194,7 +194,7 @@ def test_a_change_that_is_cut_off_anywhere_is_carried_out_the_same(
     with monkeypatch.context() as patch:
         names = {"lineage.json": "keep_request", "request.json": "forget_commands"}
         if last in names:  # the process dies after this file is written
-            patch.setattr(f"app.jobs.storage.folders.{names[last]}", lambda *_, **__: 1 / 0)
+            patch.setattr(f"app.jobs.storage.commands.{names[last]}", lambda *_, **__: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 carry_out_change(folder)
             assert (folder.path / last).exists()

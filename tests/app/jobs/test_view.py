@@ -12,7 +12,7 @@ import pytest
 
 import app.ui
 from app.jobs.job import ALLOWED, COMMANDS, TRANSITIONS, Action, Command, Job, JobState, allows
-from app.jobs.storage.recovery import PAUSED
+from app.jobs.storage.commands import PAUSED
 from app.jobs.view import WORDS, actions, buttons, sentence, view
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import GenerationRequest

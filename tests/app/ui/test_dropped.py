@@ -11,7 +11,7 @@ from gradio.utils import get_upload_folder
 
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.form.dropped import DropCalls
+from app.ui.form.endpoints import DropCalls
 from diffusers_helper.errors import InputError
 from tests.support.pages import write_photo
 from tests.support.shared import Sharing

@@ -18,8 +18,7 @@ from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.form import settings as form
 from app.ui.form.actions import Actions
-from app.ui.form.describe import Describer
-from app.ui.form.program import example_program
+from app.ui.form.describe import Describer, example_program
 from app.ui.pictures import Size, part_of
 from app.ui.planner import Planner
 from app.ui.timeline import strip
@@ -159,7 +158,7 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     service.start()
     try:
         engine.go(100)
-        Actions(service, Catalogue()).run_example("demo", 0)
+        Actions(service, Catalogue()).form_example("demo", 0, True)
         (job,) = service.jobs()
         assert [item for item in service.follow(job.id) if item][-1][1].is_final
         assert "judging by this machine’s last job." in describer.describe(values)["markup"]["length"]
@@ -223,7 +222,7 @@ def test_an_example_is_made_with_the_models_own_settings(
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
     service = JobService(tmp_path / "outputs", StagedEngine())
     actions = Actions(service, Catalogue())
-    filled = actions.run_example("demo", 0)["values"]
+    filled = actions.form_example("demo", 0, True)["values"]
     assert Path(filled["image"]["path"]).is_relative_to(tmp_path / "uploads")
     (job,) = service.jobs()
     request = job.request
@@ -232,5 +231,5 @@ def test_an_example_is_made_with_the_models_own_settings(
     with Image.open(request.image) as made, Image.open("assets/examples/the-red-ball-moves-right.png") as own:
         assert made.tobytes() == own.convert("RGB").tobytes()
     for model, index in (("demo", 99), ("demo", None), ("gone", 0)):
-        assert actions.run_example(model, index) == {}  # pyright: ignore[reportArgumentType]
+        assert actions.form_example(model, index, True) == {}  # pyright: ignore[reportArgumentType]
     assert len(service.jobs()) == 1

@@ -8,6 +8,7 @@ import threading
 from html import unescape
 from importlib import metadata
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from app.ui.form.describe import Describer
 from app.ui.form.memory_view import report
 from app.ui.live.memory_record import memory_of
 from app.ui.planner import Planner
-from diffusers_helper.machine import processor
+from diffusers_helper.machine import sysfs
 from diffusers_helper.machine.attention import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import HostMemory
@@ -139,7 +140,7 @@ def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
 
 
 def test_without_a_gpu_it_says_what_the_cap_means(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "computes_bf16", lambda: True)
+    monkeypatch.setattr(sysfs, "computes_bf16", lambda: True)
     state, text = reported(Planner(COMPUTER.profile), "demo")
     assert state == "fits, peak 0.095 GB"
     assert "Everything fits at once and stays on the device." in text
@@ -198,7 +199,7 @@ def test_what_does_not_fit_is_refused_before_it_is_queued(
     info = find_model("framepack-i2v")
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
     values = form.defaults(info, RADEON) | {"model": info.name, "image": photo, "prompt": "a ball"}
-    notice = actions.start(values | {"vram_cap_gb": 3.5})
+    notice = actions.form_start(token_hex(8), values | {"vram_cap_gb": 3.5}, False)
     assert 'data-setting="vram_cap_gb"' in notice
     said = Describer(service, catalogue).describe(values | {"vram_cap_gb": 3.5})["markup"]["memory-plan"]
     sentence = re.findall("<b>(.*)</b>", notice)[0]
@@ -207,10 +208,10 @@ def test_what_does_not_fit_is_refused_before_it_is_queued(
     with pytest.raises(DoesNotFit):
         catalogue.submit(service, {"image": photo["path"], "model": info.name, "vram_cap_gb": 3.5})
     assert service.jobs() == []
-    assert actions.start(values) == ""
+    assert actions.form_start(token_hex(8), values, False) == ""
     (job,) = service.jobs()
     assert (job.request.vram_cap_gb, job.request.preserved_gb) == (None, None)
-    actions.start(values | {"preserved_gb": 0, "vram_cap_gb": 12.5})
+    actions.form_start(token_hex(8), values | {"preserved_gb": 0, "vram_cap_gb": 12.5}, False)
     assert (service.jobs()[0].request.vram_cap_gb, service.jobs()[0].request.preserved_gb) == (12.5, 0)
 
 

@@ -336,7 +336,7 @@ def test_a_connection_that_hangs_is_reported_and_replaced(
                 over.wait()
             yield scene
 
-    monkeypatch.setattr("app.ui.live.broadcast.watch", hang)
+    monkeypatch.setattr("app.ui.live.subscribe.watch", hang)
     monkeypatch.setattr("app.ui.live.scene._CALM_SECONDS", 1000.0)
     # A page that comes before the last one has left shares its watch, which does not hang.
     page.goto("about:blank")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from app.ui.catalogue import Catalogue
 from app.ui.form import settings as form
 from app.ui.form.actions import Actions
 from app.ui.form.endpoints import FormCalls
-from app.ui.form.extras import Extras
 from app.ui.form.restore import Restored, merged
+from app.ui.form.settings import Extras
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
@@ -48,7 +49,7 @@ def upload(folder: Path, name: str, content: bytes) -> dict[str, Any]:
 
 def filled(reported: dict[str, Any], **kept: object) -> dict[str, Any]:
     """Return the form's values for what an endpoint has returned."""
-    answer = Actions(JobService(Path("unused")), CATALOGUE).fill(reported["text"], json.dumps(kept))
+    answer = Actions(JobService(Path("unused")), CATALOGUE).form_fill(reported["text"], json.dumps(kept))
     return {**answer["values"], "notice": answer["notice"]}
 
 
@@ -117,7 +118,7 @@ parts = st.sampled_from(["name", "settings", "extras", "is_whole", "notices"])
 @given(restored=st.dictionaries(parts, anything) | anything, kept=anything)
 def test_whatever_a_browser_sends_fills_the_form_or_is_refused(restored: Any, kept: Any) -> None:
     actions = Actions(JobService(Path("unused")), CATALOGUE)
-    answer = actions.fill(json.dumps(restored), json.dumps(kept))
+    answer = actions.form_fill(json.dumps(restored), json.dumps(kept))
     if values := answer.get("values"):
         usable = {name: value for name, value in values.items() if name in form.PAGE_SETTINGS}
         GenerationRequest.from_dict(form.to_request(usable, DEMO, Planner()) | {"image": "x"})
@@ -147,13 +148,13 @@ def test_presets_are_passed_on_and_become_the_default(folder: Path) -> None:
     ]
     assert json.loads(calls.preset_export("Given")) == {"steps": 21, "prompt": "p"}
     actions = Actions(JobService(Path("unused")), CATALOGUE)
-    assert "steps" not in actions.restore(None)["values"]  # the page has the defaults
-    assert actions.reset("demo")["values"]["steps"] == 8
+    assert "steps" not in actions.form_restore("")["values"]  # the page has the defaults
+    assert actions.form_reset("demo")["values"]["steps"] == 8
     assert calls.preset_default("Given") == ["Given", "start"]
-    assert actions.restore(None)["values"]["steps"] == actions.reset("demo")["values"]["steps"] == 21
-    assert actions.restore(json.dumps({"model": "demo", "steps": 6}))["values"]["steps"] == 6
+    assert actions.form_restore("")["values"]["steps"] == actions.form_reset("demo")["values"]["steps"] == 21
+    assert actions.form_restore(json.dumps({"model": "demo", "steps": 6}))["values"]["steps"] == 6
     assert calls.preset_remove("start") == ["Given"]
-    assert actions.reset("demo")["values"]["steps"] == 8
+    assert actions.form_reset("demo")["values"]["steps"] == 8
 
 
 @pytest.mark.parametrize("name", ["", " a", "../up", "a/b", ".hidden", "a" * 51, "a\n"])
@@ -172,18 +173,20 @@ def test_a_start_makes_variants_with_seeds_that_follow_each_other(folder: Path) 
         "image": photo,
         "seconds": 2.4,
     }
-    reported = actions.start(values | {"variants": 3, "seed": 7, "extras": Extras({}, (SPAN,)).to_text()})
+    reported = actions.form_start(
+        token_hex(8), values | {"variants": 3, "seed": 7, "extras": Extras({}, (SPAN,)).to_text()}, False
+    )
     assert "Queued 3 videos" in reported
     jobs = service.jobs()[::-1]
     assert [job.request.seed for job in jobs] == [7, 8, 9]
     assert all(Lineage.read(job.folder / "lineage.json").spans == (SPAN,) for job in jobs)
-    actions.start(values | {"random_seed": True})
-    actions.start(values | {"random_seed": True})
+    actions.form_start(token_hex(8), values | {"random_seed": True}, False)
+    actions.form_start(token_hex(8), values | {"random_seed": True}, False)
     seeds = {job.request.seed for job in service.jobs(limit=2)}
     assert len(seeds) == 2
     assert not seeds & {7, 8, 9, values["seed"]}
-    assert "lt-error" in actions.start(values | {"variants": 1000})
-    assert "lt-error" in actions.start(values | {"extras": "{"})
+    assert "lt-error" in actions.form_start(token_hex(8), values | {"variants": 1000}, False)
+    assert "lt-error" in actions.form_start(token_hex(8), values | {"extras": "{"}, False)
     assert len(service.jobs()) == 5
 
 

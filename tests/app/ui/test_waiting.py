@@ -14,7 +14,7 @@ import pytest
 
 from app.jobs.service import JobService
 from app.ui.calls import generate as api
-from app.ui.live import broadcast, subscribe
+from app.ui.live import subscribe
 from app.ui.waiting import Endings, Limiter
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.asking import ask, form
@@ -173,17 +173,17 @@ def test_one_watch_serves_all_pages_and_ends_with_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watches = list[JobService]()
-    watch = broadcast.watch
+    watch = subscribe.watch
 
     def counted(service: JobService) -> Any:
         watches.append(service)
         return watch(service)
 
-    monkeypatch.setattr(broadcast, "watch", counted)
+    monkeypatch.setattr(subscribe, "watch", counted)
     service = JobService(tmp_path / "outputs", StagedEngine())
 
     async def follow() -> None:
-        sender, room = broadcast.Broadcast(service), Limiter(10, newcomer_goes=False)
+        sender, room = subscribe.Broadcast(service), Limiter(10, newcomer_goes=False)
         with room.place(lambda: True) as place:
             pages = [subscribe.subscribe(sender, place) for _ in range(5)]
             shown = [(await anext(page))["state"] for page in pages]
@@ -204,7 +204,7 @@ def test_a_page_whose_place_is_lost_is_left(tmp_path: Path) -> None:
     service = JobService(tmp_path / "outputs", StagedEngine())
 
     async def follow() -> None:
-        sender, room = broadcast.Broadcast(service), Limiter(1, newcomer_goes=False)
+        sender, room = subscribe.Broadcast(service), Limiter(1, newcomer_goes=False)
         with room.place(lambda: True) as place:
             page = subscribe.subscribe(sender, place)
             await anext(page)

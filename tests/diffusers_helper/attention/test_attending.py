@@ -16,8 +16,7 @@ from diffusers.models.attention_dispatch import (
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from diffusers_helper.attention.attending import attending, attention_of
-from diffusers_helper.attention.sliced import Sliced
+from diffusers_helper.attention.attending import Sliced, attending, attention_of
 from diffusers_helper.attention.ways import WAYS, check_way, slice_bytes, slice_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.accounting import Account

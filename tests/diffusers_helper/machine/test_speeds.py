@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diffusers_helper.machine.facts import Facts
-from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.measured import Speeds, keep_speeds, speeds
+from diffusers_helper.machine.local import Facts, Local, Speeds, keep_speeds, speeds
 from diffusers_helper.machine.sysfs import Link, amd_gpus, nvidia_link
 from diffusers_helper.planning.profiles import detect
 from tests.support.machines import GB, write, write_card

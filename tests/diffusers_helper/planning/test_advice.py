@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from diffusers_helper.machine.facts import Facts
-from diffusers_helper.planning.advice import TileTimes
+from diffusers_helper.job.plans import TileTimes
+from diffusers_helper.machine.local import Facts
 from diffusers_helper.units import GB
 
 

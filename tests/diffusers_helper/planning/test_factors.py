@@ -9,10 +9,17 @@ import pytest
 from app.machine import named_machine
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import networks
-from diffusers_helper.planning import measured_factors
-from diffusers_helper.planning.backend import FACTORS, Backend, backend_of, factor, reserve_of
+from diffusers_helper.planning.backend import (
+    FACTORS,
+    Backend,
+    MeasuredStage,
+    backend_of,
+    corrected,
+    factor,
+    measured_ratio,
+    reserve_of,
+)
 from diffusers_helper.planning.estimates import Calibration, demand_of, transformer_bytes
-from diffusers_helper.planning.measured_factors import MeasuredStage, corrected, measured_ratio
 from diffusers_helper.planning.profiles import FAMILIES, profile_for
 from diffusers_helper.planning.vae_estimates import decode_bytes
 from diffusers_helper.units import GB
@@ -72,7 +79,8 @@ def test_a_plan_takes_measured_rows_unless_this_machine_knows_better(monkeypatch
         return next(one.working_bytes for one in demand.stages if one.name == stage)
 
     before = working("sample"), working("decode")
-    monkeypatch.setattr(measured_factors, "MEASURED", (ROW, replace(ROW, stage="reserve")))
+    rows = (ROW, replace(ROW, stage="reserve"))
+    monkeypatch.setattr("diffusers_helper.planning.backend.MEASURED", rows)
     assert working("sample") == pytest.approx(1.5 * before[0], rel=0.001)
     assert working("decode") == before[1]
     assert working("sample", card="gfx1101") == before[0]

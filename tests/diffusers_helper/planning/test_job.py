@@ -15,8 +15,7 @@ from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.machine import disk
 from diffusers_helper.machine.attention import keep_kernel, seen_kernel
 from diffusers_helper.machine.disk import DiskSpeeds, disk_speed
-from diffusers_helper.machine.facts import Facts
-from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.local import Facts, Local
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Weights

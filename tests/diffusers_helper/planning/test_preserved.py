@@ -8,8 +8,13 @@ import pytest
 
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import JobPlan
-from diffusers_helper.planning.cards.by_size import CARDS_GB, plans_by_card, plans_by_format
-from diffusers_helper.planning.cards.formats import STORED, networks_by_format
+from diffusers_helper.planning.cards.by_size import (
+    CARDS_GB,
+    STORED,
+    networks_by_format,
+    plans_by_card,
+    plans_by_format,
+)
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import WEIGHT_TYPES, GenerationRequest

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.machine import named_machine
-from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.measured import Speeds, keep_speeds
+from diffusers_helper.machine.local import Local, Speeds, keep_speeds
 from diffusers_helper.machine.sysfs import Link
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedModels, AddedPart
 from diffusers_helper.models.registry import ModelInfo, find_model

@@ -16,8 +16,7 @@ from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warne
 from diffusers_helper.framepack import work
 from diffusers_helper.job.memory import JobMemory
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.facts import Facts
-from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.local import Facts, Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.accounting import AccountedOutOfMemory
 from diffusers_helper.models.sizes import Weights

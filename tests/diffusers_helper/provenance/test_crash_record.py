@@ -12,8 +12,7 @@ from diffusers_helper.job.memory import MemoryPlans
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.planning.shortage import OutOfDeviceMemory
-from diffusers_helper.provenance.crash_record import CrashRecord
-from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from tests.support.making import make, tiny_request
 
 HSA = "HSA exception: MemoryRegion::BlockAllocator::alloc failed."

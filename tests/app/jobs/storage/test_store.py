@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from app.jobs.service import JobService
+from app.jobs.storage.commands import TAKEN_OVER
 from app.jobs.storage.logs import EventReader, StateLog, append_event
-from app.jobs.storage.recovery import TAKEN_OVER
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
     Cancelled,

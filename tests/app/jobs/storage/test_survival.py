@@ -14,9 +14,9 @@ import pytest
 
 from app.jobs.job import TRANSITIONS, Job, JobState
 from app.jobs.service import JobService
-from app.jobs.storage import recovery
+from app.jobs.storage import commands
+from app.jobs.storage.commands import TAKEN_OVER
 from app.jobs.storage.logs import StateLog, append_event
-from app.jobs.storage.recovery import TAKEN_OVER
 from diffusers_helper.events import (
     Cancelled,
     Failed,
@@ -124,7 +124,7 @@ def test_dying_for_ever_at_one_place_ends_a_job_and_a_checkpoint_is_progress(
     store.adopts = True
     store.recover()
     store.adopts = False
-    monkeypatch.setattr(recovery, "_MOST_DEATHS", 3)
+    monkeypatch.setattr(commands, "_MOST_DEATHS", 3)
     for deaths in (1, 2):
         die()
         assert StateLog(folder).read()["deaths"] == deaths

@@ -18,8 +18,7 @@ from app.jobs.downloads import process
 from app.jobs.downloads.process import Adding
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.models.own_calls import OwnFileCalls
-from app.ui.models.own_files import weights_folder, weights_names
+from app.ui.models.endpoints import OwnFileCalls, weights_folder, weights_names
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import find_model, model_names

@@ -60,7 +60,7 @@ def test_a_job_that_has_begun_keeps_its_settings(
         "app.ui.form.actions.picture_paths", lambda _: {"image": str(branch.folder / "input.png")}
     )
     actions = Actions(service, Catalogue())
-    reported = actions.save(branch.id, json.loads(branch.request.to_json()) | {"seed": 9})
+    reported = actions.form_save(branch.id, json.loads(branch.request.to_json()) | {"seed": 9})
     assert "has begun; expected one that has not" in reported
     assert service.job(branch.id).request.seed == branch.request.seed
 
@@ -69,11 +69,11 @@ def test_what_a_script_gives_fills_the_form_and_the_rest_is_the_default() -> Non
     actions = Actions(JobService(Path("nowhere")), Catalogue())
     settings = {"model": "demo", "prompt": "a ball", "seed": 9, "vram_cap_gb": None}
     restored = {"name": "", "settings": settings, "extras": "", "is_whole": True, "notices": []}
-    filled = actions.fill(json.dumps(restored), "")["values"]
+    filled = actions.form_fill(json.dumps(restored), "")["values"]
     assert (filled["prompt"], filled["seed"], filled["negative"]) == ("a ball", 9, "")
     assert filled["vram_cap_gb"] == Catalogue().planner.defaults["vram_cap_gb"]
     assert filled["resolution"] == 128
     for useless in ("", "[]", "{", "5"):
-        answer = actions.fill(useless, "")
+        answer = actions.form_fill(useless, "")
         assert list(answer) == ["notice"]
         assert "These settings cannot be read" in answer["notice"]

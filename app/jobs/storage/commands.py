@@ -1,4 +1,10 @@
-"""The taking over of jobs whose process has ended, and the commands for jobs that no process makes."""
+"""The commands of users, which are files in the jobs' folders, and the taking over of jobs without a maker.
+
+Any process may leave a command for a job that is being made. The process that makes the job looks for them at
+each sign of life of its engine, and at least twice a second; they outlast its death. Their files are empty,
+since such files can be created even on a full disk; only a "change" has content. `settle` carries out those
+for jobs that no process makes.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +12,27 @@ import contextlib
 import logging
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from app.jobs.job import BEGUN, OVER
-from app.jobs.storage.folders import carry_out_change, commands_of, forget_commands
+from app.jobs.job import BEGUN, COMMANDS, OVER, Command
 from app.jobs.storage.logs import StateLog, append_event, change_by, events_in
 from app.jobs.storage.rows import put
+from diffusers_helper.conditions.pictures import keep_request, kept_pictures, named_pictures
+from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Event, PieceDone, StageStarted, StepDone, Warned
 from diffusers_helper.failures import interrupted_event
-from diffusers_helper.files import replacing, sync_folder
+from diffusers_helper.files import read_file, replacing, sync_folder, write_atomic
+from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
-from diffusers_helper.machine.storage import is_storage_trouble
+from diffusers_helper.provenance.branch import changed_from_here
 from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
+_COMMAND = "wish-"
 TAKEN_OVER = "Longtake was ended while it was making this video. It was resumed; no finished work was lost."
 INTERRUPTED: dict[str, Any] = {
     "message": "Longtake was ended while it was making this video.",
@@ -32,6 +43,81 @@ WAITS: dict[str, Any] = PAUSED | {"message": "Waits for you after each section."
 # The number of deaths of the program at the same point of a job after which the job fails. The job is usually
 # not their cause, but one that crashes the whole machine would otherwise be started again and again.
 _MOST_DEATHS = 50
+
+
+def leave_command(folder: JobFolder, command: Command, content: bytes = b"") -> None:
+    """Leave a command, and return when it is on the disk.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    file = folder.path / f"{_COMMAND}{command}"
+    if content:
+        write_atomic(file, content)
+    else:
+        file.touch()
+    sync_folder(folder.path)
+
+
+def commands_of(folder: JobFolder, cancelled: Collection[str] = ()) -> set[Command]:
+    """Return the commands that have not been carried out yet.
+
+    Args:
+        cancelled: The jobs that are to end although no file says so (`JobStore.cancelled`).
+    """
+    found: set[Command] = {one for one in COMMANDS if (folder.path / f"{_COMMAND}{one}").is_file()}
+    if folder.job in cancelled:
+        found.add("cancel")
+    return found
+
+
+def pending_change(folder: JobFolder) -> dict[str, Any]:
+    """Return the settings of a "change" command that was not carried out yet; none if there is none."""
+    try:
+        found: Any = plain_json(read_file(folder.path / f"{_COMMAND}change"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:  # it was checked when it was left, so it is damaged
+        _log.warning("Job %s: its change is left out. %s", folder.job, error)
+        return {}
+    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+
+
+def carry_out_change(folder: JobFolder) -> None:
+    """Give the sections that a job has not made yet the settings of a "change" command, if there is one.
+
+    The lineage is written before the request, and the command is removed last: whenever this is interrupted,
+    the job is consistent, and the same call afterwards has the same result.
+
+    Raises:
+        OSError: If a file cannot be read or written.
+    """
+    if "change" not in commands_of(folder):
+        return
+    try:
+        request = GenerationRequest.from_json(read_file(folder.request).decode())
+        changed, lineage = changed_from_here(folder, request, pending_change(folder))
+        pictures = kept_pictures(folder, named_pictures(changed))
+    except (InputError, ValueError) as error:  # it was checked when it was left, so it is damaged
+        _log.warning("Job %s: its change is left out. %s", folder.job, error)
+    else:
+        lineage.write(folder.lineage)
+        keep_request(changed, pictures, folder, at=folder)
+        sync_folder(folder.path)
+    forget_commands(folder, "change")
+
+
+def let_rest(folder: JobFolder) -> None:
+    """Carry out the change for a job that comes to rest or waits for its turn, and forget other commands."""
+    carry_out_change(folder)
+    forget_commands(folder)
+
+
+def forget_commands(folder: JobFolder, *commands: Command) -> None:
+    """Remove commands that are carried out or withdrawn; all but "wait" if none is named."""
+    for command in commands or (one for one in COMMANDS if one != "wait"):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            (folder.path / f"{_COMMAND}{command}").unlink()
 
 
 def recover(database: sqlite3.Connection, outputs: Path, makes: Callable[[str], bool]) -> None:
