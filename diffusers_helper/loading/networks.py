@@ -27,6 +27,7 @@ from diffusers_helper.loading.llama_cpp import is_llama_cpp, replace_embeddings,
 from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.machine.sysfs import keeps_bf16
 from diffusers_helper.strangers.limited_json import read_json
+from diffusers_helper.vae.upsampling import quicken
 from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.origin import origin_in
 from diffusers_helper.weights.reading import read_contents
@@ -145,9 +146,8 @@ def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None
         else:
             _assign(layer, leaf, _whole(tensor, compute, scale))
     cast_weights(network, compute)
-    for layer in network.modules() if part == "vae" else ():
-        if isinstance(layer, nn.SiLU):  # it follows a norm, whose result nothing else needs
-            layer.inplace = True
+    if part == "vae":
+        quicken(network)
     keeps = keeps_bf16(sum(one.nbytes for one in found.values()), is_quantised=_is_quantised(found))
     return LoadedNetwork(network.eval().requires_grad_(False), compute, is_gguf or bool(scales), keeps)
 
