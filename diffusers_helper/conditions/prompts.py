@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from diffusers_helper.models.hub_cache import local_folder
 from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.strangers.confined import confined
+from diffusers_helper.strangers.limited_json import read_json
 
 # HunyuanVideo's template for videos. Its head takes 95 tokens, which are cut off after encoding.
 TEMPLATE = (
@@ -27,6 +29,9 @@ HEAD_TOKENS = 95
 MAX_TEXT_TOKENS = 256
 # An upper bound of the tokens that the template adds after the prompt
 _TAIL_TOKENS = 8
+_MOST_BYTES = 64 * 10**6  # of a tokenizer's file; those of the largest vocabularies have half as many
+_TOKENIZERS = {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
+_FEWEST_LAYERS = {"text_encoder": 2, "text_encoder_2": 1}  # the last two layers of the first one are left out
 
 
 def texts_in(request: GenerationRequest) -> tuple[tuple[str, str], ...]:
@@ -40,14 +45,15 @@ def texts_in(request: GenerationRequest) -> tuple[tuple[str, str], ...]:
 
 
 def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
-    """Refuse a text of the prompt, or a negative prompt that is used, if it is too long for the model.
+    """Refuse a text of the prompt, or a negative prompt that is used, if the model cannot encode it.
 
     Nothing is checked if the model's tokenizer is not on this machine.
 
     Raises:
-        InputError: If a text has more than 256 tokens, a cue of the prompt ends before it begins, or the
-            tokenizer's file cannot be used.
+        InputError: If a text has more than 256 tokens, a cue of the prompt ends before it begins, the
+            tokenizer's file cannot be used, or a text encoder cannot encode any text.
     """
+    check_encoders(info.name, info.parts, lambda part: _config(info.parts.get(part)))
     without = _count("", info)
     for name, text in texts_in(request):
         if without is None or (all_of_it := _count(text, info)) is None:
@@ -78,11 +84,57 @@ def encoded_tokens(text: str, info: ModelInfo) -> int:
 
 def _count(text: str, info: ModelInfo) -> int | None:
     """Return the number of tokens of the whole template with a prompt, or None without a tokenizer."""
-    file = _tokenizer_file(info.parts["tokenizer"])
-    if file is None:
-        return None
-    facts = file.stat()
-    return _counted(file, facts.st_mtime_ns, facts.st_size, text)
+    file = _file(info.parts["tokenizer"], "tokenizer.json")
+    return None if file is None else _counted(*_sign(file), text)
+
+
+def check_encoders(
+    name: str, parts: Mapping[str, PartSource], config: Callable[[str], Mapping[str, Any]]
+) -> None:
+    """Refuse text encoders that do not know all tokens of their tokenizers, or have too few layers.
+
+    Args:
+        name: The name of the model.
+        parts: Its parts; nothing is checked of those that are not on this machine.
+        config: Returns the configuration of a text encoder.
+
+    Raises:
+        InputError: If one does not, or a tokenizer's file cannot be used.
+    """
+    for encoder, tokenizer in _TOKENIZERS.items():
+        file, found = _file(parts.get(tokenizer), "tokenizer.json"), config(encoder)
+        layers, words, problem = found.get("num_hidden_layers"), found.get("vocab_size"), ""
+        if isinstance(layers, int) and layers < (least := _FEWEST_LAYERS[encoder]):
+            problem = f"has num_hidden_layers {layers}; expected at least {least}."
+        elif isinstance(words, int) and file and (largest := _largest(*_sign(file))) >= words:
+            problem = (
+                f"knows {words:,} tokens (vocab_size), but its tokenizer gives token {largest:,}; expected "
+                f"at least {largest + 1:,}, as in an encoder and a tokenizer of one model."
+            )
+        if problem:
+            remedy = f"Use a {encoder} and a {tokenizer} that were made for each other."
+            raise InputError(f"The {encoder} of model {name} {problem}", remedy, setting="model")
+
+
+@confined
+def largest_token(file: Path, changed: int, size: int) -> int:
+    """Return the largest token that a tokenizer makes of the template with any prompt.
+
+    Further special tokens, which no text contains, are left out; some conversions of encoders lack them.
+    The arguments and errors are those of `count_tokens`.
+    """
+    tokenizer = _tokenizer(file, changed, size)
+    plain = tokenizer.get_vocab(with_added_tokens=False).values()
+    return max((*plain, *tokenizer.encode(TEMPLATE).ids), default=0)
+
+
+@confined
+def read_config(file: Path, changed: int, size: int) -> dict[str, Any]:
+    """Return the configuration in a network's file; an empty one if it cannot be read, as its reader says."""
+    try:
+        return dict(read_json(file))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 @confined
@@ -100,12 +152,18 @@ def count_tokens(file: Path, changed: int, size: int, text: str) -> int:
 
 # While somebody changes other settings, the same prompts are asked for again and again.
 _counted = lru_cache(maxsize=64)(count_tokens)
+_largest, _configured = lru_cache(maxsize=8)(largest_token), lru_cache(maxsize=8)(read_config)
 
 
 @lru_cache(maxsize=1)  # reading a large vocabulary takes a second
 def _tokenizer(file: Path, changed: int, size: int) -> Any:
     from tokenizers import Tokenizer  # only a check of a prompt needs it
 
+    if size > _MOST_BYTES:
+        raise InputError(
+            f"{file} has {size / 1e6:,.0f} MB; expected a tokenizer of at most {_MOST_BYTES // 10**6}.",
+            "Download the model's files again.",
+        )
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the package raises plain Exceptions
@@ -117,6 +175,20 @@ def _tokenizer(file: Path, changed: int, size: int) -> Any:
     return tokenizer
 
 
-def _tokenizer_file(source: PartSource) -> Path | None:
-    folder = local_folder(source, "tokenizer.json")
-    return folder and folder / "tokenizer.json"
+def _config(source: PartSource | None) -> Mapping[str, Any]:
+    """Return the configuration of a network; an empty one if it is not on this machine."""
+    if source is not None and source.config is not None:
+        return source.config
+    file = _file(source, "config.json")
+    return {} if file is None else _configured(*_sign(file))
+
+
+def _file(source: PartSource | None, name: str) -> Path | None:
+    folder = local_folder(source, name) if source else None
+    return folder and folder / name
+
+
+def _sign(file: Path) -> tuple[Path, int, int]:
+    """Return what changes with a file's content: its path, the time of its last change, and its size."""
+    facts = file.stat()
+    return file, facts.st_mtime_ns, facts.st_size

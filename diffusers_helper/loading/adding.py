@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diffusers_helper.conditions.prompts import check_encoders
 from diffusers_helper.errors import InputError, first_line
 from diffusers_helper.loading.llama_cpp import is_llama_cpp
 from diffusers_helper.loading.networks import CLASSES, check_fit, check_network, config_of
@@ -100,6 +101,7 @@ def check_parts(name: str, parts: Mapping[str, FoundPart], base: ModelInfo) -> N
         for part in CLASSES
     }
     check_fit(name, lambda part, key: configs[part].get(key))
+    check_encoders(name, base.parts, configs.__getitem__)
 
 
 def _check_layers(config: Mapping[str, Any], tensors: int) -> None:
