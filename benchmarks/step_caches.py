@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 from torch import Tensor
 
+from benchmarks.rows import Rows
 from benchmarks.whole_jobs import load_whole, write_picture
 from diffusers_helper.families.buckets import nearest_bucket
 from diffusers_helper.families.family import FRAMEPACK
@@ -96,8 +97,8 @@ def timed(make: Callable[[], Tensor]) -> tuple[float, Tensor]:
     return time.process_time() - begin, made
 
 
-def compare(models: Models, steps: int, cfg: float) -> list[Figure]:
-    """Return the figures of each cache, as means over the prompts."""
+def compare(models: Models, steps: int, cfg: float, rows: Rows) -> list[Figure]:
+    """Return the figures of each cache, as means over the prompts, of which each gives a row."""
     sums = {name: [0.0, 0.0, 0] for name in (OFF, *STEP_CACHES)}
     with jobs(models, steps, cfg=cfg) as opened:
         for job, section, condition, context in opened:
@@ -107,9 +108,15 @@ def compare(models: Models, steps: int, cfg: float) -> list[Figure]:
                 one = replace(job, request=replace(job.request, step_cache=name))
                 seconds, latents = timed(partial(denoise, one, section, condition, context))
                 exact = latents if name == OFF else exact
+                deviation = float((latents - exact).abs().mean() / exact.abs().mean())
+                computed = steps - job.report.skipped
+                rows.add({
+                    "name": name, "cfg": cfg, "prompt": one.request.prompt, "seconds": seconds,
+                    "deviation": deviation, "computed": computed,
+                })  # fmt: skip
                 total[0] += seconds
-                total[1] += float((latents - exact).abs().mean() / exact.abs().mean()) / len(PROMPTS)
-                total[2] += steps - job.report.skipped
+                total[1] += deviation / len(PROMPTS)
+                total[2] += computed
     return [
         Figure(name, cfg, round(count / len(PROMPTS)), sums[OFF][0] / seconds, deviation)
         for name, (seconds, deviation, count) in sums.items()
@@ -132,8 +139,8 @@ class _Recorder(PassesByBlocks):
         return result
 
 
-def calibrate(models: Models, steps: int) -> dict[str, list[float]]:
-    """Return a model's magnitudes by order, as means over the prompts."""
+def calibrate(models: Models, steps: int, kept: Rows) -> dict[str, list[float]]:
+    """Return a model's magnitudes by order, as means over the prompts; each order gives a row."""
     found: dict[str, list[float]] = {}
     for mode in models.info.modes:
         rows: list[list[float]] = []
@@ -142,6 +149,7 @@ def calibrate(models: Models, steps: int) -> dict[str, list[float]]:
                 record = partial(_record, job, condition, context, rows)
                 job.memory.run("sample", record, section.number)
         found[mode] = [round(sum(column) / len(column), 5) for column in zip(*rows, strict=True)]
+        kept.add({"mode": mode, "magnitudes": found[mode]})
     return found
 
 
@@ -222,8 +230,26 @@ def plot(figures: Sequence[Figure]) -> str:
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def main() -> None:
-    """Read the command line, and measure what it asks for."""
+def measure(arguments: argparse.Namespace, rows: Rows) -> None:
+    """Measure what the command line asks for, and print it."""
+    if arguments.deep:
+        figure = deep(arguments.steps)
+        rows.add(asdict(figure))
+        sys.stdout.write(f"{figure.row}\n")
+        return
+    models = load_whole(arguments.model)
+    if arguments.calibrate:
+        sys.stdout.write(json.dumps({"magnitudes": calibrate(models, arguments.steps, rows)}) + "\n")
+        return
+    figures = [one for cfg in arguments.cfg for one in compare(models, arguments.steps, cfg, rows)]
+    for one in figures:
+        sys.stdout.write(f"{one.row}\n")
+    if arguments.plot:
+        arguments.plot.write_text(plot(figures), encoding="utf-8")
+
+
+def main() -> int:
+    """Read the command line, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="demo")
     parser.add_argument("--steps", type=int, default=25)
@@ -231,20 +257,10 @@ def main() -> None:
     parser.add_argument("--calibrate", action="store_true", help="print the model's magnitudes")
     parser.add_argument("--deep", action="store_true", help="time a network of FramePack's depth")
     parser.add_argument("--plot", type=Path, help="the SVG to write")
-    arguments = parser.parse_args()
-    if arguments.deep:
-        sys.stdout.write(f"{deep(arguments.steps).row}\n")
-        return
-    models = load_whole(arguments.model)
-    if arguments.calibrate:
-        sys.stdout.write(json.dumps({"magnitudes": calibrate(models, arguments.steps)}) + "\n")
-        return
-    figures = [one for cfg in arguments.cfg for one in compare(models, arguments.steps, cfg)]
-    for one in figures:
-        sys.stdout.write(f"{one.row}\n")
-    if arguments.plot:
-        arguments.plot.write_text(plot(figures), encoding="utf-8")
+    with Rows(__file__) as rows:
+        measure(parser.parse_args(), rows)
+    return rows.exit_code()
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -23,6 +23,9 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 STREAMING = Path(__file__).parents[2] / "benchmarks" / "streaming.py"
 
 
+PROGRAMS = [file for file in STREAMING.parent.glob("*.py") if "__main__" in file.read_text(encoding="utf-8")]
+
+
 def content(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text(encoding="utf-8"))
 
@@ -56,6 +59,13 @@ def test_a_fault_is_raised_and_keeps_the_rows(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not JSON serializable"), rows:
         [rows.add(row) for row in ({"seconds": 1.5}, {"seconds": object()})]
     assert content(rows.file) == {"complete": False, "rows": [{"seconds": 1.5}]}
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda file: file.stem)
+def test_each_benchmark_keeps_its_rows(program: Path) -> None:
+    text = program.read_text(encoding="utf-8")
+    assert "Rows(__file__" in text
+    assert ".exit_code(" in text
 
 
 @pytest.mark.slow
