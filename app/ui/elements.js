@@ -31,6 +31,13 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
+/** Return a button with an action, by which its container knows it. */
+export function actionButton(action, textContent, properties = {}) {
+  const button = make('button', { type: 'button', textContent, ...properties });
+  button.dataset.action = action;
+  return button;
+}
+
 /** Set the text of an element if it is new, since a screen reader repeats a text that is set again. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
@@ -54,14 +61,18 @@ export function fillList(list, pairs) {
   )));
 }
 
-/** Run the action of a button, which is disabled meanwhile. `report` is called with the text of an error. */
+/**
+ * Run the action of a button, which shows at once that it was pressed, and takes no other press before that is done.
+ * `report` is called with the text of an error.
+ */
 export async function actOnce(button, act, report) {
-  button.disabled = true; // a second click would do it twice
+  if (button.ariaBusy === 'true') return;
+  button.ariaBusy = 'true'; // `disabled` would take the focus away
   try {
     await act();
   } catch (error) {
     report(error.message);
   } finally {
-    button.disabled = false;
+    button.ariaBusy = null;
   }
 }

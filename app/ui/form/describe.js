@@ -1,5 +1,5 @@
 // What the server says about the form: markup by the id of its element, facts, values, and a notice.
-import { call } from '../calls/call.js';
+import { callUntil } from '../calls/call.js';
 import { hasChanged } from '../elements.js';
 import { onJobsReported } from '../jobs.js';
 import { showNotice } from './notice.js';
@@ -45,7 +45,7 @@ export async function describe() {
   try {
     while (isStale) {
       isStale = false;
-      take(await call('form_describe', values()));
+      take(await callUntil(null, 'form_describe', values())); // nobody waits for it
     }
   } catch (error) {
     isStale = error.isAway ?? false;

@@ -1,6 +1,6 @@
 // The form: what its keys, clicks and buttons do, and what the server's description changes in it.
 import { call } from '../calls/call.js';
-import { offerCopy, setText } from '../elements.js';
+import { actOnce, offerCopy, setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { showStage } from '../live/live.js';
 import { keep, recall, recallTexts } from '../storage.js';
@@ -10,7 +10,7 @@ import { describe, facts, onDescribed, take } from './describe.js';
 import { takeSettings } from './fill.js';
 import { keptSettings, restored } from './keep.js';
 import { startLoras } from './loras.js';
-import { judge } from './notice.js';
+import { judge, refuse } from './notice.js';
 import { restorePictures } from './picture.js';
 import { acceptPictures } from './pictures.js';
 import { startPresets } from './presets.js';
@@ -65,7 +65,10 @@ async function fill(name, ...given) {
 }
 
 /** Ask for something that changes the form, at a press; a server that is away changes nothing. */
-const ask = (name, ...given) => fill(name, ...given).catch((error) => console.info('form:', error.message));
+const ask = (control, name, ...given) => actOnce(control, () => fill(name, ...given), refuse);
+
+/** Fill the form with what belongs to its model, or to the models that there are now. */
+const renew = (name) => fill(name, read('model'), read('mode')).catch((error) => refuse(error.message));
 
 function put(name, value) {
   write(name, value);
@@ -121,7 +124,7 @@ function watchJobs() {
     find('#end').disabled = !canEnd;
     if (models === known) return;
     known = models;
-    ask('form_models', read('model'), read('mode'));
+    renew('form_models');
   });
 }
 
@@ -146,8 +149,8 @@ function prepareBoxes() {
     const found = target.closest(inner);
     if (found) act(found);
   });
-  within('#try-it', '[data-example]', ({ dataset }) => startExample(Number(dataset.example)));
-  within('#examples', 'button', (one) => ask('form_example', read('model'), [...find('#examples').children].indexOf(one), false));
+  within('#try-it', '[data-example]', (one) => actOnce(one, () => startExample(Number(one.dataset.example)), refuse));
+  within('#examples', 'button', (one) => ask(one, 'form_example', read('model'), [...find('#examples').children].indexOf(one), false));
   within('#memory-plan', '[data-preserved], [data-recommended]', ({ dataset }) => takeMemory(dataset));
   within('#end-note', 'button', () => put('mode', 'inverted'));
   within('#extras-line', '.lt-forget', () => {
@@ -161,7 +164,7 @@ function prepareBoxes() {
   });
   closeDemo();
   find('#dice').addEventListener('click', () => put('seed', newSeed()));
-  find('#reset').addEventListener('click', () => ask('form_reset', read('model')));
+  find('#reset').addEventListener('click', () => ask(find('#reset'), 'form_reset', read('model')));
 }
 
 function listen() {
@@ -172,7 +175,7 @@ function listen() {
   });
   // This reacts to people only, since the settings of a restored model are restored with it.
   form.addEventListener('change', ({ target }) => {
-    if (target.name === 'model') ask('form_model', read('model'), read('mode'));
+    if (target.name === 'model') renew('form_model');
   });
   document.addEventListener('keydown', takeEnter, true);
   document.addEventListener('keyup', showWholeField);

@@ -52,8 +52,9 @@ export function showNotice(markup) {
   check();
 }
 
-/** Show a sentence as a refusal. */
+/** Show a sentence as a refusal; "" for none. */
 export function refuse(sentence) {
+  if (!sentence) return;
   const shown = make('div', { className: 'lt-box lt-error', role: 'alert', textContent: sentence });
   shown.dataset.refused = '';
   showNotice(shown.outerHTML);

@@ -71,7 +71,7 @@ function handle(files, name = START) {
   problem.remove();
   Promise.resolve(files).then((found) => (found.length ? takeFiles(found, name) : null)).catch((error) => {
     problem.textContent = error.message;
-    document.querySelector(`#set-${name}`).after(problem);
+    if (error.message) document.querySelector(`#set-${name}`).after(problem);
   });
 }
 

@@ -1,6 +1,6 @@
 // The presets: a button beside the form's end, and a dialog in which settings are saved, used and passed on.
 import { call } from '../calls/call.js';
-import { make, setText } from '../elements.js';
+import { actOnce, make, setText } from '../elements.js';
 import { restoreForm } from './fill.js';
 import { keptSettings } from './keep.js';
 import { uploadRecipe } from './recipe.js';
@@ -10,7 +10,7 @@ const START = 'start'; // the preset with which the page begins
 const titleOf = (name) => (name === START ? 'Default' : name);
 const textButton = (label, spoken, act) => {
   const button = make('button', { type: 'button', textContent: label, ariaLabel: spoken });
-  button.addEventListener('click', act);
+  button.addEventListener('click', () => actOnce(button, act, () => {}));
   return button;
 };
 
@@ -61,7 +61,7 @@ class Presets {
     this.#report('');
     this.#dialog.showModal();
     this.#name.focus();
-    this.#do(async () => this.#show(await call('preset_list')));
+    return this.#do(async () => this.#show(await call('preset_list')));
   }
 
   #report(words) {

@@ -1,6 +1,7 @@
 // The presses of the buttons below the form. Each is heard at once. One of Start is kept while the server does not
 // answer, also over a reload, and sent until it is answered; its id lets the server start the video only once.
-import { callUntil } from '../calls/call.js';
+import { call, callUntil } from '../calls/call.js';
+import { actOnce } from '../elements.js';
 import { expectStage, showStage } from '../live/live.js';
 import { editedJob } from './editing.js';
 import { judge, refuse, showNotice, whenAnswered } from './notice.js';
@@ -79,18 +80,7 @@ export function resume() {
   deliver();
 }
 
-async function ask(button, name, ...given) {
-  button.setAttribute('aria-busy', 'true');
-  const missed = setTimeout(() => refuse('The server does not answer yet.'), SLOW);
-  try {
-    showNotice(await callUntil(AbortSignal.timeout(LIMIT), name, ...given));
-  } catch (error) {
-    refuse(error.isAway ? `The server does not answer, so nothing was ${name === 'form_save' ? 'saved' : 'ended'}. Press again once the connection is back.` : error.message);
-  } finally {
-    clearTimeout(missed);
-    button.setAttribute('aria-busy', 'false');
-  }
-}
+const ask = (button, name, ...given) => actOnce(button, async () => showNotice(await call(name, ...given)), refuse);
 
 /** Act on a press of a button below the form. */
 export function press(button) {

@@ -1,5 +1,5 @@
 // A card of the history: a still that plays its video while a user points at it, and facts about the video.
-import { make, reducedMotion, setText } from '../elements.js';
+import { actOnce, make, reducedMotion, setText } from '../elements.js';
 import { call } from '../calls/call.js';
 import { when } from '../text.js';
 
@@ -29,10 +29,11 @@ export class Card {
 
   /** `onError` is called with the text of an error. */
   constructor(data, onError = () => {}) {
+    this.#still.addEventListener('load', ({ target }) => this.#frame.style.setProperty('--shape', target.naturalWidth / target.naturalHeight));
     this.#frame.append(this.#still, this.#state, this.#length);
     this.#link.append(this.#frame, this.#words, this.#facts);
     this.element.append(this.#link, this.#star);
-    this.#star.addEventListener('click', () => this.toggleFavourite().catch((error) => onError(error.message)));
+    this.#star.addEventListener('click', () => actOnce(this.#star, () => this.toggleFavourite(), onError));
     this.#listen();
     this.show(data);
   }

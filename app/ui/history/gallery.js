@@ -18,6 +18,7 @@ function fill(select, texts) {
 /** The list of cards with its search. */
 export class Gallery {
   note = ''; // a sentence before the number of videos
+  isStale = false; // whether the server had no answer
   #find;
   #cards = new Map(); // by job
   #next = '';
@@ -85,7 +86,8 @@ export class Gallery {
       const found = await call('history_search', ...this.#wanted(), before, limit);
       if (asked === this.#asked) this.#show(found, before);
     } catch (error) {
-      if (asked === this.#asked) this.report(error.message);
+      this.isStale = error.isAway ?? false;
+      if (asked === this.#asked && !this.isStale) this.report(error.message);
     } finally {
       if (asked === this.#asked) more.removeAttribute('aria-busy');
     }
@@ -111,6 +113,7 @@ export class Gallery {
   }
 
   #show({ cards, next, total, models }, before) {
+    this.isStale = false;
     const list = this.#find('.lt-videos');
     const kept = before ? [...this.#cards.values()] : [];
     const shown = cards.map((data) => this.#card(data));

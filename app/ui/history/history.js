@@ -127,7 +127,9 @@ class History {
   // Changes that other pages and programs make are shown, too.
   #follow() {
     const [tab] = place();
-    if (tab !== 'history' || queueNow().revision === this.#revision || performance.now() - this.#looked < LEAST_PAUSE) return;
+    const { isStale } = (this.#job && this.#opened) || this.#gallery;
+    const isNews = isStale || queueNow().revision !== this.#revision;
+    if (tab !== 'history' || !isNews || performance.now() - this.#looked < LEAST_PAUSE) return;
     this.#looked = performance.now();
     this.#revision = queueNow().revision;
     if (this.#job) this.#opened?.refresh();
@@ -153,8 +155,10 @@ class History {
       await call('jobs_restore', jobs);
       await this.#gallery.refresh();
       this.#gallery.card(jobs[0])?.focus();
+      return true;
     } catch (error) {
       this.#gallery.report(error.message);
+      return false;
     }
   }
 

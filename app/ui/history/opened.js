@@ -28,6 +28,7 @@ export class Opened {
   #job = '';
   #miss;
   #video = null; // the endpoint's last answer
+  isStale = false; // whether the server had no answer
 
   /** `remove` is called with the card of a video that is to be removed, and `miss` if there is no such video. */
   constructor(root, parts, remove, miss) {
@@ -59,8 +60,10 @@ export class Opened {
     const job = this.#job;
     try {
       const video = await call('history_open', job);
+      this.isStale = false;
       if (job === this.#job) this.#show(video);
     } catch (error) {
+      this.isStale = error.isAway ?? false;
       if (job !== this.#job) return;
       if (error.isRefusal) this.#miss();
       else this.report(error.message);

@@ -32,9 +32,13 @@ export class Actions {
 
   #listen() {
     const on = (button, act) => button.addEventListener('click', () => actOnce(button, act, (words) => this.report(words)));
-    this.#ask('pause', 'jobs_pause');
-    this.#ask('stop_after_section', 'jobs_cancel', true);
-    this.#ask('resume', 'jobs_resume');
+    on(this.#jobs.pause, () => call('jobs_pause', [this.#scene.job]));
+    on(this.#jobs.stop_after_section, () => call('jobs_cancel', [this.#scene.job], true));
+    on(this.#jobs.resume, async () => {
+      this.#expect();
+      await call('jobs_resume', [this.#scene.job]);
+      this.report('The video continues; finished work is not repeated.');
+    });
     on(this.#find('.lt-again'), async () => {
       const seed = newSeed();
       this.#expect();
@@ -51,21 +55,6 @@ export class Actions {
         if (fold.open) this.#offerBranch().catch((error) => this.report(error.message));
       });
     }
-  }
-
-  #ask(name, endpoint, ...rest) {
-    const button = this.#jobs[name];
-    button.addEventListener('click', async () => {
-      button.disabled = true; // until the next scene
-      if (name === 'resume') this.#expect();
-      try {
-        await call(endpoint, [this.#scene.job], ...rest);
-        if (name === 'resume') this.report('The video continues; finished work is not repeated.');
-      } catch (error) {
-        button.disabled = false;
-        this.report(error.message);
-      }
-    });
   }
 
   /** Show the buttons that apply to a scene. */

@@ -1,4 +1,5 @@
 // The times, which advance between two updates, and the signs of life of the engine and the connection.
+import { noteBack, sayLost } from '../calls/connection.js';
 import { setText } from '../elements.js';
 import { duration } from '../text.js';
 import { connect } from './updates.js';
@@ -52,6 +53,7 @@ export class Pulse {
   receive(scene) {
     this.#scene = scene;
     this.#received = performance.now();
+    noteBack();
     if (scene.job && scene.sign !== this.#sign) this.#beat(scene.sign);
     this.tick();
   }
@@ -64,7 +66,7 @@ export class Pulse {
     this.#find('.lt-pulse').dataset.kind = kind;
     setText(this.#find('.lt-pulse-text'), words);
     if (this.#scene.isRunning) setText(this.#find('.lt-eta'), timeText(this.#scene, waited / 1000, isLost));
-    setText(document.querySelector('.lt-lost'), isLost ? lostWords(this.#scene) : '');
+    sayLost(isLost ? lostWords(this.#scene) : '');
     if (isLost) this.#retry();
     return isLost;
   }

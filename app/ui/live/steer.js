@@ -45,7 +45,7 @@ export class Steer {
     const steering = scene.steering;
     this.#fold.hidden = !steering;
     if (!steering) return;
-    if (!this.#find('wait').disabled) this.#find('wait').checked = steering.waits;
+    if (this.#find('wait').ariaBusy !== 'true') this.#find('wait').checked = steering.waits;
     if (steering.words !== this.#words && document.activeElement !== this.#find('words')) this.#find('words').value = this.#words = steering.words;
     setText(this.#find('hint'), steering.hint);
     this.#find('takes').disabled = !steering.mayTake;

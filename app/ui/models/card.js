@@ -1,6 +1,6 @@
 // The card of one model: what it is, what happens to it, and what can be done with it.
 import { call } from '../calls/call.js';
-import { hasChanged, make, setText } from '../elements.js';
+import { actionButton, actOnce, hasChanged, make, setText } from '../elements.js';
 import { chooseModel } from '../form/fill.js';
 import { convertQuestion } from './convert.js';
 import { named } from './parts.js';
@@ -193,12 +193,9 @@ export class Card {
     if (!found.some(([name]) => name === this.#asker)) question.hidden = true;
     if (!hasChanged(buttons, found)) return;
     const focused = buttons.contains(document.activeElement);
-    buttons.replaceChildren(...found.map(([name, label]) => {
-      const button = make('button', { type: 'button', textContent: label });
-      button.dataset.action = name;
-      button.setAttribute('aria-label', `${label.replace('…', '')}: ${model.title}`);
-      return button;
-    }));
+    buttons.replaceChildren(...found.map(([name, label]) => (
+      actionButton(name, label, { ariaLabel: `${label.replace('…', '')}: ${model.title}` })
+    )));
     if (focused) (buttons.querySelector('button') ?? this.#parts.title).focus();
   }
 
@@ -215,32 +212,24 @@ export class Card {
       const asked = { sure: 'remove', start: 'convert', fetch: 'get' }[action] ?? action;
       const values = action === 'start' ? [this.#kind()] : [];
       this.#closeQuestion();
-      button.ariaDisabled = 'true'; // a second click would do it twice; `disabled` would take the focus away
-      this.#models.change(this, () => call(`models_${asked}`, this.#model.model, ...values)).finally(() => { button.ariaDisabled = null; });
+      const pressed = this.#parts.buttons.querySelector(`[data-action="${asked}"]`) ?? button; // a question is gone
+      actOnce(pressed, () => this.#models.change(this, () => call(`models_${asked}`, this.#model.model, ...values)), () => {});
     }
   }
 
   #ask() {
     const { title, removal } = this.#model;
-    const sure = make('button', { type: 'button', textContent: removal ? `Remove ${removal.size}` : 'Remove from the list' });
-    sure.dataset.action = 'sure';
-    const keep = make('button', { type: 'button', textContent: 'Keep it' });
-    keep.dataset.action = 'keep';
+    const sure = actionButton('sure', removal ? `Remove ${removal.size}` : 'Remove from the list');
+    const keep = actionButton('keep', 'Keep it');
     const words = removal ? lossWords(title, removal) : `This takes ${title} off the list. Its files stay where they are.`;
-    this.#open('remove', `Remove ${title}?`, [
-      make('p', { textContent: words }), make('div', { className: 'lt-model-actions' }, sure, keep),
-    ], keep);
+    this.#open('remove', `Remove ${title}?`, [make('p', {}, words), make('div', { className: 'lt-model-actions' }, sure, keep)], keep);
   }
 
   #askGet() {
     const { title, download } = this.#model;
-    const fetch = make('button', { type: 'button', className: 'lt-first', textContent: 'Download it' });
-    fetch.dataset.action = 'fetch';
-    const keep = make('button', { type: 'button', textContent: 'Not now' });
-    keep.dataset.action = 'keep';
-    this.#open('get', `Download ${title}?`, [
-      make('p', { textContent: download }), make('div', { className: 'lt-model-actions' }, fetch, keep),
-    ], fetch);
+    const fetch = actionButton('fetch', 'Download it', { className: 'lt-first' });
+    const answers = make('div', { className: 'lt-model-actions' }, fetch, actionButton('keep', 'Not now'));
+    this.#open('get', `Download ${title}?`, [make('p', {}, download), answers], fetch);
   }
 
   #askConvert() {

@@ -1,6 +1,6 @@
 // The question before a conversion: the type of the copy, what it needs, and what stands against it.
 import { call } from '../calls/call.js';
-import { make, setText } from '../elements.js';
+import { actionButton, make, setText } from '../elements.js';
 
 const NOT_FOR_COPIES = ['auto', 'default'];
 
@@ -16,10 +16,8 @@ export function convertQuestion({ model, title }, types) {
   kinds.setAttribute('aria-label', `Type of the copy: ${title}`);
   const words = make('p', { textContent: 'Looking at the files…' });
   words.setAttribute('role', 'status');
-  const start = make('button', { type: 'button', textContent: 'Convert', ariaDisabled: 'true' });
-  start.dataset.action = 'start';
-  const keep = make('button', { type: 'button', textContent: 'Close' });
-  keep.dataset.action = 'keep';
+  const start = actionButton('start', 'Convert', { ariaDisabled: 'true' });
+  const keep = actionButton('keep', 'Close');
   let asked = '';
 
   const look = async () => {

@@ -1,5 +1,5 @@
 // The user's own files below the models: what each of them is, and the form that makes a model of some of them.
-import { call } from '../calls/call.js';
+import { call, callLong } from '../calls/call.js';
 import { hasChanged, make, setText } from '../elements.js';
 import { named } from './parts.js';
 
@@ -181,7 +181,7 @@ export class OwnFiles {
     this.#isBusy = this.#isSubmitting = true;
     this.#timer = setTimeout(() => this.load({ isQuiet: true }), PAUSE / 4);
     try {
-      await call('models_add', name, parts, this.#base.value);
+      await callLong('models_add', name, parts, this.#base.value); // it takes its time, which stands here
       await this.#added(name); // the focus moves to the new card before the form goes
       for (const { box } of this.#chosen) box.checked = false;
       this.#isNamed = false;

@@ -1,6 +1,6 @@
 // The Queue tab. It has rows only for the videos near the window, so a thousand videos cost no more than fifty.
 import { call } from '../calls/call.js';
-import { hasChanged, setText } from '../elements.js';
+import { actOnce, hasChanged, setText } from '../elements.js';
 import { editJob } from '../form/editing.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { watchRunning } from '../live/live.js';
@@ -18,7 +18,8 @@ const NOTHING = { total: 0, first: 0, held: false, left: null, jobs: [] };
 class Queue {
   #parts;
   #rows = new Map();
-  #data = NOTHING;
+  #data = NOTHING; // what is shown, also before the server has answered a change
+  #known = NOTHING; // what the server sent last
   #revision = null; // that of the data
   #asked = 0; // the number of the last request
   #changes = Promise.resolve();
@@ -35,7 +36,7 @@ class Queue {
     this.#mover = new Mover(this.#parts.list, this);
     this.#undo = new Undo(find('.lt-undo'), (jobs) => this.change(() => call('jobs_restore', jobs)));
     this.#parts.list.addEventListener('click', (event) => this.#takeClick(event));
-    this.#parts.hold.addEventListener('click', () => this.#hold());
+    this.#parts.hold.addEventListener('click', () => actOnce(this.#parts.hold, () => this.#hold(), () => {}));
     document.addEventListener('click', (event) => this.#closeMenus(event.target));
     document.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeMenus(null); });
     window.addEventListener('scroll', () => requestAnimationFrame(() => this.#scrolled()), { passive: true });
@@ -67,7 +68,7 @@ class Queue {
       const data = await call('jobs_queue', first, count);
       if (number !== this.#asked || this.#open || this.#mover.isMoving) return;
       this.#revision = `${revision} ${held}`;
-      this.#data = data;
+      this.#data = this.#known = data;
       this.draw();
       if (this.#isBeyond()) this.load();
     } catch (error) {
@@ -75,15 +76,22 @@ class Queue {
     }
   }
 
-  /** Change the queue once earlier changes are done, and then show it. */
+  /** Change the queue once earlier changes are done, and then show it. Return whether that was possible. */
   change(act) {
     this.#open += 1;
     this.#complain(null);
-    this.#changes = this.#changes.then(act).catch((error) => this.#complain(error)).then(() => {
+    const done = this.#changes.then(act).then(() => true).catch((error) => {
+      this.#data = this.#known;
+      this.#revision = null; // the rows are asked for again with the next update
+      this.draw();
+      this.#complain(error);
+      return false;
+    });
+    this.#changes = done.then(() => {
       this.#open -= 1;
       return this.#open ? null : this.load();
     });
-    return this.#changes;
+    return this.#changes.then(() => done);
   }
 
   /** Move a job at once, and tell the server. `to` is its new index among the other jobs near the window. */
@@ -215,12 +223,12 @@ class Queue {
 
   #complain(error) {
     const { problem } = this.#parts;
-    problem.hidden = !error;
+    problem.hidden = !error?.message;
     setText(problem, error?.message ?? '');
   }
 
   #hold() {
-    this.change(() => call(this.#data.held ? 'jobs_go_on' : 'jobs_hold'));
+    return this.change(() => call(this.#data.held ? 'jobs_go_on' : 'jobs_hold'));
   }
 
   #closeMenus(target) {
@@ -234,11 +242,11 @@ class Queue {
   }
 
   #takeClick(event) {
-    const action = event.target.closest('[data-action]')?.dataset.action;
+    const button = event.target.closest('[data-action]');
     const row = this.#rows.get(event.target.closest('.lt-row')?.dataset.job);
-    if (!action || !row) return;
+    if (!button || !row) return;
     this.#closeMenus(null);
-    this.#act(action, row.job);
+    actOnce(button, () => this.#act(button.dataset.action, row.job), () => {});
   }
 
   #act(action, job) {
@@ -250,10 +258,10 @@ class Queue {
       stop_after_section: () => this.change(() => call('jobs_cancel', [job.id], true)),
       cancel: () => this.change(() => call('jobs_cancel', [job.id], false)),
       duplicate: () => this.change(() => call('jobs_duplicate', job.id, {}))
-        .then(() => this.report(`A copy of ${title(job)} is at the end of the queue.`)),
+        .then((isDone) => isDone && this.report(`A copy of ${title(job)} is at the end of the queue.`)),
       remove: () => {
         this.#assumeAway(job);
-        this.change(async () => {
+        return this.change(async () => {
           await call('jobs_remove', [job.id]);
           this.#undo.offer(job.id, title(job));
         });
@@ -263,7 +271,7 @@ class Queue {
       first: () => this.sendTo('first', job),
       last: () => this.sendTo('last', job),
     };
-    acts[action]();
+    return acts[action]();
   }
 }
 

@@ -1,9 +1,9 @@
 // A row of the queue: a picture, the video's prompt and facts, its state, and its actions.
-import { hasChanged, make, setText } from '../elements.js';
+import { actionButton, hasChanged, make, setText } from '../elements.js';
 import { about, duration } from '../text.js';
 
-const GRIP = 'M9 5.5h.01M15 5.5h.01M9 12h.01M15 12h.01M9 18.5h.01M15 18.5h.01';
-const SVG = 'http://www.w3.org/2000/svg';
+const GRIP = '<svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true" stroke="currentColor" stroke-width="2.6" stroke-linecap="round">'
+  + '<path d="M9 5.5h.01M15 5.5h.01M9 12h.01M15 12h.01M9 18.5h.01M15 18.5h.01"/></svg>';
 // The actions with their labels: those in sight, those behind "More", and the moves, also behind it.
 const SHOWN = [['edit', 'Edit'], ['resume', 'Resume'], ['pause', 'Pause'], ['stop_after_section', 'Stop after this section'], ['remove', 'Remove']];
 const HIDDEN = [['watch', 'Watch it'], ['duplicate', 'Duplicate'], ['cancel', 'End it now']];
@@ -32,22 +32,7 @@ function stateOf(job, live) {
   return [`${job.sentence}${begins}`, isMovable(job) && job.left !== null ? `takes ${about(job.left)}` : ''];
 }
 
-function grip() {
-  const picture = document.createElementNS(SVG, 'svg');
-  const dots = document.createElementNS(SVG, 'path');
-  const facts = { viewBox: '0 0 24 24', width: 20, height: 20, 'aria-hidden': 'true', stroke: 'currentColor', 'stroke-width': 2.6, 'stroke-linecap': 'round' };
-  for (const [name, value] of Object.entries(facts)) picture.setAttribute(name, value);
-  dots.setAttribute('d', GRIP);
-  picture.append(dots);
-  return picture;
-}
-
-function button([name, label], job) {
-  const one = make('button', { type: 'button', textContent: label });
-  one.dataset.action = name;
-  one.setAttribute('aria-label', `${label}: ${title(job)}`);
-  return one;
-}
+const button = ([name, label], job) => actionButton(name, label, { ariaLabel: `${label}: ${title(job)}` });
 
 /** A row. Its element stays the same while the job is shown, so the focus stays where it is. */
 export class Row {
@@ -57,7 +42,7 @@ export class Row {
 
   constructor() {
     const picture = make('img', { alt: '', loading: 'lazy', decoding: 'async', className: 'lt-row-picture' });
-    const handle = make('button', { type: 'button', className: 'lt-row-grip' }, grip());
+    const handle = make('button', { type: 'button', className: 'lt-row-grip', innerHTML: GRIP });
     const name = make('b', { className: 'lt-row-title' });
     const words = make('span', { className: 'lt-row-about' });
     const state = make('span', { className: 'lt-row-state' });

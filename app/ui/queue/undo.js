@@ -1,5 +1,5 @@
 // The bar that offers to undo a removal, until it is closed or a later removal takes its place.
-import { setText } from '../elements.js';
+import { actOnce, setText } from '../elements.js';
 
 const TOGETHER = 10000; // milliseconds within which removals are undone together
 
@@ -9,13 +9,13 @@ export class Undo {
   #jobs = [];
   #last = 0; // the time of the last removal
 
-  /** `restore` is called with the jobs to bring back. */
+  /** `restore` is called with the jobs to bring back, and returns whether they are. */
   constructor(bar, restore) {
     this.#bar = bar;
-    bar.querySelector('.lt-undo-do').addEventListener('click', () => {
-      restore(this.#jobs);
-      this.#close();
-    });
+    const button = bar.querySelector('.lt-undo-do');
+    button.addEventListener('click', () => actOnce(button, async () => {
+      if (await restore(this.#jobs)) this.#close();
+    }, () => {}));
     bar.querySelector('.lt-undo-close').addEventListener('click', () => this.#close());
   }
 

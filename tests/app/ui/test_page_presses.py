@@ -1,0 +1,126 @@
+"""Tests that each press is heard while the server is slow or away, and is carried out at most once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.hub import Hub
+from tests.support.jobs import wait_until
+from tests.support.pages import FIRST, Stand, needs_chromium, staged_page, start, status
+
+pytestmark = needs_chromium
+# A press is the name of a button, the endpoint that it calls, and the place where it is found.
+Press = tuple[str, str, str]
+VIEW, ROW, CARD = ".lt-live", ".lt-row[data-state=queued]", ".lt-model-card[data-model=framepack-f1]"
+WHILE_MADE: tuple[Press, ...] = (
+    ("Pause Generation", "jobs_pause", f"create {VIEW}"),
+    ("Stop after this section", "jobs_cancel", f"create {VIEW}"),
+    ("Change the words", "jobs_change", f"create {VIEW}"),
+    ("End Generation", "form_end", "create #form"),
+    ("Reset to defaults", "form_reset", "create #form"),
+    ("Pause everything", "jobs_hold", "queue .lt-queue"),
+    ("Edit:", "jobs_show", f"queue {ROW}"),
+    ("Pause:", "jobs_pause", f"queue {ROW}"),
+    ("Duplicate:", "jobs_duplicate", f"queue {ROW}"),
+    ("Remove:", "jobs_remove", f"queue {ROW}"),
+    ("Download it", "models_get", f"models {CARD}"),
+)
+AFTERWARDS: tuple[Press, ...] = (
+    ("Another seed", "jobs_duplicate", f"create {VIEW}"),
+    ("Favourite", "jobs_favourite", f"create {VIEW}"),
+    ("☆", "jobs_favourite", "history .lt-video-card"),
+)
+
+OPEN_FOLDS = """(one) => {
+    const folds = [...document.querySelectorAll('details')].filter((fold) => fold.contains(one));
+    for (const fold of folds) fold.open = true;
+}"""
+# Notes what the line about the connection says, which the next update may end at any time.
+LISTEN = """() => {
+    const line = document.querySelector('.lt-lost');
+    window.said = [];
+    new MutationObserver(() => window.said.push(line.textContent)).observe(line, { childList: true });
+}"""
+
+
+@pytest.fixture
+def stand(lit_hub: tuple[Hub, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    with staged_page(tmp_path) as stand:
+        yield stand
+
+
+def button(page: Any, press: Press) -> Any:
+    """Return the button of a press, after opening the tab and the folds around it."""
+    name, _, place = press
+    tab, _, selector = place.partition(" ")
+    page.evaluate("tab => { location.hash = tab; }", tab)
+    box = page.locator(selector).last
+    if name == "Download it":
+        box.get_by_role("button", name="Download: ").click()
+    found = box.locator("button", has_text=name.rstrip(":")).last
+    found.wait_for(state="attached")
+    found.evaluate(OPEN_FOLDS)
+    return found
+
+
+def hear(page: Any, press: Press) -> None:
+    """Press twice while the server keeps the call waiting, and then does not answer it."""
+    held: list[Any] = []
+    address = f"**/gradio_api/run/{press[1]}"
+    pressed = button(page, press).element_handle()
+    page.route(address, lambda route: held.append(route))
+    pressed.evaluate("""one => {
+        window.said = [document.querySelector('.lt-lost').textContent];
+        one.click();
+        one.click();
+    }""")
+    page.wait_for_function(
+        """([one, name]) => !one.isConnected || one.ariaBusy === 'true'
+        || one.closest('li')?.querySelector('[aria-busy]')""",
+        arg=[pressed, press[0]],
+    )
+    wait_until(lambda: (page.evaluate("0"), held)[1])
+    held[0].abort("connectionrefused")
+    page.wait_for_function("window.said.some((text) => text.startsWith('The server does not answer.'))")
+    page.wait_for_function("one => !one.isConnected || one.ariaBusy !== 'true'", arg=pressed)
+    page.unroute(address)
+    assert len(held) == 1, press
+
+
+def test_presses_are_heard_while_a_video_is_made(page: Any, stand: Stand, photo: Path) -> None:
+    start(page, photo, seconds=3.6)
+    stand.engine.go(FIRST)
+    status(page, state="running", frames=33)
+    page.locator("#start").click()
+    wait_until(lambda: len(stand.service.jobs()) == 2)
+    page.evaluate(LISTEN)
+    states = [job.state for job in stand.service.jobs()]
+    for press in WHILE_MADE:
+        hear(page, press)
+    assert [job.state for job in stand.service.jobs()] == states
+    assert not stand.service.queue.is_held
+
+
+def test_presses_are_heard_after_a_video_is_made(page: Any, stand: Stand, photo: Path) -> None:
+    start(page, photo, seconds=1)
+    stand.engine.go(1000)
+    status(page, state="finished")
+    page.evaluate(LISTEN)
+    for press in AFTERWARDS:
+        hear(page, press)
+    assert len(stand.service.jobs()) == 1
+    # A late answer is waited for, and the press is carried out once.
+    held: list[Any] = []
+    page.route("**/gradio_api/run/jobs_duplicate", lambda route: held.append(route))
+    again = button(page, AFTERWARDS[0])
+    again.evaluate("one => { one.click(); one.click(); }")
+    page.locator(".lt-lost").get_by_text("The server has not answered yet.").wait_for()
+    again.evaluate("one => one.click()")
+    held[0].continue_()
+    page.get_by_text("is in the queue.").wait_for()
+    page.wait_for_function("!document.querySelector('.lt-lost').textContent")
+    assert (len(held), len(stand.service.jobs())) == (1, 2)
