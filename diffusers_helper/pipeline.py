@@ -26,10 +26,11 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
-from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.family import FRAMEPACK, HELIOS
 from diffusers_helper.families.packing import Section
 from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack import work as framepack
+from diffusers_helper.helios import work as helios
 from diffusers_helper.job.setup import OpenJob, open_job
 from diffusers_helper.job.work import LatentsSoFar, Work
 from diffusers_helper.loading.loaders import Models
@@ -39,12 +40,11 @@ from diffusers_helper.output.checkpoints import Checkpoints
 from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling import sampler
 from diffusers_helper.sampling.schedule import noise_for
 from diffusers_helper.vae.codec import decode_latents
 from diffusers_helper.vae.engine import Part
 
-WORK: dict[str, Work] = {FRAMEPACK.name: framepack}
+WORK: dict[str, Work] = {FRAMEPACK.name: framepack, HELIOS.name: helios}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def denoise(job: OpenJob, section: Section, condition: Any, context: Any) -> Ten
     """
     work, request = WORK[job.family.name], job.lineage.request_for(section.number, job.request)
     noise = noise_for(request.seed, "noise", section.number, job.latents_shape(job.family.window))
-    sigmas = work.sigmas(job, request)
+    run = work.sampler(job, section, request)
 
     def sample(network: Any) -> Tensor:
         noisy = noise.to(job.models.device)
@@ -162,7 +162,7 @@ def denoise(job: OpenJob, section: Section, condition: Any, context: Any) -> Ten
         ):
             denoiser = work.denoiser(network, condition, context, passes)
             on_step = job.on_step(section, passes)
-            return to_host(sampler(request.sampler)(denoiser, noisy, sigmas, on_step=on_step))
+            return to_host(run(denoiser, noisy, on_step=on_step))
 
     return job.run("sample", sample, section, condition=condition, context=context)
 

@@ -86,6 +86,22 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_helios(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a complete tiny Helios model, made once. Tests only read it."""
+    from tests.support.tiny_helios import write_tiny_helios
+
+    return write_tiny_helios(tmp_path_factory.mktemp("models") / "helios")
+
+
+@pytest.fixture(scope="session")
+def tiny_helios_distilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the same with the scheduler of a distilled model."""
+    from tests.support.tiny_helios import write_tiny_helios
+
+    return write_tiny_helios(tmp_path_factory.mktemp("models") / "distilled", is_distilled=True)
+
+
+@pytest.fixture(scope="session")
 def deep_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the tiny model with more blocks, made once. Tests only read it."""
     from tests.support.deep_model import write_deep_model

@@ -23,6 +23,7 @@ from app.jobs.stdio import complain, say
 from app.machine import this_local, this_machine, this_profile
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.family import FRAMEPACK
 from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.machine.local import Speeds, keep_speeds
 from diffusers_helper.models.downloads import NotHere, absence_of
@@ -152,8 +153,9 @@ def _model(given: str | None) -> str:
         if absence := absence_of(find_model(given, allow_folder=True)):
             raise NotHere(absence)
         return given
-    published_names = built_in_names()[1:]
-    return next((name for name in published_names if absence_of(find_model(name)) is None), "")
+    published = (find_model(name) for name in built_in_names()[1:])
+    of_framepack = (info for info in published if info.family is FRAMEPACK)
+    return next((info.name for info in of_framepack if absence_of(info) is None), "")
 
 
 def _write(report: Report, targets: list[Path]) -> None:

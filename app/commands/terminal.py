@@ -27,6 +27,7 @@ from diffusers_helper.events import (
 )  # fmt: skip
 from diffusers_helper.families.packing import FPS
 from diffusers_helper.machine.terminal import one_line
+from diffusers_helper.models.registry import family_of
 from diffusers_helper.units import count_text, duration, gb_text
 
 
@@ -55,10 +56,11 @@ class ProgressBar:
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
         self._bar: tqdm[Any] | None = None
-        self._sections, self._tenth = 0, 0
+        self._sections, self._tenth, self._fps = 0, 0, FPS
 
     def begin(self, job: Job) -> None:
         """Write the id and the folder of the job."""
+        self._fps = family_of(job.request.model).fps
         self._say(f"Job {job.id} in {job.folder}: starting")
 
     def report(self, text: str) -> None:
@@ -69,7 +71,7 @@ class ProgressBar:
         """Write a sentence about the event, or move the bar."""
         if isinstance(event, JobStarted):
             self._sections = event.sections
-            length = f"{event.frames} frames, {event.frames / FPS:.1f} s"
+            length = f"{event.frames} frames, {event.frames / self._fps:.1f} s"
             self._say(
                 f"{event.width}x{event.height} pixels, {length}, {count_text(event.sections, 'section')}"
             )

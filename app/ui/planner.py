@@ -118,7 +118,7 @@ class Planner:
             LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
         """
         # `doctor` and jobs may have seen more of attention since the page was opened.
-        profile = profile_of(request, self.profile.with_seen(self.local))
+        profile = profile_of(request, self.profile.with_seen(self.local), info)
         calibration = Calibration.read(self.local.calibration, profile.machine.card)
         return plan_video(
             request, info, profile,

@@ -1,4 +1,4 @@
-"""The template around a prompt, as in HunyuanVideo's training, and the limit of a prompt's length."""
+"""The number of a prompt's tokens in the template of the model's family, and the limit of its length."""
 
 from __future__ import annotations
 
@@ -9,24 +9,16 @@ from typing import Any
 
 from diffusers_helper.conditions.timeline import Timeline
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.family import FRAMEPACK
 from diffusers_helper.models.hub_cache import local_folder
 from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import read_json
 
-# HunyuanVideo's template for videos. Its head takes 95 tokens, which are cut off after encoding.
-TEMPLATE = (
-    "<|start_header_id|>system<|end_header_id|>\n\nDescribe the video by detailing the following aspects: "
-    "1. The main content and theme of the video."
-    "2. The color, shape, size, texture, quantity, text, and spatial relationships of the objects."
-    "3. Actions, events, behaviors temporal relationships, physical movement changes of the objects."
-    "4. background environment, light, style and atmosphere."
-    "5. camera angles, movements, and transitions used in the video:<|eot_id|>"
-    "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
-)
-HEAD_TOKENS = 95
-MAX_TEXT_TOKENS = 256
+# FramePack's
+TEMPLATE, HEAD_TOKENS = FRAMEPACK.reading.template, FRAMEPACK.reading.head_tokens
+MAX_TEXT_TOKENS = FRAMEPACK.reading.most_tokens
 # An upper bound of the tokens that the template adds after the prompt
 _TAIL_TOKENS = 8
 _MOST_BYTES = 64 * 10**6  # of a tokenizer's file; those of the largest vocabularies have half as many
@@ -50,19 +42,19 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
     Nothing is checked if the model's tokenizer is not on this machine.
 
     Raises:
-        InputError: If a text has more than 256 tokens, a cue of the prompt ends before it begins, the
-            tokenizer's file cannot be used, or a text encoder cannot encode any text.
+        InputError: If a text has more tokens than the model reads, a cue of the prompt ends before it begins,
+            the tokenizer's file cannot be used, or a text encoder cannot encode any text.
     """
     check_encoders(info.name, info.parts, lambda part: _config(info.parts.get(part)))
-    without = _count("", info)
+    without, most = _count("", info), info.family.reading.most_tokens
     for name, text in texts_in(request):
         if without is None or (all_of_it := _count(text, info)) is None:
             return
         count = all_of_it - without
-        if count > MAX_TEXT_TOKENS:
+        if count > most:
             raise InputError(
                 setting=name, found=f"has {count} tokens",
-                expected=f"at most {MAX_TEXT_TOKENS}, the most that model {info.name} reads",
+                expected=f"at most {most}, the most that model {info.name} reads",
                 remedy="Shorten it.",
             )  # fmt: skip
 
@@ -76,16 +68,19 @@ def encoded_tokens(text: str, info: ModelInfo) -> int:
     Raises:
         InputError: If the tokenizer's file cannot be used.
     """
+    reading = info.family.reading
+    if reading.padded_tokens:
+        return reading.padded_tokens
     count = _count(text, info)
     if count is None:
-        return min(MAX_TEXT_TOKENS, len(text.encode("utf-8")) // 2) + _TAIL_TOKENS
-    return max(1, min(count, HEAD_TOKENS + MAX_TEXT_TOKENS) - HEAD_TOKENS)
+        return min(reading.most_tokens, len(text.encode("utf-8")) // 2) + _TAIL_TOKENS
+    return max(1, min(count, reading.head_tokens + reading.most_tokens) - reading.head_tokens)
 
 
 def _count(text: str, info: ModelInfo) -> int | None:
     """Return the number of tokens of the whole template with a prompt, or None without a tokenizer."""
     file = _file(info.parts["tokenizer"], "tokenizer.json")
-    return None if file is None else _counted(*_sign(file), text)
+    return None if file is None else _counted(*_sign(file), info.family.reading.template.format(text))
 
 
 def check_encoders(
@@ -139,15 +134,16 @@ def read_config(file: Path, changed: int, size: int) -> dict[str, Any]:
 
 @confined
 def count_tokens(file: Path, changed: int, size: int, text: str) -> int:
-    """Return the number of tokens that a tokenizer's file makes of the whole template with a prompt.
+    """Return the number of tokens that a tokenizer's file makes of a text.
 
     Args:
         changed: The time of its last change, in nanoseconds. It is read again if this or the size differs.
+        text: The whole template with a prompt.
 
     Raises:
         InputError: If the file cannot be used.
     """
-    return len(_tokenizer(file, changed, size).encode(TEMPLATE.format(text)).ids)
+    return len(_tokenizer(file, changed, size).encode(text).ids)
 
 
 # While somebody changes other settings, the same prompts are asked for again and again.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+Buckets = Callable[[int, int], tuple[tuple[int, int], ...]]
 REFERENCE_SIDE = 640
 # FramePack's shapes at side 640, height first
 REFERENCE_BUCKETS: tuple[tuple[int, int], ...] = (
@@ -23,10 +26,18 @@ def buckets(side: int = REFERENCE_SIDE, multiple: int = 32) -> tuple[tuple[int, 
 
 
 def nearest_bucket(
-    height: int, width: int, side: int = REFERENCE_SIDE, multiple: int = 32
+    height: int, width: int, side: int = REFERENCE_SIDE, multiple: int = 32, offered: Buckets = buckets
 ) -> tuple[int, int]:
-    """Return the shape with the nearest aspect ratio, by the least |h bw - w bh|; the later one on a tie."""
+    """Return the shape with the nearest aspect ratio, by the least |h bw - w bh|; the later one on a tie.
+
+    Args:
+        height: The height of the picture.
+        width: The width of the picture.
+        side: The side of a square of the shapes' area.
+        multiple: The number of which the shapes' sides are multiples.
+        offered: Returns the shapes to choose from, given side and multiple.
+    """
     if height < 1 or width < 1:
         raise ValueError(f"The picture has {width}x{height} pixels; expected at least one pixel each way.")
-    candidates = buckets(side, multiple)
+    candidates = offered(side, multiple)
     return min(reversed(candidates), key=lambda shape: abs(height * shape[1] - width * shape[0]))

@@ -7,10 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
-from diffusers_helper.families.buckets import nearest_bucket
-from diffusers_helper.families.packing import FPS, WINDOW, Mode, SectionPlan, looped, plan_sections
+from diffusers_helper.families import helios
+from diffusers_helper.families.buckets import Buckets, buckets, nearest_bucket
+from diffusers_helper.families.packing import (
+    FPS,
+    HISTORY,
+    WINDOW,
+    Mode,
+    SectionPlan,
+    frames_of,
+    looped,
+    plan_sections,
+)
+from diffusers_helper.weights.recognition import HELIOS_PARTS, PARTS
 
 
 class Length(Protocol):
@@ -29,6 +41,35 @@ class Length(Protocol):
     def is_from_words(self) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a prompt is put to the large text encoder.
+
+    Attributes:
+        template: The text around the prompt, with `{}` in its place.
+        head_tokens: The tokens of the template before the prompt, which are cut off after the encoding.
+        most_tokens: The most tokens of a prompt.
+        padded_tokens: The tokens that the transformer reads of any prompt; 0 for those of the prompt alone.
+    """
+
+    template: str
+    head_tokens: int
+    most_tokens: int
+    padded_tokens: int = 0
+
+
+# HunyuanVideo's template for videos
+_TEMPLATE = (
+    "<|start_header_id|>system<|end_header_id|>\n\nDescribe the video by detailing the following aspects: "
+    "1. The main content and theme of the video."
+    "2. The color, shape, size, texture, quantity, text, and spatial relationships of the objects."
+    "3. Actions, events, behaviors temporal relationships, physical movement changes of the objects."
+    "4. background environment, light, style and atmosphere."
+    "5. camera angles, movements, and transitions used in the video:<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
+)
+
+
 @dataclass(frozen=True, slots=True, eq=False)  # each is one of a kind, and may be a key
 class Family:
     """The half of a family of models that plans, in integers.
@@ -38,10 +79,18 @@ class Family:
         shrink: The pixels per latent along each side.
         fps: The frames per second.
         latent_frames: The frames per latent frame.
-        shape: Returns the height and width of a video, in pixels, from those of a picture, the side of a
-            square of the same area, and the number of which both are multiples.
+        networks: The class of each network, by the name of its part.
+        parts: The names of all its parts.
+        offered: Returns the shapes of its videos, height first, in pixels, given the side of a square of the
+            same area and the number of which both sides are multiples.
+        reading: How a prompt is put to the large text encoder.
+        tail_frames: The last frames that are seen of a video that is continued.
+        vae_precision: The format in which its VAE computes by default; "" for that of the card.
+        suits: Returns the settings that suit the model in a folder, where the folder does not name its own.
+        lacks, ignored: The settings that cannot be used with its models, and those that have no effect.
         plan: Returns the sections of a video of so many seconds, in an order, without one that closes a loop.
         from_words: The same for a video without a start picture; None if the models need one.
+        licence: A sentence on the licence of its published weights.
         magnitudes: The magnitudes of its published models by their order; see `step_caches.nearest`.
     """
 
@@ -51,10 +100,23 @@ class Family:
     window: int
     fps: int
     latent_frames: int
-    shape: Callable[[int, int, int, int], tuple[int, int]]
+    networks: Mapping[str, str]
+    parts: tuple[str, ...]
+    offered: Buckets
+    reading: Reading
+    tail_frames: int
     plan: Callable[[float, Mode], SectionPlan]
     from_words: Callable[[float, Mode], SectionPlan] | None = None
+    vae_precision: str = ""
+    suits: Callable[[Path], Mapping[str, Any]] = lambda folder: {}
+    lacks: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    licence: str = ""
     magnitudes: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
+
+    def shape(self, height: int, width: int, side: int, multiple: int) -> tuple[int, int]:
+        """Return the height and width of a video in pixels, given those of a picture and as in `offered`."""
+        return nearest_bucket(height, width, side, multiple, self.offered)
 
     @property
     def section_seconds(self) -> float:
@@ -81,9 +143,31 @@ _MAGNITUDES: dict[Mode, tuple[float, ...]] = {
 }  # fmt: skip
 # FramePack's transformers were trained with sections of nine latent frames alone, so the window is fixed.
 FRAMEPACK = Family(
-    "framepack", channels=16, shrink=8, window=WINDOW, fps=FPS, latent_frames=4, shape=nearest_bucket,
+    "framepack", channels=16, shrink=8, window=WINDOW, fps=FPS, latent_frames=4, offered=buckets,
+    networks={
+        "transformer": "HunyuanVideoFramepackTransformer3DModel", "vae": "AutoencoderKLHunyuanVideo",
+        "text_encoder": "LlamaModel", "text_encoder_2": "CLIPTextModel", "image_encoder": "SiglipVisionModel",
+    },
+    parts=PARTS,
+    reading=Reading(_TEMPLATE, 95, 256), tail_frames=frames_of(HISTORY),
     plan=lambda seconds, mode: plan_sections(seconds, mode=mode),
     from_words=lambda seconds, mode: plan_sections(seconds, mode=mode, has_picture=False),
     magnitudes=_MAGNITUDES,
+    licence="Its weights descend from HunyuanVideo, whose Tencent Hunyuan Community License grants no rights "
+    "in the European Union, the United Kingdom and South Korea.",
 )  # fmt: skip
-FAMILIES = {FRAMEPACK.name: FRAMEPACK}
+HELIOS = Family(
+    "helios", channels=16, shrink=8, window=helios.WINDOW, fps=helios.FPS, latent_frames=4,
+    offered=helios.shapes,
+    networks={
+        "transformer": "HeliosTransformer3DModel", "vae": "AutoencoderKLWan",
+        "text_encoder": "UMT5EncoderModel",
+    },
+    parts=HELIOS_PARTS,
+    reading=Reading("{}", 0, helios.MAX_TEXT_TOKENS, helios.MAX_TEXT_TOKENS),
+    tail_frames=helios.TAIL_SECTIONS * helios.SECTION_FRAMES,
+    plan=helios.plan, from_words=helios.plan, vae_precision="fp32", suits=helios.suits,
+    lacks=("end_image", "lora"), ignored=("guidance",),
+    licence="Its weights may be used under the Apache License 2.0.",
+)  # fmt: skip
+FAMILIES = {family.name: family for family in (FRAMEPACK, HELIOS)}

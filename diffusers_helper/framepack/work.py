@@ -15,6 +15,7 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from PIL import Image
 from torch import Tensor
 
+from diffusers_helper.conditions.footage import in_fours
 from diffusers_helper.conditions.timeline import pictures_of, texts_of, words_of
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, FrameIndices, Section
 from diffusers_helper.files import sha256_of
@@ -30,9 +31,11 @@ from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenois
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
+from diffusers_helper.job.work import Sample
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import flow_sigmas, shift_of
+from diffusers_helper.sampling import sampler as sampler_named
 from diffusers_helper.sampling.schedule import noise_for
 from diffusers_helper.sampling.step_cache import Blocks
 from diffusers_helper.vae.codec import encode_pictures
@@ -126,9 +129,10 @@ def _latent(job: OpenJob, of: str = START_PICTURE) -> Tensor:
 
 def _tail(job: OpenJob, original: Original) -> Tensor:
     """Encode the end of the video that is continued, in one causal pass, and return its latents."""
-    count = (len(original.tail) - 1) // job.family.latent_frames + 1
+    tail = original.tail[-in_fours(len(original.tail)) :]
+    count = (len(tail) - 1) // job.family.latent_frames + 1
     noise = noise_for(job.lineage.root(job.request).seed, _TAIL, 0, job.latents_shape(count))
-    return encode_pictures(job.vae, original.tail, noise, job.pieces("vae_encode"), job.cancel)
+    return encode_pictures(job.vae, tail, noise, job.pieces("vae_encode"), job.cancel)
 
 
 def _vision_states(job: OpenJob, of: str = START_PICTURE) -> Tensor:
@@ -210,3 +214,8 @@ def sigmas(job: OpenJob, request: GenerationRequest) -> Tensor:
     """Return the noise levels of a section, which by default are shifted by its number of tokens."""
     by_tokens = shift_of(_tokens(job.latents_shape(job.family.window)))
     return flow_sigmas(request.steps, request.shift or job.models.info.shift or by_tokens)
+
+
+def sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
+    """Return the sampler of a section."""
+    return partial(sampler_named(request.sampler), sigmas=sigmas(job, request))

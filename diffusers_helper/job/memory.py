@@ -31,6 +31,7 @@ from diffusers_helper.planning.smaller_plans import MAX_STEPS
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.vae.engine import Part
+from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.passes import DTYPES
 
 _log = logging.getLogger(__name__)
@@ -177,7 +178,8 @@ class JobMemory:
         tiles = Tiles.of(self._plans.plan.vae_tile_px or 0)
         working_bytes = self._plans.plan.stage(VAE_STAGES[task]).working_bytes
         chunk = self._plans.request.vae_chunk if task == "decode" else OWN_CHUNK
-        return VaePlan(task, "windows", chunk, tiles, working_bytes, False, "As the job's plan has it.")
+        time = "stream" if family_of(self.vae).has_stream else "windows"
+        return VaePlan(task, time, chunk, tiles, working_bytes, False, "As the job's plan has it.")
 
     def vae_use(self, height: int, width: int) -> tuple[int, str, int]:
         """Return the tile size, precision and chunk that the VAE works with now; see `recipe.VaeUse`."""

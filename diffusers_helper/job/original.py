@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from diffusers_helper.conditions.footage import all_frames, in_fours, last_frames
+from diffusers_helper.conditions.footage import all_frames, last_frames
 from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.families.family import Family
-from diffusers_helper.families.packing import HISTORY, frames_of
 from diffusers_helper.files import file_sum
 
 
@@ -33,9 +32,9 @@ class Original:
 
     @cached_property
     def tail(self) -> list[Image.Image]:
-        """Return as many of the last frames as the latents that a section sees decode to, or all of them."""
-        found = last_frames(self.path, frames_of(HISTORY), self.family.fps)
-        return [self._fitted(frame) for frame in found[-in_fours(len(found)) :]]
+        """Return as many of the last frames as a section sees, or all of them."""
+        found = last_frames(self.path, self.family.tail_frames, self.family.fps)
+        return [self._fitted(frame) for frame in found]
 
     @cached_property
     def checksum(self) -> str:

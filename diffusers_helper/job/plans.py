@@ -138,7 +138,7 @@ class MemoryPlans:
         """
         self.device, self.in_fp32 = open_device(models.device, is_guest=local.is_guest), ""
         machine = machine_of(self.device, local.environ)
-        profile = profile_of(request, profile_in_force(machine, local))
+        profile = profile_of(request, profile_in_force(machine, local), models.info)
         request, profile = _with_attention(
             request, profile, models.info, (height, width), local, stored_attention
         )

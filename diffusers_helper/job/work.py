@@ -11,10 +11,16 @@ from torch import Tensor
 from diffusers_helper.families.packing import Section
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling.denoiser import Denoise
+from diffusers_helper.sampling.denoiser import Denoise, OnStep
 from diffusers_helper.sampling.step_cache import Blocks, Passes
 
 Encodings = Mapping[str, Tensor]
+
+
+class Sample(Protocol):
+    """A sampler that knows its noise levels; see `sampling.Sampler`."""
+
+    def __call__(self, denoise: Denoise, x: Tensor, /, *, on_step: OnStep | None = None) -> Tensor: ...
 
 
 class LatentsSoFar(Protocol):
@@ -72,8 +78,8 @@ class Work(Protocol):
         """Return the history before the first section."""
         ...
 
-    def sigmas(self, job: OpenJob, request: GenerationRequest) -> Tensor:
-        """Return the noise levels with which a section is sampled, which descend to 0."""
+    def sampler(self, job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
+        """Return the sampler of a section, with the noise levels that it goes through."""
         ...
 
     def blocks(self, network: Any, noise: Tensor) -> Blocks:

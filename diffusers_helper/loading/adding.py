@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from diffusers_helper.conditions.prompts import check_encoders
 from diffusers_helper.errors import InputError, first_line
 from diffusers_helper.loading.llama_cpp import is_llama_cpp
-from diffusers_helper.loading.networks import CLASSES, check_fit, check_network, config_of
+from diffusers_helper.loading.networks import check_fit, check_network, config_of
 from diffusers_helper.models.added import AddedPart
 from diffusers_helper.models.hub_cache import part_folder
-from diffusers_helper.models.published import CONFIGS
+from diffusers_helper.models.published import CONFIGS_OF
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.units import gb_text
@@ -98,10 +98,10 @@ def check_parts(name: str, parts: Mapping[str, FoundPart], base: ModelInfo) -> N
         part: config_of(part, Path(parts[part].path), parts[part].config)
         if part in parts
         else _config(part, base)
-        for part in CLASSES
+        for part in base.family.networks
     }
-    check_fit(name, lambda part, key: configs[part].get(key))
-    check_encoders(name, base.parts, configs.__getitem__)
+    check_fit(replace(base, name=name), lambda part, key: configs[part].get(key))
+    check_encoders(name, base.parts, lambda part: configs.get(part, {}))
 
 
 def _check_layers(config: Mapping[str, Any], tensors: int) -> None:
@@ -133,4 +133,4 @@ def _config(part: str, base: ModelInfo) -> dict[str, Any]:
     file = part_folder(source) / "config.json"
     if file.is_file():
         return read_json(file)
-    return dict(CONFIGS[part])
+    return dict(CONFIGS_OF[base.family.name][part])

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -21,16 +21,15 @@ from transformers import CLIPTokenizer, PreTrainedTokenizerFast, SiglipImageProc
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
-from diffusers_helper.loading.networks import CLASSES, LoadedNetwork, check_fit, load_network
+from diffusers_helper.loading.networks import LoadedNetwork, check_fit, load_network, load_scheduler
 from diffusers_helper.loading.read_ahead import read_ahead
 from diffusers_helper.machine.sysfs import slow_types
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.hub_cache import part_here
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import BLOCKS
+from diffusers_helper.models.sizes import block_lists
 from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.inspection import inspect_checkpoint
-from diffusers_helper.weights.recognition import PARTS
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ class Models:
 
     @property
     def is_loaded(self) -> bool:
-        return len(self._parts) == len(PARTS)
+        return len(self._parts) == len(self.info.parts)
 
     def load(
         self,
@@ -92,16 +91,17 @@ class Models:
             GenerationCancelled: If the job was cancelled before all parts were loaded.
             LongtakeError: If a part is not available, lacks a file, or does not fit the others.
         """
-        for name in PARTS:
+        for name in self.info.parts:
             cancel.check()
             self.part(name)
-        check_fit(self.info.name, lambda part, name: getattr(self._parts[part].config, name))
+        check_fit(self.info, lambda part, name: getattr(self._parts[part].config, name))
         read_ahead(self._files, cancel, on_read)
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
         """Return the blocks of a network that can be streamed, in the order in which they run."""
         network = self.part(name)
-        return [block for blocks in BLOCKS.get(name, ()) for block in getattr(network, blocks)]
+        lists = [network.get_submodule(path) for path in block_lists(name, type(network).__name__)]
+        return [block for blocks in lists for block in cast(nn.ModuleList, blocks)]
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
         """Return the type that a network computes in, or None for that of its files."""
@@ -115,7 +115,7 @@ class Models:
         return self._loaded[name].dtype
 
     def part(self, name: str) -> Any:
-        """Return one of `registry.PARTS`, in main memory. Load it first if necessary.
+        """Return one of the model's parts, in main memory. Load it first if necessary.
 
         Raises:
             LongtakeError: If the part is not available or lacks a file.
@@ -138,14 +138,15 @@ class Models:
                     else f"Put the file back, or add the model again with models add {self.info.name}.",
                 ) from error
             _log.info("mapped %s from %s in %.2f s", name, place, time.monotonic() - began)
-            if name in CLASSES:
+            if name in self.info.family.networks:
                 self._convolutions.install(self._parts[name])
         return self._parts[name]
 
     def _load(self, name: str, place: Path) -> Any:
-        if name not in CLASSES:
-            return _load_words(name, place)
-        self._loaded[name] = load_network(name, place, self.info.parts[name].config)
+        kind = self.info.family.networks.get(name)
+        if kind is None:
+            return load_scheduler(place) if name == "scheduler" else _load_words(name, place)
+        self._loaded[name] = load_network(name, place, self.info.parts[name].config, kind)
         self._files += weight_files(place)
         return self._loaded[name].network
 

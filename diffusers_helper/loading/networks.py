@@ -10,7 +10,15 @@ from typing import Any, cast
 
 import torch
 from accelerate import init_empty_weights
-from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
+from diffusers import (
+    AutoencoderKLHunyuanVideo,
+    AutoencoderKLWan,
+    HeliosDMDScheduler,
+    HeliosScheduler,
+    HeliosTransformer3DModel,
+    HunyuanVideoFramepackTransformer3DModel,
+    ModelMixin,
+)
 from diffusers.quantizers.gguf.utils import (
     GGUFParameter,
     _quant_shape_from_byte_shape,
@@ -18,7 +26,7 @@ from diffusers.quantizers.gguf.utils import (
 )
 from gguf import GGML_QUANT_SIZES
 from torch import Tensor, nn
-from transformers import CLIPTextModel, LlamaModel, PretrainedConfig, SiglipVisionModel
+from transformers import CLIPTextModel, LlamaModel, PretrainedConfig, SiglipVisionModel, UMT5EncoderModel
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.loading.casting import CASTABLE, EIGHT_BIT, add_scales, cast_weights
@@ -27,6 +35,8 @@ from diffusers_helper.loading.llama_cpp import is_llama_cpp, replace_embeddings,
 from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.loading.vae_upsampling import quicken
 from diffusers_helper.machine.sysfs import keeps_bf16
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.sizes import class_named
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.origin import origin_in
@@ -39,10 +49,17 @@ CLASSES: dict[str, Any] = {
     "text_encoder_2": CLIPTextModel,
     "image_encoder": SiglipVisionModel,
 }
+# The classes that a part of another family has.
+_FURTHER_CLASSES: dict[str, tuple[Any, ...]] = {
+    "transformer": (HeliosTransformer3DModel,), "vae": (AutoencoderKLWan,),
+    "text_encoder": (UMT5EncoderModel,),
+}  # fmt: skip
+_SCHEDULERS = (HeliosScheduler, HeliosDMDScheduler)
 # The class of FramePack's authors, which wrote the published configurations.
 _OTHER_CLASSES = {"transformer": ("HunyuanVideoTransformer3DModelPacked",)}
-# Each fact about one part, with the value that it must have: a number, or a fact about another part.
-_FACTS = (
+# Each fact about one part of a family, with the value that it must have: a number, or one of another part.
+_FACTS = {
+  "framepack": (
     ("transformer", "in_channels", "transformer takes latents of %s channels", 16),
     ("transformer", "has_clean_x_embedder", "transformer takes history (has_clean_x_embedder %s)", True),
     ("transformer", "has_image_proj", "transformer takes the picture (has_image_proj %s)", True),
@@ -61,7 +78,15 @@ _FACTS = (
         "image_encoder", "hidden_size", "image_encoder gives %s values per token",
         ("transformer", "image_proj_dim"),
     ),
-)  # fmt: skip
+  ),
+  "helios": (
+    ("transformer", "in_channels", "transformer takes latents of %s channels", 16),
+    ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "in_channels")),
+    ("vae", "scale_factor_spatial", "vae shrinks pictures by %s", 8),
+    ("vae", "scale_factor_temporal", "vae shrinks time by %s", 4),
+    ("text_encoder", "d_model", "text_encoder gives %s values per token", ("transformer", "text_dim")),
+  ),
+}  # fmt: skip
 _WHOLE = (torch.float32, torch.float16, torch.bfloat16)
 # Quantised weights say nothing about the type that computes.
 _QUANTISED_COMPUTE = torch.bfloat16
@@ -84,46 +109,87 @@ class LoadedNetwork:
     keeps_bf16: bool
 
 
-def config_of(part: str, place: Path, config: Mapping[str, Any] | None) -> dict[str, Any]:
+def config_of(part: str, place: Path, config: Mapping[str, Any] | None, expected: str = "") -> dict[str, Any]:
     """Return the configuration of a network.
 
     Args:
         config: The configuration for a single file; None for a folder, which holds it.
+        expected: The name of its class; "" for any that the part can have.
 
     Raises:
         OSError: If the folder has no configuration.
         ValueError: If it is for another class.
     """
     found = dict(config if config is not None else read_json(place / "config.json"))
-    kind = CLASSES[part].__name__
-    named = found.get("_class_name") or next(iter(found.get("architectures") or ()), kind)
-    if named not in (kind, *_OTHER_CLASSES.get(part, ())):
-        raise ValueError(f"its config is for {named}; expected {kind}")
+    kinds = [expected] if expected else [kind.__name__ for kind in _classes(part)]
+    if (kind := _class_of(part, found)) is None or kind.__name__ not in kinds:
+        raise ValueError(f"its config is for {class_named(found)}; expected {' or '.join(kinds)}")
     return found
+
+
+def _classes(part: str) -> tuple[Any, ...]:
+    return (CLASSES[part], *_FURTHER_CLASSES.get(part, ()))
+
+
+def _class_of(part: str, config: Mapping[str, Any]) -> Any:
+    """Return the class that a configuration is for: FramePack's if it names none, None for an unknown one."""
+    named = class_named(config)
+    if not named or named in _OTHER_CLASSES.get(part, ()):
+        return CLASSES[part]
+    return next((kind for kind in _classes(part) if kind.__name__ == named), None)
+
+
+def load_scheduler(folder: Path) -> HeliosScheduler | HeliosDMDScheduler:
+    """Return the scheduler of a model.
+
+    Raises:
+        OSError: If there is no configuration.
+        ValueError: If it is for a scheduler that cannot be used.
+    """
+    config: dict[str, Any] = read_json(folder / "scheduler_config.json")
+    kind = next((one for one in _SCHEDULERS if one.__name__ == class_named(config)), None)
+    if kind is None:
+        known = " or ".join(one.__name__ for one in _SCHEDULERS)
+        raise ValueError(f"its config is for {class_named(config)}; expected {known}")
+    if kind is HeliosScheduler and config.get("stages", 3) != 1:
+        raise ValueError("it is that of Helios-Mid, which cannot be used; expected Helios-Base or -Distilled")
+    return kind.from_config(config)
 
 
 def empty_network(part: str, config: Mapping[str, Any]) -> nn.Module:
     """Return a network without values, which takes no memory."""
-    kind = CLASSES[part]
+    kind = _class_of(part, config)
     with init_empty_weights():
-        if issubclass(kind, HunyuanVideoFramepackTransformer3DModel | AutoencoderKLHunyuanVideo):
+        if issubclass(kind, ModelMixin):
             plain = {name: value for name, value in config.items() if not name.startswith("_")}
             return cast(nn.Module, kind.from_config(plain))
         kept: type[PretrainedConfig] = kind.config_class
-        return kind(kept.from_dict(dict(config)))
+        network: nn.Module = kind(kept.from_dict(dict(config)))
+    for name, source in _tied(network).items():  # one layer, which the device then has once
+        network.set_submodule(name.rpartition(".")[0], network.get_submodule(source.rpartition(".")[0]))
+    return network
 
 
-def load_network(part: str, place: Path, config: Mapping[str, Any] | None = None) -> LoadedNetwork:
+def _tied(network: nn.Module) -> dict[str, str]:
+    """Return the weights of a network that are others under a second name, by their names."""
+    tied = getattr(network, "_tied_weights_keys", None)
+    return dict(cast(Mapping[str, str], tied)) if isinstance(tied, dict) else {}
+
+
+def load_network(
+    part: str, place: Path, config: Mapping[str, Any] | None = None, expected: str = ""
+) -> LoadedNetwork:
     """Return a network with the weights of its files, which are mapped into memory.
 
     Args:
         config: The configuration for a single file; None for a folder, which holds it.
+        expected: The name of its class; "" for any that the part can have.
 
     Raises:
         OSError: If a file cannot be read.
         ValueError: If the files do not hold this network.
     """
-    known = config_of(part, place, config)
+    known = config_of(part, place, config, expected)
     network = empty_network(part, known)
     found, scales, is_permuted = _fitting(part, place, network, known)
     if is_permuted:
@@ -174,11 +240,15 @@ def _fitting(
     files = weight_files(place)
     if not files:
         raise FileNotFoundError(f"{place} has no safetensors file")
-    expected = network.state_dict()
+    tied = _tied(network)
+    expected = {name: tensor for name, tensor in network.state_dict().items() if name not in tied}
     width = config.get("num_attention_heads", 0) * config.get("attention_head_dim", 0)
     try:
         tensors = read_tensors(files)
         found, scales = own_names(tensors, expected, width if part == "transformer" else 0)
+        for name in tied.keys() & found.keys():
+            found.setdefault(tied[name], found[name])
+            del found[name]
         check_names(found, expected)
         shaped = {name: _shaped(name, tensor, expected[name].shape) for name, tensor in found.items()}
         for name, tensor in shaped.items():
@@ -249,7 +319,7 @@ def _assign(owner: nn.Module, leaf: str, tensor: Tensor) -> None:
         owner._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
 
 
-def check_fit(name: str, value: Callable[[str, str], Any]) -> None:
+def check_fit(info: ModelInfo, value: Callable[[str, str], Any]) -> None:
     """Check that the inputs and outputs of the parts have matching sizes.
 
     Args:
@@ -258,11 +328,11 @@ def check_fit(name: str, value: Callable[[str, str], Any]) -> None:
     Raises:
         InputError: If they do not match.
     """
-    for part, key, fact, other in _FACTS:
+    for part, key, fact, other in _FACTS.get(info.family.name, ()):
         found, wanted = value(part, key), value(*other) if isinstance(other, tuple) else other
         if None not in (found, wanted) and found != wanted:
             raise InputError(
-                f"The parts of model {name} do not match: {fact % found}; expected {wanted}.",
+                f"The parts of model {info.name} do not match: {fact % found}; expected {wanted}.",
                 "Use parts that were made for each other.",
                 setting="model",
             )

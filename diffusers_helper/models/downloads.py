@@ -15,7 +15,6 @@ from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.units import gb_text
 from diffusers_helper.weights.folders import is_complete
-from diffusers_helper.weights.recognition import PARTS
 
 _SPEED_SECONDS = 15.0
 
@@ -70,12 +69,12 @@ class NotHere(InputError):
 
 def missing_parts(info: ModelInfo) -> list[str]:
     """Return the names of a model's parts that are not completely here, without a request to the hub."""
-    return [name for name in PARTS if not _is_here(info.parts[name])]
+    return [name for name in info.parts if not _is_here(info.parts[name])]
 
 
 def absence_of(info: ModelInfo) -> Absence | None:
     """Return the missing parts of a model, or None if it is complete. No request is sent to the hub."""
-    missing = {name: published_bytes(name) for name in missing_parts(info)}
+    missing = {name: published_bytes(name, info.family.name) for name in missing_parts(info)}
     if not missing:
         return None
     from huggingface_hub import constants  # only a hub model needs it

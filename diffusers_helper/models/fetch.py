@@ -44,7 +44,6 @@ from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.strangers.limited_json import parse_json
 from diffusers_helper.weights.folders import has_all_files, is_complete, partial_of
 from diffusers_helper.weights.reading import is_page
-from diffusers_helper.weights.recognition import PARTS
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +108,7 @@ def get_model(info: ModelInfo, cancel: CancelToken, report: Callable[[int, int],
     exact = replace(absence, part_bytes=sizes)
     if not exact.has_room:
         raise NotHere(exact)
-    complete = sum(bytes_in(part_folder(info.parts[part])) for part in PARTS if part not in sizes)
+    complete = sum(bytes_in(part_folder(info.parts[part])) for part in info.parts if part not in sizes)
     here = {part: min(absence.here_bytes.get(part, 0), size) for part, size in sizes.items()}
     total = complete + sum(sizes.values())
     for part, files in listed.items():

@@ -21,7 +21,6 @@ from diffusers_helper.weights.folders import is_complete, partial_files, weight_
 from diffusers_helper.weights.inspection import inspect_checkpoint
 from diffusers_helper.weights.origin import Origin, has_copy_sum, origin_in
 from diffusers_helper.weights.reading import read_contents
-from diffusers_helper.weights.recognition import PARTS
 from diffusers_helper.weights.tensors import NotWeights
 
 
@@ -47,14 +46,16 @@ class InstalledPart:
 
 def installed_parts(info: ModelInfo) -> list[InstalledPart]:
     """Return the parts of a model, without a request to the hub."""
-    return [_installed_part(info, part) for part in PARTS]
+    return [_installed_part(info, part) for part in info.parts]
 
 
 def _installed_part(info: ModelInfo, part: str) -> InstalledPart:
     source = info.parts[part]
     folder = part_folder(source)
     here, complete = bytes_in(folder), is_complete(folder)
-    missing = 0 if complete or source.revision is None else max(0, published_bytes(part) - here)
+    missing = (
+        0 if complete or source.revision is None else max(0, published_bytes(part, info.family.name) - here)
+    )
     return InstalledPart(part, _origin(source), folder, here, missing, complete, _others(info, source))
 
 
@@ -183,7 +184,7 @@ def plan_removal(info: ModelInfo) -> Removal:
     if added is not None:
         copied = _copied_files(Path(added.copy)) if added.copy else ()
         return Removal({"transformer": copied} if copied else {}, _size(copied), {})
-    if any(info.parts[part].revision is None for part in PARTS):
+    if any(info.parts[part].revision is None for part in info.parts):
         raise InputError(
             f"Model {info.name} is in {info.folder}; only downloaded models can be removed.",
             "Remove its folder yourself if it is not needed any more.",

@@ -43,3 +43,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 27, "patch_size": 14,
     },
 }  # fmt: skip
+_UMT5 = {
+    "architectures": ["UMT5EncoderModel"], "d_ff": 10240, "d_kv": 64, "d_model": 4096, "dropout_rate": 0.1,
+    "feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-6, "model_type": "umt5", "num_heads": 64,
+    "num_layers": 24, "pad_token_id": 0, "relative_attention_max_distance": 128,
+    "relative_attention_num_buckets": 32, "vocab_size": 256384,
+}  # fmt: skip
+_HELIOS: dict[str, dict[str, Any]] = {
+    "transformer": {
+        "_class_name": "HeliosTransformer3DModel", "attention_head_dim": 128, "ffn_dim": 13824,
+        "in_channels": 16, "num_attention_heads": 40, "num_layers": 40, "out_channels": 16, "text_dim": 4096,
+    },
+    "vae": {"_class_name": "AutoencoderKLWan", "base_dim": 96, "num_res_blocks": 2, "z_dim": 16},
+    "text_encoder": _UMT5,
+}  # fmt: skip
+CONFIGS_OF = {"framepack": CONFIGS, "helios": _HELIOS}
+"""The same by the families of the models."""

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, PictureError, short_repr
-from diffusers_helper.families.family import FAMILIES, FRAMEPACK, Family
+from diffusers_helper.families.family import FAMILIES, FRAMEPACK, HELIOS, Family
+from diffusers_helper.families.helios import settings_of
 from diffusers_helper.families.packing import MODES, Mode, SectionPlan
+from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.request import SETTINGS, GenerationRequest, sides_of
 from diffusers_helper.strangers.limited_json import read_json
@@ -43,8 +45,9 @@ class ModelInfo:
         family: Its family, which plans its sections.
         modes: The orders of sections that it supports; the first is its default.
         side, multiple: The picture shapes (`buckets.buckets`) that it was trained for.
-        steps, guidance: The values that suit it best.
+        steps, guidance, cfg: The values that suit it best.
         shift: The shift of its noise levels in sampling; None for FramePack's rule, which goes by tokens.
+        step_caches: The step caches that it can be used with; None for all.
         own_magnitudes: Its magnitudes by order, if they are not its family's; see `magnitudes`.
         vocabulary: The words that it knows, by group; empty for a model that takes free text.
         folder: The folder of a local model; None for a published one.
@@ -59,7 +62,9 @@ class ModelInfo:
     multiple: int = 32
     steps: int = 25
     guidance: float = 10.0
+    cfg: float = 1.0
     shift: float | None = None
+    step_caches: tuple[str, ...] | None = None
     own_magnitudes: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
     vocabulary: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     examples: tuple[str, ...] = ()
@@ -71,6 +76,17 @@ class ModelInfo:
             raise PictureError(
                 f"There is no picture; model {self.name} needs one to start from.", "Choose a picture."
             )
+        for name in (one for one in self.family.lacks if getattr(request, one) != SETTINGS[one].default):
+            raise InputError(
+                setting=name, found="is given", expected=f"none for model {self.name}",
+                remedy="Leave it out, or choose another `model`.",
+            )  # fmt: skip
+        caches = self.step_caches
+        if request.step_cache != OFF and caches is not None and request.step_cache not in caches:
+            raise InputError(
+                setting="step_cache", value=request.step_cache,
+                expected=f"one of {', '.join((OFF, *caches))} for model {self.name}", remedy="Choose that.",
+            )  # fmt: skip
         if request.mode not in self.modes:
             raise InputError(
                 setting="mode", value=request.mode,
@@ -84,9 +100,14 @@ class ModelInfo:
         return self.family.shape(*(picture or sides_of(request.shape)), side, self.multiple)
 
     @property
+    def licence(self) -> str:
+        """Return a sentence on the licence of its weights; "" for a model from the user's own folder."""
+        return "" if self.folder else self.family.licence
+
+    @property
     def own_settings(self) -> dict[str, Any]:
         """Return the settings that suit it best, which hold where nobody has set them."""
-        return {"mode": self.modes[0], "steps": self.steps, "guidance": self.guidance}
+        return {"mode": self.modes[0], "steps": self.steps, "guidance": self.guidance, "cfg": self.cfg}
 
     def magnitudes(self, mode: Mode) -> tuple[float, ...]:
         """Return what MagCache must know of the model: see `families.step_caches.nearest`."""
@@ -123,6 +144,15 @@ _PUBLISHED: dict[str, tuple[str, str, str, Mode]] = {
 }  # fmt: skip
 
 
+# The same for Helios. UMT5, its tokenizer and Wan's VAE are taken from one of them.
+_HELIOS_DISTILLED = ("BestWishYsh/Helios-Distilled", "1999182614cb08d3bdcc46b9827504af2914b87b")
+_HELIOS_BASE = ("BestWishYsh/Helios-Base", "21cf91da9cae0270a9405000c2e798f83770b1dd")
+_HELIOS = {
+    "helios-distilled": ("Helios Distilled", _HELIOS_DISTILLED),
+    "helios-base": ("Helios Base", _HELIOS_BASE),
+}
+
+
 def _published(name: str, title: str, repo: str, revision: str, mode: Mode) -> ModelInfo:
     parts = {"transformer": PartSource(location=repo, revision=revision)}
     for names, (shared, shared_revision) in ((PARTS[1:6], _COMMUNITY), (PARTS[6:], _REDUX)):
@@ -131,9 +161,22 @@ def _published(name: str, title: str, repo: str, revision: str, mode: Mode) -> M
     return ModelInfo(name=name, title=title, parts=parts, modes=(mode,))
 
 
+def _published_helios(name: str, title: str, own: tuple[str, str]) -> ModelInfo:
+    sources = {
+        part: own if part in ("transformer", "scheduler") else _HELIOS_DISTILLED for part in HELIOS.parts
+    }
+    parts = {
+        part: PartSource(location=repo, subfolder=part, revision=revision)
+        for part, (repo, revision) in sources.items()
+    }
+    facts = settings_of(is_distilled=own is _HELIOS_DISTILLED)
+    return ModelInfo(name=name, title=title, parts=parts, family=HELIOS, **facts)
+
+
 _MOST_FACTS = 2**18
 _FACT_TYPES: dict[str, type] = {
-    "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "shift": float,
+    "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "cfg": float,
+    "shift": float,
     "family": str, "modes": list, "magnitudes": dict, "vocabulary": dict, "examples": list,
 }  # fmt: skip
 
@@ -160,7 +203,7 @@ def _read_facts(file: Path) -> dict[str, Any]:
         raise refusal(f"family {short_repr(facts['family'])}", f"one of {', '.join(FAMILIES)}")
     if not facts.get("side", 640) >= facts.get("multiple", 32) >= 1:
         raise refusal(f"side {facts.get('side', 640)}", "side >= multiple >= 1")
-    for name in ("steps", "guidance"):
+    for name in ("steps", "guidance", "cfg"):
         bounds = SETTINGS[name]
         if name in facts and not bounds.low <= facts[name] <= bounds.high:
             raise refusal(f"{name} {facts[name]}", f"{name} from {bounds.low:g} to {bounds.high:g}")
@@ -179,13 +222,27 @@ def _are_magnitudes(values: object) -> bool:
     return all(isinstance(one, int | float) and 0 < one < math.inf for one in numbers)
 
 
+def _family_in(folder: Path) -> Family:
+    """Return the family of the model in a folder, by its facts or by the class of its transformer."""
+    named = _read_facts(folder / FACTS_FILE).get("family")
+    if named is not None:
+        return FAMILIES[named]
+    try:
+        config = read_json(folder / "transformer" / "config.json")
+    except (OSError, ValueError):
+        return FRAMEPACK  # what is wrong with the file is found when the model is loaded
+    kind = cast(dict[str, Any], config).get("_class_name") if isinstance(config, dict) else None
+    return next((one for one in FAMILIES.values() if one.networks["transformer"] == kind), FRAMEPACK)
+
+
 def _from_folder(name: str, folder: Path) -> ModelInfo:
-    facts: dict[str, Any] = {"title": folder.name, **_read_facts(folder / FACTS_FILE)}
-    plain = ("title", "side", "multiple", "steps", "guidance", "shift")
+    own, family = _read_facts(folder / FACTS_FILE), _family_in(folder)
+    facts: dict[str, Any] = {"title": folder.name, **family.suits(folder), **own}
+    plain = ("title", "side", "multiple", "steps", "guidance", "cfg", "shift", "step_caches")
     return ModelInfo(
         name=name,
-        parts={part: PartSource(location=str(folder / part)) for part in PARTS},
-        family=FAMILIES[facts.get("family", FRAMEPACK.name)],
+        parts={part: PartSource(location=str(folder / part)) for part in family.parts},
+        family=family,
         modes=tuple(facts.get("modes", MODES)),
         own_magnitudes={mode: tuple(values) for mode, values in facts.get("magnitudes", {}).items()},
         vocabulary={group: tuple(words) for group, words in facts.get("vocabulary", {}).items()},
@@ -210,7 +267,7 @@ def family_of(model: str) -> Family:
 
 def built_in_names() -> tuple[str, ...]:
     """Return the names of the models that are always registered, the default first."""
-    return (DEFAULT_MODEL, *_PUBLISHED)
+    return (DEFAULT_MODEL, *_PUBLISHED, *_HELIOS)
 
 
 def model_names() -> tuple[str, ...]:
@@ -249,6 +306,8 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
         return _from_folder(name, _DEMO_FOLDER)
     if name in _PUBLISHED:
         return _published(name, *_PUBLISHED[name])
+    if name in _HELIOS:
+        return _published_helios(name, *_HELIOS[name])
     if (added := ADDED_MODELS.find(name)) is not None:
         return _from_added(added)
     choices = ", ".join(model_names())
@@ -266,10 +325,11 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
             setting="model", value=name, expected=f"one of {choices}, or a folder with the model's parts",
             remedy="Check the spelling.",
         )  # fmt: skip
-    missing = [part for part in PARTS if not (folder / part).is_dir()]
+    parts = _family_in(folder).parts
+    missing = [part for part in parts if not (folder / part).is_dir()]
     if missing:
         raise InputError(
-            f"model folder {name} lacks {', '.join(missing)}; expected the folders {', '.join(PARTS)}.",
+            f"model folder {name} lacks {', '.join(missing)}; expected the folders {', '.join(parts)}.",
             "Set `model` to a complete folder.",
             setting="model",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from typing import Any, cast
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.machine.sysfs import keeps_bf16, slow_types
 from diffusers_helper.models.added import PUT_BACK
-from diffusers_helper.models.published import CONFIGS
+from diffusers_helper.models.published import CONFIGS_OF
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import read_json
@@ -27,7 +27,7 @@ from diffusers_helper.weights.tensors import BITS, Contents, TensorInfo, count
 NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
 _WHOLE = ("float32", "float16", "bfloat16")
 _EIGHT_BIT = ("float8_e4m3fn", "float8_e5m2", "int8")
-_PUBLISHED_BYTES, _SCALE_BYTES = 2, 4
+_SCALE_BYTES = 4
 # Quantised weights say nothing about the type that computes.
 _QUANTISED_COMPUTE = "bfloat16"
 # The bytes that a value takes while blocks of GGUF are taken apart: halves, whole numbers and the result.
@@ -37,11 +37,13 @@ BLOCKS = {
     "transformer": ("transformer_blocks", "single_transformer_blocks"),
     "text_encoder": ("layers",),
 }
+# The same for the networks of another class than FramePack's
+_BLOCKS_OF = {"HeliosTransformer3DModel": ("blocks",), "UMT5EncoderModel": ("encoder.block",)}
 # The same lists in the layouts of HunyuanVideo's authors and of llama.cpp.
 _ORIGINAL = {
     "double_blocks": "transformer_blocks", "single_blocks": "single_transformer_blocks", "blk": "layers",
 }  # fmt: skip
-# The sizes in a configuration that the plans need. A VAE with `base_dim` has others.
+# The sizes in a configuration that the plans need, and those of other classes.
 _SIZES = {
     "transformer": ("num_attention_heads", "attention_head_dim", "num_layers"),
     "text_encoder": ("hidden_size", "intermediate_size", "num_hidden_layers"),
@@ -49,7 +51,9 @@ _SIZES = {
     "image_encoder": ("hidden_size", "intermediate_size", "image_size", "patch_size"),
     "vae": ("layers_per_block", "block_out_channels"),
 }
-_CAUSAL_SIZES = ("base_dim", "num_res_blocks")
+_SIZES_OF = {
+    "AutoencoderKLWan": ("base_dim", "num_res_blocks"), "UMT5EncoderModel": ("d_model", "d_ff", "num_layers")
+}  # fmt: skip
 _MOST_SIZE, _MOST_CONFIG = 2**20, 200_000
 _EMBEDDINGS = ("embed_tokens.weight", "token_embd.weight")  # only the rows in use are taken apart
 
@@ -132,23 +136,53 @@ def _is_eight_bit(storage: str) -> bool:
     return storage == "int8" or storage.startswith("fp8")
 
 
-# The published weights, whose revisions are pinned, in 2 bytes each: the number of all values and of those in
-# each block that can be streamed. Of the transformer's, some can be cast to 8 bit.
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """A published network, whose revision is pinned.
+
+    Attributes:
+        total, blocks: The values in all, and in each block that can be streamed.
+        dtype: The type of its weights.
+        largest: The most values of a layer that can be cast to 8 bit.
+    """
+
+    total: _Values
+    blocks: tuple[_Values, ...] = ()
+    dtype: str = "float16"
+    largest: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        return self.total.num_bytes(BITS[self.dtype] // 8, "default")
+
+
 _DUAL = _Values(113_338_880, 226_492_416, rows=55_296)
 _SINGLE = _Values(28_345_600, 113_246_208, rows=24_576)
-_PUBLISHED: dict[str, tuple[_Values, tuple[_Values, ...]]] = {
-    "transformer": (_Values(3_743_446_080, 9_130_868_736, rows=2_119_680), (_DUAL,) * 20 + (_SINGLE,) * 40),
-    "text_encoder": (_Values(7_505_186_816), (_Values(218_112_000),) * 32),
-    "text_encoder_2": (_Values(123_060_480), ()),
-    "vae": (_Values(246_478_803), ()),
-    "image_encoder": (_Values(428_225_600), ()),
-}
-_PUBLISHED_LARGEST = 12288 * 3072  # the most values of a layer that can be cast
+_FRAMEPACK = {
+    "transformer": _Published(
+        _Values(3_743_446_080, 9_130_868_736, rows=2_119_680), (_DUAL,) * 20 + (_SINGLE,) * 40, "bfloat16",
+        12288 * 3072,
+    ),
+    "text_encoder": _Published(_Values(7_505_186_816), (_Values(218_112_000),) * 32),
+    "text_encoder_2": _Published(_Values(123_060_480)),
+    "vae": _Published(_Values(246_478_803)),
+    "image_encoder": _Published(_Values(428_225_600)),
+}  # fmt: skip
+_HELIOS = {
+    "transformer": _Published(
+        _Values(261_509_184, 14_050_918_400, rows=2_396_160),
+        (_Values(121_344, 351_272_960, rows=59_904),) * 40, "bfloat16", 13824 * 5120,
+    ),
+    "text_encoder": _Published(_Values(5_680_910_336), (_Values(192_948_224),) * 24, "bfloat16"),
+    "vae": _Published(_Values(126_892_531), dtype="float32"),
+}  # fmt: skip
+_PUBLISHED = {"framepack": _FRAMEPACK, "helios": _HELIOS}
 
 
-def published_bytes(part: str) -> int:
-    """Return the size of a part's weights in the published models, in bytes; 0 for a part without weights."""
-    return _PUBLISHED[part][0].num_bytes(_PUBLISHED_BYTES, "default") if part in _PUBLISHED else 0
+def published_bytes(part: str, family: str = "framepack") -> int:
+    """Return the size of a part's weights in a family's published models; 0 for a part without weights."""
+    found = _PUBLISHED.get(family, {}).get(part)
+    return found.num_bytes if found else 0
 
 
 def networks(
@@ -174,18 +208,15 @@ def networks(
         LongtakeError: If a local model's files cannot be read.
     """
     found: dict[str, Network] = {}
-    for name in NETWORKS:
+    for name in (one for one in NETWORKS if one in info.parts):
         source = info.parts[name]
         place = places.get(name) or Path(source.location, source.subfolder)
         storage = weight_dtype if name == "transformer" else "default"
         counted = (
             count_values(name, place, source.config)
             if place.exists() or source.config is not None
-            else _Counted(
-                *_PUBLISHED[name], CONFIGS[name], "bfloat16" if name == "transformer" else "float16", True,
-                published_bytes(name), _PUBLISHED_LARGEST, 0,
-            )
-        )  # fmt: skip
+            else _of_published(_PUBLISHED[info.family.name][name], CONFIGS_OF[info.family.name][name])
+        )
         found[name] = counted.network(name, widths.get(name), storage, on_cpu=on_cpu)
     return found
 
@@ -236,6 +267,12 @@ class _Counted:
         return Network(Weights(name, total, blocks), self.config, width, self.file_bytes, cast_bytes)
 
 
+def _of_published(known: _Published, config: Mapping[str, Any]) -> _Counted:
+    return _Counted(
+        known.total, known.blocks, config, known.dtype, True, known.num_bytes, known.largest, 0,
+    )  # fmt: skip
+
+
 @confined
 def count_values(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
     """Return the values of a network, given its folder, or its file and its configuration.
@@ -256,11 +293,11 @@ def count_values(name: str, place: Path, config: Mapping[str, Any] | None) -> _C
     found = {key: tensor for one in contents for key, tensor in one.tensors.items()}
     tensors = {key: one for key, one in found.items() if not is_beside(key)}
     by_block: dict[tuple[int, int], _Values] = {}
-    total = _Values()
+    total, lists = _Values(), [path.rpartition(".")[2] for path in block_lists(name, class_named(config))]
     for key, tensor in tensors.items():
         values = _values(key, tensor)
         total += values
-        if block := _block_of(name, key):
+        if block := _block_of(lists, key):
             by_block[block] = by_block.get(block, _Values()) + values
     is_quantised = any(one.dtype in _EIGHT_BIT or one.dtype not in BITS for one in tensors.values())
     dtype = _compute_dtype(tensors.values(), contents, is_quantised=is_quantised)
@@ -285,12 +322,24 @@ def _checked(name: str, config: Any) -> dict[str, Any]:
     config = dict(cast(Mapping[str, Any], config))
     if len(json.dumps(config)) > _MOST_CONFIG:
         raise ValueError(f"its config.json has more than {_MOST_CONFIG} letters")
-    for key in _CAUSAL_SIZES if name == "vae" and "base_dim" in config else _SIZES[name]:
+    kind = "AutoencoderKLWan" if name == "vae" and "base_dim" in config else class_named(config)
+    for key in _SIZES_OF.get(kind, _SIZES[name]):
         sizes = config.get(key) if key == "block_out_channels" else [config.get(key)]
         if not isinstance(sizes, list) or not sizes or not all(map(_is_size, cast(list[Any], sizes))):
             found = f"its config.json has {short_repr(config.get(key))} for {key}"
             raise ValueError(f"{found}; expected a whole number from 1 to {_MOST_SIZE}")
     return config
+
+
+def class_named(config: Mapping[str, Any]) -> str:
+    """Return the class that a configuration names, or "" if it names none."""
+    named = config.get("_class_name") or next(iter(config.get("architectures") or ()), "")
+    return named if isinstance(named, str) else ""
+
+
+def block_lists(part: str, kind: str) -> tuple[str, ...]:
+    """Return the paths of the lists of blocks of a network of a class, in the order in which they run."""
+    return _BLOCKS_OF.get(kind, BLOCKS.get(part, ()))
 
 
 def _is_size(value: Any) -> bool:
@@ -320,9 +369,8 @@ def _values(name: str, tensor: TensorInfo) -> _Values:
     return _Values(plain=number) if is_precise(name) else _Values(castable=number, rows=rows)
 
 
-def _block_of(part: str, name: str) -> tuple[int, int] | None:
+def _block_of(lists: Sequence[str], name: str) -> tuple[int, int] | None:
     """Return the place of a tensor's block: the number of its list, and its own; None outside of blocks."""
-    lists = BLOCKS.get(part, ())
     for match in re.finditer(r"(?:^|\.)(\w+)\.(\d+)\.", name):
         known = _ORIGINAL.get(match[1], match[1])
         if known in lists:

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import cast
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.buckets import buckets
-from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
+from diffusers_helper.families.buckets import Buckets, buckets
+from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
-from diffusers_helper.models.sizes import NETWORKS, Network
+from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.backend import MARGIN, Backend, corrected
 from diffusers_helper.planning.budget import Demand, Stage
-from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
+from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, has_stream
 
 # The sides of the VAE's tiles that the automatic choice tries, in pixels, largest first.
 TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
@@ -35,6 +35,8 @@ _SHRINK, _CHANNELS = 8, 16
 _SMALL = 8 * 1024  # bytes for buffers and other small tensors
 # The side of the transformer's patches in latents; the packed history has patches 2 and 4 times as large.
 _PATCH = 2
+# The network of each stage with the bytes that it needs besides weights
+_Working = dict[str, tuple[Network, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,53 @@ def vision_bytes(network: Network) -> int:
     return ceil(MARGIN * values * network.dtype_bytes) + 3 * _SMALL
 
 
+def umt5_bytes(network: Network, tokens: int) -> int:
+    """Estimate the bytes of a pass of UMT5.
+
+    The peak is in a feed-forward part, at the scores of all heads, or at the places of all pairs of tokens.
+    Grid: 3 layers of 256 and 512, 4 to 16 heads, 64 to 512 tokens, bf16 and fp32.
+    """
+    width, inner, heads = (network.config[name] for name in ("d_model", "d_ff", "num_heads"))
+    size = network.dtype_bytes
+    forward, scores = tokens * (7 * width + 3 * inner), 2.25 * heads * tokens**2 + 8 * tokens * width
+    return ceil(MARGIN * max(forward * size, scores * size, 60 * tokens**2 + 6 * tokens * width * size))
+
+
+def helios_bytes(
+    network: Network, height: int, width: int, tokens: int, *, backend: Backend, rank: int = 0
+) -> int:
+    """Estimate the bytes of one forward pass of Helios' transformer, including the sampler's state.
+
+    Each token has its own six vectors of modulation, in the type of the weights and in fp32. They are most of
+    the memory. Grid: 4 and 8 heads of 32 to 128, 96x160 and 128x128 pixels, bf16 and fp32.
+
+    Args:
+        network: The transformer.
+        height: The video's height in pixels.
+        width: The video's width in pixels.
+        tokens: The tokens of the noisy window and of the packed history.
+        backend: The memory behaviour of the machine's kernels.
+        rank: The sum of the ranks of the LoRAs.
+    """
+    heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
+    size, inner = network.dtype_bytes, network.config["ffn_dim"]
+    wide = heads * head_dim
+    modulation = 6 * wide * (size + 4)
+    attended = modulation + wide * (8 * size + 12) * backend.attention_factor
+    streams = tokens * max(
+        attended, modulation + 6 * wide * 4, modulation + wide * (2 * size + 8) + 2 * inner * size
+    )
+    streams += tokens * 2 * head_dim * 4 * 2
+    frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
+    state = frame * (4 * (2 + HISTORY + 6 * WINDOW) + size * (2 + HISTORY + WINDOW))
+    return ceil(
+        MARGIN * streams
+        + state
+        + backend.score_bytes(heads, tokens, head_dim)
+        + (tokens + rank) * rank * size
+    )
+
+
 def demand_of(
     networks: Mapping[str, Network],
     height: int,
@@ -197,21 +246,22 @@ def demand_of(
         vae_window: The latent frames in one of the VAE's temporal windows.
         vae_share: The share of the working memory that the VAE may be planned with.
     """
-    llama, clip, vae, siglip, transformer = (networks[name] for name in NETWORKS)
-    vision, piece = vision_tokens(siglip), (min(tile, height), min(tile, width))
-    sampling = transformer_bytes(
-        transformer, height, width, text=text, vision=vision, backend=backend, rank=rank
+    vae, transformer, piece = networks["vae"], networks["transformer"], (min(tile, height), min(tile, width))
+    # A stream keeps all latents of a section, and the last frames at each convolution.
+    latents = WINDOW if has_stream(vae) else 1
+    encode, decode = (
+        ceil(count(vae, at_once, *piece, backend=backend, latents=latents) / vae_share)
+        for count, at_once in ((encode_bytes, encoded), (decode_bytes, vae_window))
     )
+    stages = _framepack if "image_encoder" in networks else _helios
+    before, vision, sampling = stages(networks, height, width, text, backend=backend, rank=rank)
     working = {
-        "text": (llama, llama_bytes(llama, _HEAD_TOKENS + text)),
-        "text_2": (clip, encoder_bytes(clip, clip.config["max_position_embeddings"])),
-        "vae_encode": (vae, ceil(encode_bytes(vae, encoded, *piece, backend=backend) / vae_share)),
-        "vision": (siglip, vision_bytes(siglip)),
-        "sample": (transformer, sampling),
-        "decode": (vae, ceil(decode_bytes(vae, vae_window, *piece, backend=backend) / vae_share)),
-    }
+        **before, "vae_encode": (vae, encode), **vision, "sample": (transformer, sampling),
+        "decode": (vae, decode),
+    }  # fmt: skip
+    kept = texts * text * hidden_size(networks["text_encoder"])
+    kept += sum(vision_tokens(siglip) * hidden_size(siglip) for siglip, _ in vision.values())
     # The encoders' results stay on the device while the sampler works.
-    kept = texts * text * llama.config["hidden_size"] + vision * siglip.config["hidden_size"]
     after = {"sample": kept * transformer.dtype_bytes}
     after["sample"] += texts * cache_bytes(transformer, height, width, step_cache)
     stages = (
@@ -225,6 +275,36 @@ def demand_of(
     return Demand(tile, tuple(stages))
 
 
+def _framepack(
+    networks: Mapping[str, Network], height: int, width: int, text: int, *, backend: Backend, rank: int
+) -> tuple[_Working, _Working, int]:
+    """Return what FramePack's encoders of text and of pictures need, and a pass of its transformer."""
+    llama, clip, siglip = (networks[name] for name in ("text_encoder", "text_encoder_2", "image_encoder"))
+    sampling = transformer_bytes(
+        networks["transformer"], height, width, text=text, vision=vision_tokens(siglip), backend=backend,
+        rank=rank,
+    )  # fmt: skip
+    texts: _Working = {
+        "text": (llama, llama_bytes(llama, _HEAD_TOKENS + text)),
+        "text_2": (clip, encoder_bytes(clip, clip.config["max_position_embeddings"])),
+    }
+    return texts, {"vision": (siglip, vision_bytes(siglip))}, sampling
+
+
+def _helios(
+    networks: Mapping[str, Network], height: int, width: int, text: int, *, backend: Backend, rank: int
+) -> tuple[_Working, _Working, int]:
+    """Return the same for Helios, which has no encoder of pictures."""
+    umt5, tokens = networks["text_encoder"], latent_tokens(height, width)
+    sampling = helios_bytes(networks["transformer"], height, width, tokens, backend=backend, rank=rank)
+    return {"text": (umt5, umt5_bytes(umt5, text))}, {}, sampling
+
+
+def hidden_size(encoder: Network) -> int:
+    """Return the values that an encoder gives for each token."""
+    return encoder.config["hidden_size" if "hidden_size" in encoder.config else "d_model"]
+
+
 def tile_steps(first: int, wanted: int | None = None) -> tuple[int, ...]:
     """Return the tile sizes to try: only `wanted` if it is given, otherwise `first` and all smaller ones."""
     if wanted is not None:
@@ -232,6 +312,6 @@ def tile_steps(first: int, wanted: int | None = None) -> tuple[int, ...]:
     return (first, *(tile for tile in TILES if tile < first))
 
 
-def largest_bucket(side: int, multiple: int) -> tuple[int, int]:
+def largest_bucket(side: int, multiple: int, offered: Buckets = buckets) -> tuple[int, int]:
     """Return the shape (height, width) that needs most memory to sample, for a picture of unknown shape."""
-    return max(buckets(side, multiple), key=lambda shape: (latent_tokens(*shape), shape[0] * shape[1]))
+    return max(offered(side, multiple), key=lambda shape: (latent_tokens(*shape), shape[0] * shape[1]))

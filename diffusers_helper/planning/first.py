@@ -79,7 +79,7 @@ def first_plan(
 
     def fits(side: int) -> bool:
         try:
-            begin(*largest_bucket(side, info.multiple))
+            begin(*largest_bucket(side, info.multiple, info.family.offered))
         except DoesNotFit:
             return False
         return True

@@ -135,7 +135,7 @@ def known_networks(
 
 def network_folders(info: ModelInfo) -> tuple[Path | None, ...]:
     """Return the folders or files of a model's networks in the order of `NETWORKS`; None for absent ones."""
-    return tuple(network_folder(info.parts[name]) for name in NETWORKS)
+    return tuple(network_folder(info.parts[name]) if name in info.parts else None for name in NETWORKS)
 
 
 def weights_file(info: ModelInfo) -> Path | None:
@@ -158,12 +158,15 @@ def weights_speed(info: ModelInfo, ask: Callable[[Path], float | None]) -> float
     return ask(file) if file else None
 
 
-def profile_of(request: GenerationRequest, profile: Profile) -> Profile:
-    """Return the profile with the request's number format for the VAE, and with slices that suit its cap."""
+def profile_of(request: GenerationRequest, profile: Profile, info: ModelInfo) -> Profile:
+    """Return the profile with the number format for the VAE, and with slices that suit its cap."""
     slices = profile.slice_bytes or slice_bytes(profile.budget(request.vram_cap_gb).cap_bytes)
     profile = replace(profile, slice_bytes=slices)
     if request.vae_precision == "auto":
-        return profile
+        if not info.family.vae_precision or profile.vae_dtype.source == YOU:
+            return profile
+        dtype, reason = cast(VaeDtype, info.family.vae_precision), "the format in which its authors decode"
+        return replace(profile, vae_dtype=Setting(dtype, reason, info.family.name))
     dtype = cast(VaeDtype, request.vae_precision)
     return replace(profile, vae_dtype=Setting(dtype, "set for the job", YOU))
 
@@ -210,9 +213,10 @@ def attention_shape(
     request: GenerationRequest, known: Mapping[str, Network], height: int, width: int, text: int
 ) -> tuple[int, int, int, str]:
     """Return the heads, tokens, values per head and type with which the transformer computes attention."""
-    network, encoder = known["transformer"], known["image_encoder"]
+    network, encoder = known["transformer"], known.get("image_encoder")
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
-    tokens = latent_tokens(height, width) + text + vision_tokens(encoder)
+    # Helios' attention to the text is a second one, and smaller.
+    tokens = latent_tokens(height, width) + (text + vision_tokens(encoder) if encoder else 0)
     half = "float16" if request.weight_dtype == "fp16" else "bfloat16"
     return heads, tokens, head_dim, half if network.dtype_bytes < _FP32_BYTES else "float32"
 
@@ -255,8 +259,8 @@ def plan_video(
         LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
     """
     _check(request, info)
-    height, width = shape or largest_bucket(request.resolution or info.side, info.multiple)
-    profile = profile_of(request, profile)
+    height, width = shape or largest_shape(request, info)
+    profile = profile_of(request, profile, info)
     calibration = Calibration.read(local.calibration, profile.machine.card)
 
     def read(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
@@ -283,6 +287,11 @@ def plan_video(
         bus_of(profile.machine, measured), texts * job.stage("sample").streamed_bytes, from_disk,
         attention,
     )  # fmt: skip
+
+
+def largest_shape(request: GenerationRequest, info: ModelInfo) -> tuple[int, int]:
+    """Return the shape (height, width) that needs most memory to sample, for a picture of unknown shape."""
+    return largest_bucket(request.resolution or info.side, info.multiple, info.family.offered)
 
 
 def _check(request: GenerationRequest, info: ModelInfo) -> None:

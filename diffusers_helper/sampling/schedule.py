@@ -17,7 +17,7 @@ from torch import Tensor
 _FEW_TOKENS, _FEW_MU = 256, 0.5
 _MANY_TOKENS, _MANY_MU = 4096, 1.15
 MAX_SHIFT = 7.0
-Purpose = Literal["start_latent", "noise", "tail"]
+Purpose = Literal["start_latent", "noise", "tail", "still", "first", "blur", "levels", "stage"]
 
 
 def shift_of(num_tokens: int) -> float:
@@ -28,11 +28,19 @@ def shift_of(num_tokens: int) -> float:
     Raises:
         ValueError: If there are no tokens.
     """
+    return min(MAX_SHIFT, math.exp(min(mu_of(num_tokens), MAX_SHIFT)))
+
+
+def mu_of(num_tokens: int) -> float:
+    """Return mu for `num_tokens` noisy tokens, by Flux's rule without a limit.
+
+    Raises:
+        ValueError: If there are no tokens.
+    """
     if num_tokens < 1:
         raise ValueError(f"num_tokens is {num_tokens}; expected at least 1.")
     slope = (_MANY_MU - _FEW_MU) / (_MANY_TOKENS - _FEW_TOKENS)
-    mu = _FEW_MU + slope * (num_tokens - _FEW_TOKENS)
-    return min(MAX_SHIFT, math.exp(min(mu, MAX_SHIFT)))
+    return _FEW_MU + slope * (num_tokens - _FEW_TOKENS)
 
 
 def flow_sigmas(steps: int, shift: float) -> Tensor:
@@ -86,6 +94,15 @@ def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...])
     It is drawn in fp32 on the CPU, so every machine draws the same. `section` is 0 for noise that belongs to
     no section.
     """
-    digest = hashlib.sha256(f"{seed}/{purpose}/{section}".encode()).digest()
-    generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big"))
+    generator = _generator(seed, purpose, section)
     return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+
+
+def levels_for(seed: int, purpose: Purpose, section: int, count: int) -> Tensor:
+    """Return numbers that are uniformly distributed from 0 to 1, as `noise_for` returns noise."""
+    return torch.rand(count, generator=_generator(seed, purpose, section), dtype=torch.float32, device="cpu")
+
+
+def _generator(seed: int, purpose: Purpose, section: int) -> torch.Generator:
+    digest = hashlib.sha256(f"{seed}/{purpose}/{section}".encode()).digest()
+    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,8 @@ def encode_pictures(
     frames = np.stack([np.asarray(one) for one in pictures])
     pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
     posterior = DiagonalGaussianDistribution(engine.encode(pixels, progress=progress, cancel=cancel))
-    return (posterior.mean.float() + posterior.std.float() * noise) * _scale(engine)
+    mean, scale = statistics(engine.owner.vae.config)
+    return (posterior.mean.float() + posterior.std.float() * noise - mean) * scale
 
 
 def decode_latents(
@@ -49,9 +50,16 @@ def decode_latents(
     Returns:
         The frames in fp32 on the CPU, about -1 to 1.
     """
-    frames = engine.decode(latents / _scale(engine), part=part, progress=progress, cancel=cancel)
+    mean, scale = statistics(engine.owner.vae.config)
+    frames = engine.decode(latents / scale + mean, part=part, progress=progress, cancel=cancel)
     return frames[0].permute(1, 2, 3, 0).float()
 
 
-def _scale(engine: VaeEngine[Any]) -> float:
-    return engine.owner.vae.config["scaling_factor"]
+def statistics(config: Mapping[str, Any]) -> tuple[Tensor | float, Tensor | float]:
+    """Return the mean of a VAE's latents and the factor of their scale, in which a transformer sees them."""
+    if "latents_mean" not in config:
+        return 0.0, config["scaling_factor"]
+    mean, spread = (
+        torch.tensor(config[name]).view(1, -1, 1, 1, 1) for name in ("latents_mean", "latents_std")
+    )
+    return mean, 1 / spread

@@ -32,7 +32,7 @@ def has_all_files(folder: Path) -> bool:
     if (folder / "tokenizer_config.json").is_file():
         names = {file.name for file in folder.iterdir()}
         return "tokenizer.json" in names or {"vocab.json", "merges.txt"} <= names
-    return (folder / "preprocessor_config.json").is_file()
+    return any((folder / name).is_file() for name in ("preprocessor_config.json", "scheduler_config.json"))
 
 
 def _listed(index: Path) -> set[str]:

@@ -20,6 +20,7 @@ from diffusers_helper.weights.folders import is_complete
 from diffusers_helper.weights.names import name_problems
 from diffusers_helper.weights.reading import SUFFIXES, read_contents
 from diffusers_helper.weights.recognition import (
+    HELIOS_PARTS,
     PART_MODELS,
     PARTS,
     KeyStyle,
@@ -35,6 +36,7 @@ USUAL = ("diffusion_pytorch_model.safetensors", "model.safetensors")
 _NO_INDEX = "not an index of weights; download it again."
 _MOST_SHARDS = 1000
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
+_KINDS = {"tokenizer_config.json": "tokenizer", "scheduler_config.json": "scheduler"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def inspect_checkpoint(path: Path, place: str = "") -> Inspection:
     Raises:
         OSError: If it cannot be read.
     """
-    parts = [part for part in PARTS if (path / part).is_dir()]
+    parts = [part for part in dict.fromkeys((*PARTS, *HELIOS_PARTS)) if (path / part).is_dir()]
     return _inspect_model(path, parts) if parts and not place else inspect_weights(path, place)
 
 
@@ -122,7 +124,8 @@ def _inspect_model(folder: Path, parts: Sequence[str]) -> Inspection:
     for one in found.values():
         for name, share in one.dtypes.items():
             shares[name] += round(share * one.bytes)
-    lacking = [part for part in PARTS if part not in parts]
+    is_helios = "transformer" in found and found["transformer"].model == "Helios"
+    lacking = [part for part in (HELIOS_PARTS if is_helios else PARTS) if part not in parts]
     problems = [problem for one in found.values() for problem in one.problems]
     if lacking:
         problems.append(f"{folder.name} lacks the folders {', '.join(lacking)}; add them.")
@@ -163,7 +166,7 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
         return _inspect_files(folder, files, place)
     if is_complete(folder):  # a tokenizer or a processor
         size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-        kind = "tokenizer" if (folder / "tokenizer_config.json").is_file() else "image processor"
+        kind = next((name for file, name in _KINDS.items() if (folder / file).is_file()), "image processor")
         problems = tuple(_place_problems(folder, place, [kind])) if place in PART_MODELS else ()
         return Inspection(str(folder), "diffusers", kind, file_bytes=size, problems=problems)
     what = "weights" if place in PART_MODELS or not place else f"files of the {place}"
@@ -282,9 +285,10 @@ def _place_problems(path: Path, place: str, models: Sequence[str]) -> Iterable[s
         yield f"{path.name} contains weights, but must contain the files of the {place}; choose another one."
     elif _SHARD.search(path.stem):
         yield f"{path.name} is one of several shards; choose their folder."
-    elif wanted not in models:
+    elif not {*wanted} & {*models}:
         found = " + ".join(models) or "a model that is not known"
-        yield f"{path.name} contains {found}, but the {place} must be {wanted}; choose another one."
+        known = " or ".join(wanted)
+        yield f"{path.name} contains {found}, but the {place} must be {known}; choose another one."
 
 
 def _origin(path: Path, metadata: Mapping[str, str]) -> str:

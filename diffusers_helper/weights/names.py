@@ -37,7 +37,7 @@ SCALE = re.compile(r"\.(?:scale_weight|weight_scale|weight_scale_inv)$")
 # The transformer's layers that keep their precision if the others are cast to fp8: diffusers' list for them,
 # and the same layers in the layout of their authors.
 _PRECISE = re.compile(
-    r"x_embedder|context_embedder|norm|pos_embed|patch_embed|^proj_in\.|^proj_out\."
+    r"x_embedder|con(?:text|dition)_embedder|norm|pos_embed|patch_embed|^proj_in\.|^proj_out\."
     r"|img_in|txt_in|_mod\.|modulation|^final_layer\."
 )
 _WITHOUT_BIAS = re.compile(r"\.attn\.norm_(?:added_)?[qk]$")

@@ -21,6 +21,7 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (".lora_A.|.lora_B.|.lora_down.|.lora_up.|\n.lora_unet|\n.lora_te|\n.lora_transformer",),
     ),
     ("FramePack", ("clean_x_embedder.",)),
+    ("Helios", ("\n.patch_mid.", "\n.patch_long.")),
     ("HunyuanVideo", ("txt_in.individual_token_refiner.|context_embedder.token_refiner.",)),
     ("Flux", ("double_blocks.0.img_attn.norm.key_norm.|\n.transformer_blocks.0.norm1_context.",)),
     ("Wan", ("\n.blocks.0.self_attn.q.|\n.condition_embedder.time_embedder.",)),
@@ -44,7 +45,8 @@ _PREFIX = re.compile(
 # A model is left out if one of these more specific ones is found, too.
 _COVERED = {
     "HunyuanVideo": {"FramePack", "LoRA"}, "SD": {"SDXL", "LoRA"}, "VAE": {"Wan VAE", "Hunyuan VAE"},
-    "Flux": {"HunyuanVideo", "FramePack", "LoRA"}, "FramePack": {"LoRA"}, "Wan": {"LoRA"}, "SDXL": {"LoRA"},
+    "Flux": {"HunyuanVideo", "FramePack", "LoRA"}, "FramePack": {"LoRA"}, "SDXL": {"LoRA"},
+    "Helios": {"LoRA"}, "Wan": {"Helios", "LoRA"},
     "Llama": {"LoRA"}, "CLIP": {"LoRA"},
 }  # fmt: skip
 # The signs of the naming schemes. The first scheme with a sign that is found counts. A pattern that begins
@@ -57,18 +59,19 @@ _STYLES: tuple[tuple[KeyStyle, tuple[str, ...]], ...] = (
     ("diffusers", (r"transformer_blocks\.", r"down_blocks\.", r"up_blocks\.", r"mid_block\.")),
     ("transformers", (r"layers\.\d+\.self_attn\.",)),
 )
-# The parts of a model, which are the folders that diffusers gives it.
+# The parts of a FramePack model, which are the folders that diffusers gives it, and those of a Helios model.
 PARTS = (
     "transformer", "vae", "text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2",
     "image_encoder", "feature_extractor",
 )  # fmt: skip
-# The model that each part of FramePack must be.
+HELIOS_PARTS = ("transformer", "vae", "text_encoder", "tokenizer", "scheduler")
+# The models that each part can be.
 PART_MODELS = {
-    "transformer": "FramePack",
-    "vae": "Hunyuan VAE",
-    "text_encoder": "Llama",
-    "text_encoder_2": "CLIP",
-    "image_encoder": "SigLIP",
+    "transformer": ("FramePack", "Helios"),
+    "vae": ("Hunyuan VAE", "Wan VAE"),
+    "text_encoder": ("Llama", "T5"),
+    "text_encoder_2": ("CLIP",),
+    "image_encoder": ("SigLIP",),
 }
 
 

@@ -156,8 +156,9 @@ class ROCMFramePackConditions:
                 family = WORK[job.family.name]
                 with torch.inference_mode(), job.loras, job.memory:
                     job.load()
-                    encodings = family.encoders["text"](job) | family.encoders["text_2"](job)
-                    encodings |= family.visions(job)
+                    encodings = family.visions(job)
+                    for stage in ("text", "text_2"):
+                        encodings |= family.encoders[stage](job) if stage in family.encoders else {}
         height, width = job.pictures.shape
         lines = [f"{count_text(len(pictures), 'picture')} and the prompt are encoded for {width}x{height}."]
         result = Conditions(model, settings, pictures, encodings)
@@ -189,6 +190,7 @@ class ROCMFramePackSampler:
         request = request_of({**conditions.settings, **settings}, conditions.pictures, folder)
         with at_work(info) as work:
             from diffusers_helper.pipeline import WORK, open_job, sample_sections
+            from diffusers_helper.vae.codec import statistics
 
             write_pictures(conditions.pictures, folder)
             job = open_job(request, work.models, folder=folder / "job", **work.options)
@@ -203,10 +205,10 @@ class ROCMFramePackSampler:
                 history = family.history(job, encoded)
                 for _ in sample_sections(job, checkpoints, encoded, history):
                     pass  # the latents are in the history, and in the job's folder
-            scale = work.models.part("vae").config["scaling_factor"]
+            mean, scale = statistics(work.models.part("vae").config)
         count = history.latents.shape[2]
         lines = [f"{count_text(count, 'latent frame')} in {count_text(len(job.sections), 'section')}."]
-        result = Sampled(info, request, folder / "job"), {"samples": history.latents / scale}
+        result = Sampled(info, request, folder / "job"), {"samples": history.latents / scale + mean}
         return reported("FramePack sampler", [*lines, *work.notes], result)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from diffusers_helper import pipeline
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.family import FAMILIES, FRAMEPACK, Family
+from diffusers_helper.families.family import FAMILIES, FRAMEPACK
 from diffusers_helper.families.packing import Mode, Section, SectionPlan, frame_indices
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.framepack.history import LatentHistory
@@ -75,7 +76,7 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> MadeHistory:
 @pytest.fixture
 def model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Register another family, and return the folder of a model of it, with FramePack's networks."""
-    family = Family("fake", 16, 8, WINDOW, RATE, 4, FRAMEPACK.shape, plan)
+    family = replace(FRAMEPACK, name="fake", window=WINDOW, fps=RATE, plan=plan)
     work: Any = SimpleNamespace(**{**vars(framepack), "history": history, "joiner": Appender})
     monkeypatch.setitem(FAMILIES, family.name, family)
     monkeypatch.setitem(pipeline.WORK, family.name, work)
@@ -106,7 +107,7 @@ def test_another_family_makes_its_video_in_the_same_loop(model: Path, tmp_path: 
 
 def test_a_family_that_is_not_known_is_refused(model: Path) -> None:
     (model / "longtake.json").write_text('{"family": "unknown"}')
-    with pytest.raises(InputError, match="family 'unknown'; expected one of framepack, fake"):
+    with pytest.raises(InputError, match="family 'unknown'; expected one of framepack, helios, fake"):
         find_model(str(model), allow_folder=True)
 
 

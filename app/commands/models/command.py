@@ -171,10 +171,11 @@ def _list(arguments: argparse.Namespace) -> int:
         complete = all(one.is_complete for one in parts)
         state = "complete" if complete else "incomplete" if here else "not on this machine"
         size = f"{gb_text(here)} GB here" + ("" if complete else f", about {gb_text(missing)} GB missing")
-        lines = [f"{name}: {info.title}, {state}, {size}", *(f"  {_part_line(one)}" for one in parts)]
+        lines = [f"{name}: {info.title}, {state}, {size}", *([f"  {info.licence}"] if info.licence else [])]
+        lines += (f"  {_part_line(one)}" for one in parts)
         _report(
-            arguments, *lines, model=name, title=info.title, state=state, here_bytes=here,
-            missing_bytes=missing, parts=[_part_facts(one) for one in parts],
+            arguments, *lines, model=name, title=info.title, licence=info.licence, state=state,
+            here_bytes=here, missing_bytes=missing, parts=[_part_facts(one) for one in parts],
         )  # fmt: skip
     return 0
 

@@ -34,6 +34,9 @@ export function take({ markup = {}, values: given = {}, facts: found, notice }) 
   if (notice !== undefined) showNotice(notice);
   if (!found) return;
   said = found;
+  for (const one of document.querySelectorAll('.lt-field[id^="set-"], [data-opens]')) {
+    one.toggleAttribute('data-ignored', found.unused?.includes(one.dataset.opens ?? one.id.slice(4)) ?? false);
+  }
   for (const listener of listeners) listener();
 }
 

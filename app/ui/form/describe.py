@@ -78,7 +78,7 @@ class Describer:
             "size": f"{width} × {height} of {start.width} × {start.height}" if start else "",
             "starts": "picture or words" if info.family.from_words else "picture",
             "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
-            f"guidance {_text(settings.get('guidance'))}"
+            f"guidance {_text(settings.get('cfg' if 'guidance' in info.family.ignored else 'guidance'))}"
             + (f" · {count_text(len(weights), 'LoRA')}" if weights else ""),
             "timeline": timeline,
             "loras": {"text": lora, "weights": weights},
@@ -86,6 +86,7 @@ class Describer:
             "output": f"{_text(settings.get('resolution'))} px · compression {_text(settings.get('crf'))}",
             "memory": memory.state,
             "model": info.title,
+            "unused": [*info.family.ignored, *info.family.lacks],
             "words": info.known_words,
             "offered": [word for words in [*info.vocabulary.values()][:3] for word in words[:3]],
             "program": self._program(settings, info),

@@ -40,7 +40,7 @@ def download_question(error: NotHere, *, takes_days: bool) -> str:
 
 def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) -> str:
     """Return a hint to read before a model is used here, as markup, or "" if there is nothing to say."""
-    reported: list[str] = []
+    reported = [escape(info.licence)] if info.licence else []
     if absence is not None:
         asks = (
             f'Download it under <a href="#models/{escape(info.name)}">Models</a>, or start the video: '

@@ -145,7 +145,7 @@ export class Card {
     setText(facts, model.facts);
     if (hasChanged(needs, model.needs)) needs.replaceChildren(...model.needs.map((textContent) => make('li', { textContent })));
     if (hasChanged(licence, model.sources)) {
-      licence.replaceChildren(...(model.sources.length ? ['Licences: see ', ...linksTo(model.sources)] : []));
+      licence.replaceChildren(...(model.sources.length ? [`${model.licence} Licences: see `, ...linksTo(model.sources)] : []));
     }
     if (hasChanged(parts, model.parts)) parts.replaceChildren(tableOfParts(model.parts));
     plan.hidden = formats.hidden = !model.is_hub;

@@ -236,7 +236,7 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
     except InputError as error:
         return {"name": name, "part": "", "words": "", "problem": error.message}
     models = facts.model.split(" + ")
-    part = next((part for part, model in PART_MODELS.items() if model in models), "")
+    part = next((part for part, known in PART_MODELS.items() if {*known} & {*models}), "")
     problem = plain_paths(next(iter(facts.problems), ""))
     if facts.model == "LoRA":
         problem = "This is a LoRA, which belongs into the folder for LoRAs and is chosen for each video."

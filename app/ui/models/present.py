@@ -93,6 +93,7 @@ class ModelPresenter:
             ),
             "needs": [*memory.sentences, time_sentence],
             "sources": _sources(info),
+            "licence": info.licence,
             "progress": _progress(progress),
             "problems": None if problems is None else [*map(page_words, problems)],
             "removal": _removal(info) if (is_hub and here) or is_added else None,

@@ -216,7 +216,7 @@ def plans_by_card(
         LongtakeError: If a local model's files cannot be read.
     """
     request = replace(request, vram_cap_gb=None, preserved_gb=None)
-    height, width = largest_bucket(request.resolution or info.side, info.multiple)
+    height, width = largest_bucket(request.resolution or info.side, info.multiple, info.family.offered)
     profiles = [profile_for(Machine("rocm", ARCH, f"{size} GB", size * GB), {}) for size in CARDS_GB]
 
     @cache  # the needs are the same on all of these cards

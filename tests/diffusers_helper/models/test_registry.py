@@ -23,7 +23,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_demo_is_the_default_and_lies_beside_the_code() -> None:
-    assert model_names() == ("demo", "framepack-i2v", "framepack-f1")
+    published = ("framepack-i2v", "framepack-f1", "helios-distilled", "helios-base")
+    assert model_names() == ("demo", *published)
     assert DEFAULT_MODEL == "demo"
     info = find_model("demo")
     assert set(info.modes) == {"inverted", "forward"}
@@ -54,6 +55,28 @@ def test_published_models_are_pinned(name: str, repository: str, mode: str) -> N
         assert info.parts[part].subfolder == part
     for source in info.parts.values():
         assert re.fullmatch(r"[0-9a-f]{40}", source.revision or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "repository", "steps", "cfg", "multiple"),
+    [
+        ("helios-base", "BestWishYsh/Helios-Base", 50, 5.0, 32),
+        ("helios-distilled", "BestWishYsh/Helios-Distilled", 6, 1.0, 64),
+    ],
+)
+def test_published_models_of_helios_share_their_encoder_and_vae(
+    name: str, repository: str, steps: int, cfg: float, multiple: int
+) -> None:
+    info = find_model(name)
+    assert (info.family.name, info.modes, info.multiple) == ("helios", ("forward",), multiple)
+    assert info.own_settings == {"mode": "forward", "steps": steps, "guidance": 10.0, "cfg": cfg}
+    own = {part for part, source in info.parts.items() if source.location == repository}
+    assert {"transformer", "scheduler"} <= own
+    for part in ("vae", "text_encoder", "tokenizer"):
+        assert info.parts[part] == find_model("helios-base").parts[part]
+    assert "Apache" in info.licence
+    assert "South Korea" in find_model("framepack-f1").licence
+    assert all(re.fullmatch(r"[0-9a-f]{40}", source.revision or "") for source in info.parts.values())
 
 
 def test_a_folder_tells_its_own_facts(folder: Path) -> None:

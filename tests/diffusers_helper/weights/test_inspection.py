@@ -127,7 +127,8 @@ def test_a_lora_is_not_taken_for_its_model(tmp_path: Path) -> None:
     save_file({"diffusion_model.clean_x_embedder.proj.lora_A.weight": torch.zeros(2, 2)}, file)
     facts = inspect_checkpoint(file, "transformer")
     assert (facts.model, facts.key_style) == ("LoRA", "lora")
-    problem = "style.safetensors contains LoRA, but the transformer must be FramePack; choose another one."
+    expected = "the transformer must be FramePack or Helios; choose another one."
+    problem = f"style.safetensors contains LoRA, but {expected}"
     assert facts.problems == (problem,)
 
 
@@ -251,10 +252,10 @@ def test_folders_without_weights_or_with_several_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "place", "reported"),
     [
-        ("vae", "transformer", "vae contains Hunyuan VAE, but the transformer must be FramePack; choose"),
+        ("vae", "transformer", "vae contains Hunyuan VAE, but the transformer must be FramePack or Helios;"),
         ("image_encoder", "text_encoder_2", "image_encoder contains SigLIP, but the text_encoder_2 must be"),
         ("text_encoder", "tokenizer", "text_encoder contains weights, but must contain the files of the"),
-        ("tokenizer", "transformer", "tokenizer contains tokenizer, but the transformer must be FramePack;"),
+        ("tokenizer", "transformer", "tokenizer contains tokenizer, but the transformer must be FramePack"),
     ],
 )  # fmt: skip
 def test_a_part_in_the_wrong_place(folder: Path, part: str, place: str, reported: str) -> None:

@@ -1,0 +1,191 @@
+"""Tests that jobs with Helios have what jobs with FramePack have: resumption, branches, recipes and caps."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.events import Event, Finished, StepDone
+from diffusers_helper.loading.loaders import Models
+from diffusers_helper.machine.local import Local
+from diffusers_helper.models.registry import find_model, plan_of
+from diffusers_helper.output.checkpoints import read_tensors
+from diffusers_helper.pipeline import Result, generate
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage, Span
+from diffusers_helper.provenance.recipe import read_recipe
+from diffusers_helper.replay import replay
+from diffusers_helper.request import GenerationRequest
+from tests.support.making import load_tiny, make, outline, tiny_request, write_scene
+
+SECTIONS = 3
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.fixture(scope="module", params=["base", "distilled"])
+def models(request: pytest.FixtureRequest, tiny_helios: Path, tiny_helios_distilled: Path) -> Models:
+    return load_tiny(tiny_helios if request.param == "base" else tiny_helios_distilled)
+
+
+@pytest.fixture(scope="module")
+def order(models: Models, tmp_path_factory: pytest.TempPathFactory) -> GenerationRequest:
+    scene = write_scene(tmp_path_factory.mktemp("scene") / "scene.png")
+    return tiny_request(
+        scene,
+        model=str(models.info.folder),
+        mode="forward",
+        seconds=33 * SECTIONS / 24,
+        steps=3,
+        resolution=64,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Return an uninterrupted job. Tests only read it."""
+    return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
+
+
+def test_the_video_has_33_frames_for_each_section(order: GenerationRequest, whole: Result) -> None:
+    plan = plan_of(order)
+    assert (len(plan), plan.fps, plan.total_frames, whole.frames) == (SECTIONS, 24, 99, 99)
+    with av.open(whole.video) as container:
+        stream = container.streams.video[0]
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+        assert (stream.average_rate, len(frames)) == (24, 99)
+    assert np.std(frames, axis=0).mean() > 2
+
+
+@pytest.mark.parametrize("where", ["sample 2", "decode 2", "write 2", "finished 2/3"])
+def test_a_resumed_job_gives_the_same_bytes(
+    where: str, order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    def stop(event: Event) -> None:
+        if outline([event]) == [where]:
+            raise Stop
+
+    broken = tmp_path / "broken"
+    with pytest.raises(Stop):
+        generate(order, models, folder=broken, on_event=stop)
+    result, events = make(order, models, broken, resume_from=broken)
+    assert result.video.read_bytes() == whole.video.read_bytes()
+    assert torch.equal(result.latents, whole.latents)
+    assert not {"text", "vae_encode"} & {*outline(events)}
+
+
+def test_a_branch_keeps_the_first_section_and_changes_the_rest(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    shutil.copytree(whole.video.parent, kept)
+    for number in (2, 3):
+        (kept / f"sections/{number:04}.safetensors").unlink()
+    lineage = Lineage((Span.of(1, order),), kept=1)
+    branch = replace(order, prompt="the blue square moves left", seed=8)
+    made, _ = make(branch, models, tmp_path / "branch", resume_from=kept, lineage=lineage)
+    first, rest = made.latents.split([9, 18], dim=2)
+    assert torch.equal(first, whole.latents[:, :, :9])
+    assert not torch.equal(rest, whole.latents[:, :, 9:])
+
+
+def test_the_recipe_of_the_video_makes_it_again(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    recipe = read_recipe(whole.video)
+    assert recipe is not None
+    settings = {**recipe.settings, "model": order.model, "image": order.image}
+    again, _ = make(GenerationRequest.from_dict(settings), models, tmp_path / "again")
+    assert again.video.read_bytes() == whole.video.read_bytes()
+
+
+def test_words_and_picture_change_the_video(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    scene = tmp_path / "other.png"
+    Image.open(order.image).transpose(Image.Transpose.ROTATE_90).save(scene)
+    for number, change in enumerate(({"prompt": "a green square slowly"}, {"image": str(scene)})):
+        other, _ = make(replace(order, seconds=1.375, **change), models, tmp_path / str(number))
+        assert not torch.allclose(other.latents, whole.latents[:, :, :9], atol=1e-3)
+
+
+def test_the_first_section_of_a_pyramid_takes_twice_the_steps(
+    order: GenerationRequest, models: Models, tmp_path: Path
+) -> None:
+    _, events = make(replace(order, seconds=2.75), models, tmp_path / "job")
+    steps = [event for event in events if isinstance(event, StepDone)]
+    first = 6 if models.info.multiple == 64 else 3
+    assert [event.steps for event in steps] == [first] * first + [3] * 3
+
+
+@pytest.mark.parametrize("cache", ["first-block", "taylorseer", "easycache"])
+def test_a_step_cache_skips_steps_of_base(
+    cache: str, tiny_helios: Path, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffusers_helper.families.step_caches._FIRST_BLOCK_CHANGE", 10.0)
+    request = tiny_request(
+        small_scene, model=str(tiny_helios), mode="forward", seconds=2.75, steps=8, resolution=64, cfg=3.0,
+        step_cache=cache,
+    )  # fmt: skip
+    result, events = make(request, load_tiny(tiny_helios), tmp_path / "job")
+    assert 2 <= next(one for one in events if isinstance(one, Finished)).steps_skipped < 14
+    assert result.latents.isfinite().all()
+    assert result.latents.std() > 0.1
+
+
+def test_a_captured_section_can_be_sampled_again(
+    order: GenerationRequest, models: Models, tmp_path: Path
+) -> None:
+    generate(
+        replace(order, seconds=1.375), models, folder=tmp_path / "job", local=Local({"LONGTAKE_DEBUG": "1"})
+    )
+    captures = JobFolder(tmp_path / "job").captures
+    assert {path.name for path in captures.iterdir()} == {"text", "vae_encode", "sample", "decode"}
+    for stage in ("text", "vae_encode", "sample", "decode"):
+        compared = replay(min((captures / stage).glob("*.json")), Local())
+        assert not compared.difference, (stage, str(compared))
+
+
+def test_weights_are_streamed_under_a_low_cap_with_the_same_latents(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    result, events = make(replace(order, seconds=1.375, preserved_gb=64), models, tmp_path / "job")
+    assert torch.equal(result.latents, whole.latents[:, :, :9])
+    assert next(one for one in events if isinstance(one, Finished)).bytes_streamed > 0
+
+
+def test_weights_in_8_bit_change_the_video_a_little(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
+) -> None:
+    result, _ = make(replace(order, seconds=1.375, weight_dtype="int8"), models, tmp_path / "job")
+    difference = (result.latents - whole.latents[:, :, :9]).abs().mean()
+    assert 0 < difference < 0.2 * whole.latents.abs().mean()
+
+
+def test_parts_of_another_family_are_refused(tiny_helios: Path, tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    shutil.copytree(tiny_helios, folder)
+    shutil.rmtree(folder / "vae")
+    shutil.copytree(tiny_model / "vae", folder / "vae")
+    with pytest.raises(LongtakeError, match="AutoencoderKLHunyuanVideo; expected AutoencoderKLWan"):
+        load_tiny(folder).part("vae")
+    shutil.rmtree(folder / "scheduler")
+    with pytest.raises(InputError, match="lacks scheduler"):
+        find_model(str(folder), allow_folder=True)
+
+
+def test_encodings_of_a_picture_have_noise_of_the_published_level(whole: Result) -> None:
+    found, _ = read_tensors(whole.video.parent / "encodings.safetensors")
+    assert found["prefix"].shape == found["before"].shape == found["start"].shape
+    added = (found["prefix"] - found["start"]).std()
+    assert 0.05 < added < 0.3
