@@ -280,11 +280,12 @@ def test_a_job_that_fails_again_keeps_the_longer_video(studio: Studio) -> None:
 SUBMITTING = """
 import sys, time
 from pathlib import Path
-from app.jobs.storage import folders, store
+from app.jobs import queue
+from app.jobs.storage import folders
 from app.jobs.service import JobService
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, place = sys.argv[1:]
-module = store if place == "put" else folders
+module = queue if place == "put" else folders
 whole = getattr(module, place)
 def die(*given, **named):
     if place == "sync_folder" and given != (Path(outputs),):
