@@ -24,6 +24,7 @@ from torch import Tensor
 from diffusers_helper.attention.attending import attending
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
+from diffusers_helper.conditions.timeline import seed_of
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
 from diffusers_helper.families.family import FRAMEPACK, HELIOS
@@ -151,7 +152,8 @@ def denoise(job: OpenJob, section: Section, condition: Any, context: Any) -> Ten
         LongtakeError: If the transformer overflows even in fp32.
     """
     work, request = WORK[job.family.name], job.lineage.request_for(section.number, job.request)
-    noise = noise_for(request.seed, "noise", section.number, job.latents_shape(job.family.window))
+    seed = seed_of(section.number, job.request, job.lineage, job.family)
+    noise = noise_for(seed, "noise", section.number, job.latents_shape(job.family.window))
     run = work.sampler(job, section, request)
 
     def sample(network: Any) -> Tensor:

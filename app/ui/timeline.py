@@ -10,11 +10,11 @@ from app.ui.errors import page_error
 from diffusers_helper.conditions.timeline import Timeline, Words, blended, with_words, words_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
-from diffusers_helper.families.packing import SectionPlan, looped
+from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.models.registry import family_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import SETTINGS
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS
 from diffusers_helper.strangers.limited_json import parse_json
 
@@ -24,12 +24,12 @@ SECTION_WORDS = "section_words"
 
 def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
     """Return the sections of the form's video; None for values that the start refuses."""
+    length = {name: settings.get(name, SETTINGS[name].default) for name in ("seconds", "mode", "loop")}
+    prompt = str(settings.get("prompt") or "")
+    image = "any" if settings.get("image") or not prompt.strip() else ""
     try:
-        is_from_words = not settings.get("image") and str(settings.get("prompt") or "").strip()
-        planned = (is_from_words and family.from_words) or family.plan
-        plan = planned(settings["seconds"], settings["mode"])
-        return looped(plan) if settings.get("loop") == "on" and settings["mode"] == "inverted" else plan
-    except (KeyError, TypeError, ValueError, OverflowError):
+        return family.sections(GenerationRequest.from_dict({"image": image, "prompt": prompt, **length}))
+    except InputError:
         return None
 
 
@@ -73,22 +73,25 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
         over = SETTINGS["prompt_blend"].check(settings.get("prompt_blend"))
     except InputError:
         over = 0
+    seeds = timeline.seeds(len(plan), family.section_seconds)
     facts["sections"] = [
-        _section(texts, place, blended(texts, place, over), family.section_seconds)
+        _section(texts, place, blended(texts, place, over), seeds[place], family.section_seconds)
         for place in range(len(texts))
     ]
     note = " ".join(_notes(timeline, texts, family.section_seconds))
     return facts, f'<p class="lt-hint">{escape(note)}</p>' if note else ""
 
 
-def _section(texts: tuple[str, ...], place: int, words: Words, seconds: float) -> dict[str, Any]:
+def _section(
+    texts: tuple[str, ...], place: int, words: Words, seed: int | None, seconds: float
+) -> dict[str, Any]:
     """Return a section's facts.
 
     `begins` says whether its words differ from those before, and `tone` alternates from text to text.
     """
     begins = [at for at in range(len(texts)) if at == 0 or texts[at] != texts[at - 1]]
     time = f"{place * seconds:.1f} – {(place + 1) * seconds:.1f} s"
-    change = change_text(words)
+    change = ", ".join(filter(None, (change_text(words), "" if seed is None else f"seed {seed}")))
     return {
         "time": time,
         "words": texts[place],
@@ -122,13 +125,13 @@ def section_words(job: Job) -> dict[int, str]:
 
 def _notes(timeline: Timeline, texts: tuple[str, ...], seconds: float) -> list[str]:
     """Return sentences about the times of a prompt; none for a prompt without times."""
-    if not timeline.cues:
-        return []
+    cues, notes = (*timeline.cues, *timeline.seeded), list[str]()
     changes = [f"{at * seconds:g}" for at in range(1, len(texts)) if texts[at] != texts[at - 1]]
     listed = " and ".join(filter(None, (", ".join(changes[:-1]), *changes[-1:])))
-    notes = [f"The words change at {listed} s." if changes else "The same words hold throughout."]
+    if timeline.cues:
+        notes.append(f"The words change at {listed} s." if changes else "The same words hold throughout.")
     moved = dict[float, float]()
-    for cue in timeline.cues:
+    for cue in cues:
         if cue.sections(seconds, otherwise=cue.begin).start < len(texts):
             moved |= cue.moved(len(texts), seconds)
         else:

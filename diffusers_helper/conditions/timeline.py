@@ -3,7 +3,8 @@
 A prompt says what happens when, as in `a red ball [0s: moves right] [2.4s-4.8s: moves up]`.
 
 A text in brackets that begins with a time is a *cue*. It holds for whole sections, since each section has one
-condition. Text outside of brackets holds for the sections without a cue.
+condition. Text outside of brackets holds for the sections without a cue. A cue whose text is a seed, as in
+`[2.4s-3.6s: seed 7]`, gives its sections that seed, and no words.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from itertools import pairwise
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
+from diffusers_helper.request import END_PICTURE, SETTINGS, START_PICTURE, GenerationRequest
 
 _TIME = r"(\d{1,9}(?:\.\d*)?)\s*s"
+_SEED = re.compile(r"seed (\d{1,19})")
 _CUE = re.compile(rf"\[\s*{_TIME}\s*(?:-\s*{_TIME}\s*)?:([^\[\]]*)\]")
 
 Words = tuple[tuple[str, float], ...]
@@ -63,18 +65,20 @@ class Timeline:
     """A prompt in its parts.
 
     Attributes:
-        cues: The cues by the time at which they begin.
+        cues: The cues with words, by the time at which they begin.
+        seeded: Those with a seed, in the same way.
     """
 
     rest: str
     cues: tuple[Cue, ...]
+    seeded: tuple[Cue, ...] = ()
 
     @classmethod
     def of(cls, prompt: str) -> Timeline:
         """Return the parts of a prompt. A prompt without cues stays as it is.
 
         Raises:
-            InputError: If a cue ends before it begins.
+            InputError: If a cue ends before it begins, or if a seed is out of range.
         """
         found = list(_CUE.finditer(prompt))
         if not found:
@@ -88,8 +92,10 @@ class Timeline:
                     remedy=f"Write [{match[1]}s: ...] to let it last until the next one.",
                 )  # fmt: skip
             cues.append(Cue(_plain(match[3]), begin, end))
+        cues.sort(key=lambda cue: cue.begin)
+        seeded = tuple(cue for cue in cues if _seed(cue.words) is not None)
         rest = _plain(_CUE.sub(" ", prompt))
-        return cls(rest, tuple(sorted(cues, key=lambda cue: cue.begin)))
+        return cls(rest, tuple(cue for cue in cues if cue not in seeded), seeded)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -104,14 +110,14 @@ class Timeline:
         a text outside of brackets, a gap continues the text before it, and the first gap takes the first
         cue's text.
         """
-        found: list[str | None] = [self.rest if self.rest or not self.cues else None] * sections
-        begins = [*(cue.begin for cue in self.cues[1:]), sections * seconds]
-        for cue, following in zip(self.cues, begins, strict=False):
-            for place in cue.sections(seconds, otherwise=following):
-                if place < sections:
-                    found[place] = cue.words
-        before = self.texts[0]
-        return tuple(before := before if text is None else text for text in found)
+        rest = self.rest if self.rest or not self.cues else None
+        before, found = self.texts[0], _held(self.cues, sections, seconds)
+        texts = (rest if text is None else text for text in found)
+        return tuple(before := before if text is None else text for text in texts)
+
+    def seeds(self, sections: int, seconds: float) -> tuple[int | None, ...]:
+        """Return the seed of each section, as `words` does; None for those with the video's own."""
+        return tuple(None if text is None else _seed(text) for text in _held(self.seeded, sections, seconds))
 
     def with_words(self, words: Sequence[str], seconds: float) -> Timeline:
         """Return the timeline in which the sections have these texts; this one if they have them already.
@@ -136,11 +142,32 @@ class Timeline:
                 is_open = not rest or texts[end : end + 1] != [rest]
                 cues.append(Cue(_round(texts[begin]), begin * seconds, None if is_open else end * seconds))
         later = [cue for cue in self.cues if cue.sections(seconds, otherwise=cue.begin).start >= len(texts)]
-        return Timeline(rest, (*cues, *later) if rest or cues[1:] or later else ())
+        return Timeline(rest, (*cues, *later) if rest or cues[1:] or later else (), self.seeded)
 
     def __str__(self) -> str:
         """Return the prompt in whose parts `of` finds this timeline."""
-        return " ".join(filter(None, (self.rest, *map(str, self.cues))))
+        return " ".join(filter(None, (self.rest, *map(str, (*self.cues, *self.seeded)))))
+
+
+def _held(cues: Sequence[Cue], sections: int, seconds: float) -> list[str | None]:
+    """Return the text of the cue that holds for each section; None where none does."""
+    found: list[str | None] = [None] * sections
+    begins = [*(cue.begin for cue in cues[1:]), sections * seconds]
+    for cue, following in zip(cues, begins, strict=False):
+        for place in cue.sections(seconds, otherwise=following):
+            if place < sections:
+                found[place] = cue.words
+    return found
+
+
+def _seed(words: str) -> int | None:
+    """Return the seed that a cue's text is, or None for any other text.
+
+    Raises:
+        InputError: If it is out of range.
+    """
+    match = _SEED.fullmatch(words)
+    return SETTINGS["seed"].check(int(match[1])) if match else None
 
 
 def with_words(prompt: str, words: Sequence[str], seconds: float) -> str:
@@ -196,8 +223,16 @@ def words_of(number: int, request: GenerationRequest, lineage: Lineage, family: 
     """
     own = lineage.request_for(number, request)
     # Kept sections stay at their times in the video that they are from.
-    texts, places = _planned(own, family)
+    texts, _, places = _planned(own, family)
     return blended(texts, places[number - 1], own.prompt_blend)
+
+
+def seed_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> int:
+    """Return the seed of one section; the arguments are those of `words_of`."""
+    own = lineage.request_for(number, request)
+    _, seeds, places = _planned(own, family)
+    seed = seeds[places[number - 1]]
+    return own.seed if seed is None else seed
 
 
 def pictures_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> Words:
@@ -214,11 +249,14 @@ def pictures_of(number: int, request: GenerationRequest, lineage: Lineage, famil
 
 
 @lru_cache(maxsize=8)  # it is asked for each section anew
-def _planned(request: GenerationRequest, family: Family) -> tuple[Sequence[str], Sequence[int]]:
-    """Return the text of each section in the order of the video, and their places in the order of making."""
-    sections = family.sections(request)
-    texts = Timeline.of(request.prompt).words(len(sections), family.section_seconds)
-    return texts, tuple(section.video_position for section in sections)
+def _planned(
+    request: GenerationRequest, family: Family
+) -> tuple[Sequence[str], Sequence[int | None], Sequence[int]]:
+    """Return texts and seeds of the sections as in the video, and their places in the order of making."""
+    sections, timeline = family.sections(request), Timeline.of(request.prompt)
+    length = len(sections), family.section_seconds
+    places = tuple(section.video_position for section in sections)
+    return timeline.words(*length), timeline.seeds(*length), places
 
 
 def texts_of(request: GenerationRequest, lineage: Lineage, family: Family) -> tuple[str, ...]:

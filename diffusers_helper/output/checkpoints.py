@@ -20,7 +20,7 @@ from safetensors.torch import save
 from torch import Tensor, contiguous_format, uint8
 
 from diffusers_helper import __version__
-from diffusers_helper.conditions.timeline import texts_of, words_of
+from diffusers_helper.conditions.timeline import seed_of, texts_of, words_of
 from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.families.family import Family
 from diffusers_helper.files import make_folder, sha256_of, write_atomic
@@ -68,7 +68,8 @@ class Origins:
         request = self._lineage.request_for(number, self._request)
         names = (*_PIXELS, "negative") if len(request.texts) > 1 else _PIXELS
         origin = {name: str(getattr(request, name)) for name in names} | self._shared
-        words = words_of(number, self._request, self._lineage, self._family)
+        where = number, self._request, self._lineage, self._family
+        words, origin["seed"] = words_of(*where), str(seed_of(*where))
         origin["prompt"] = words[0][0] if len(words) == 1 else json.dumps(words)
         later = recorded_later(request, "section", "video")
         later.pop("prompt_blend", None)  # the words contain its effect

@@ -67,6 +67,18 @@ def test_a_prompt_with_times_makes_the_latents_of_a_branch(
 
 
 @pytest.mark.slow
+def test_a_prompt_with_a_seed_makes_the_latents_of_a_branch(
+    models: Models, scene: Path, tmp_path: Path
+) -> None:
+    settings = {"mode": "forward", "seconds": seconds_for(2), "steps": 1}
+    before = tiny_request(scene, prompt=RIGHT, seed=5, **settings)
+    found, _ = make(replace(before, prompt=f"{RIGHT} [1.2s: seed 7]"), models, tmp_path / "directed")
+    branch = Lineage((Span.of(1, before),))
+    expected, _ = make(replace(before, seed=7), models, tmp_path / "b", lineage=branch)
+    assert torch.equal(found.latents, expected.latents)
+
+
+@pytest.mark.slow
 def test_a_blended_section_is_kept_for_its_own_words_only(
     models: Models, scene: Path, tmp_path: Path
 ) -> None:

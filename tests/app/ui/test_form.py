@@ -184,6 +184,9 @@ def test_the_strip_has_the_sections_of_the_video_and_their_words() -> None:
     _, note = timeline_of(prompt="a [0s: a] [9s: b]")
     assert "The same words hold throughout. 9 s is after the end of the video." in note
     assert timeline_of(seconds=None)[0]["sections"] == []
+    facts, note = timeline_of(prompt="a [1s: seed 7]")
+    assert [one["change"] for one in facts["sections"]] == ["", "seed 7", "seed 7", "seed 7"]
+    assert "1 s is moved to 1.2 s" in note
 
 
 def test_what_is_written_in_the_strip_becomes_the_prompt_that_is_started() -> None:

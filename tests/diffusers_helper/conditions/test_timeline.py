@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusers_helper.conditions.prompts import check_prompt
-from diffusers_helper.conditions.timeline import Timeline, blended, texts_of, with_words, words_of
+from diffusers_helper.conditions.timeline import (
+    Timeline,
+    blended,
+    seed_of,
+    texts_of,
+    with_words,
+    words_of,
+)  # fmt: skip
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode
@@ -74,6 +81,25 @@ def test_each_text_has_the_room_of_a_whole_prompt(tiny_model: object) -> None:
     check_prompt(request(f"{'red ' * 200} [2s: {'red ' * 200}]"), info)
     with pytest.raises(InputError, match="prompt has 257 tokens"):
         check_prompt(request(f"red [2s: {'red ' * 257}]"), info)
+
+
+def test_a_cue_gives_its_sections_a_seed_and_no_words() -> None:
+    prompt = "a [2.4s: b] [1.2s-2.4s: seed 7] [3.6s: seed 8]"
+    one = request(prompt, seconds=6, seed=5, mode="forward")
+    assert Timeline.of(prompt).words(5, SECTION) == ("a", "a", "b", "b", "b")
+    seeds = [seed_of(number, one, Lineage(), FRAMEPACK) for number in range(1, 6)]
+    assert seeds == [5, 7, 5, 8, 8]
+    turned = replace(one, mode="inverted")
+    assert [seed_of(number, turned, Lineage(), FRAMEPACK) for number in range(1, 6)] == seeds[::-1]
+    kept = Lineage((Span.of(2, one),))
+    assert seed_of(2, request("c", seconds=6, seed=9, mode="forward"), kept, FRAMEPACK) == 7
+    assert texts_of(one, Lineage(), FRAMEPACK) == ("a", "b")
+    # The seeds stay when the words of sections change, and text and parts are the same both ways.
+    edited = with_words(prompt, ["a", "c", "b", "b", "b"], SECTION)
+    assert Timeline.of(edited).seeds(5, SECTION) == (None, 7, None, 8, 8)
+    assert str(Timeline.of(edited)) == edited
+    with pytest.raises(InputError, match="seed"):
+        Timeline.of("[1.2s: seed 9999999999999999999]")
 
 
 @pytest.mark.parametrize("mode", MODES)
