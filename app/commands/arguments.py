@@ -132,6 +132,10 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a new job: its settings, and whether its model may be downloaded."""
     add_settings(parser)
     parser.add_argument("--yes", action="store_true", help="download the model if it is not on this machine")
+    parser.add_argument(
+        "--wait", action="store_true",
+        help="wait for you after each section, with the device free, until `jobs resume`",
+    )  # fmt: skip
 
 
 def add_setting(group: argparse._ActionsContainer, name: str) -> None:

@@ -43,6 +43,7 @@ _FOLLOWS = (
     "follows it."
 )
 _LEADS = "The other program has ended. This one makes the job now."
+_PAUSED = "{message} Continue it with: python -m app jobs resume {job} --outputs {outputs}"
 _HELD = "The queue of this folder is paused. Continue it with: python -m app jobs resume --all"
 _KILL_SECONDS = 3.0
 
@@ -164,7 +165,9 @@ def _circumstances(service: JobService, job_id: str, reported: str) -> str:
     """
     job = service.job(job_id)
     # On a full disk, the job's log, which is followed here, lacks it.
-    if job.waits or job.state in ("waiting", "paused"):
+    if job.state == "paused":
+        return _PAUSED.format(message=job.message, job=job.id, outputs=shlex.quote(str(job.folder.parent)))
+    if job.waits or job.state == "waiting":
         return f"{job.message} {job.remedy}"
     if service.is_follower:
         return _FOLLOWS

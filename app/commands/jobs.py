@@ -116,7 +116,7 @@ def _clock(seconds: float) -> str:
 
 
 def _add(service: JobService, arguments: argparse.Namespace) -> int:
-    job = service.queue.add(request_of(arguments), allow_folder=True)
+    job = service.queue.add(request_of(arguments), allow_folder=True, waits=arguments.wait)
     return _queued(service, arguments, job)
 
 
@@ -178,7 +178,9 @@ def _branch(service: JobService, arguments: argparse.Namespace) -> int:
 
 
 def _change(service: JobService, arguments: argparse.Namespace) -> int:
-    job = service.steering.change(arguments.job, given_settings(arguments))
+    changes = given_settings(arguments)
+    check_changes_of(service, arguments.job, changes)
+    job = service.steering.change(arguments.job, changes)
     return _queued(service, arguments, job, "What comes next has the new settings")
 
 

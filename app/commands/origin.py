@@ -116,7 +116,7 @@ def chosen_origin(arguments: argparse.Namespace) -> VideoOrigin:
             "Leave them out.",
         )
     if arguments.resume:
-        return VideoOrigin(lambda service: [service.queue.resume(arguments.resume)])
+        return VideoOrigin(partial(_resumed, arguments.resume, arguments.wait))
     if arguments.branch:
         return _branched(arguments)
     if arguments.batch:
@@ -165,7 +165,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
 
 def _several(arguments: argparse.Namespace, request: GenerationRequest, **others: Any) -> VideoOrigin:
     requests = variants(request, 1 if arguments.variants is None else arguments.variants)
-    return VideoOrigin(partial(_queue_all, requests, others), requests)
+    return VideoOrigin(partial(_queue_all, requests, others | {"waits": arguments.wait}), requests)
 
 
 def _batch(arguments: argparse.Namespace) -> VideoOrigin:
@@ -182,7 +182,7 @@ def _batch(arguments: argparse.Namespace) -> VideoOrigin:
         usable_model(model, arguments)
     count = 1 if arguments.variants is None else arguments.variants
     requests = tuple(one for entry in batch.entries for one in variants(entry.request, count))
-    return VideoOrigin(partial(_queue_all, requests, {}), requests)
+    return VideoOrigin(partial(_queue_all, requests, {"waits": arguments.wait}), requests)
 
 
 def _queue_all(
@@ -198,6 +198,11 @@ def _queue_all(
             service.queue.cancel(job.id)
         raise
     return jobs
+
+
+def _resumed(job_id: str, waits: bool, service: JobService) -> list[Job]:
+    job = service.queue.resume(job_id)
+    return [service.steering.wait(job_id) if waits else job]
 
 
 def _restored(arguments: argparse.Namespace) -> VideoOrigin:
@@ -238,9 +243,9 @@ def _branched(arguments: argparse.Namespace) -> VideoOrigin:
     def queue(service: JobService) -> list[Job]:
         check_changes_of(service, arguments.branch, given)
         if keep is not None:
-            job = service.queue.branch(arguments.branch, keep, **given)
+            job = service.queue.branch(arguments.branch, keep, waits=arguments.wait, **given)
         else:
-            job = service.queue.extend(arguments.branch, longer or 0.0, **given)
+            job = service.queue.extend(arguments.branch, longer or 0.0, waits=arguments.wait, **given)
         kept = Lineage.read(JobFolder(job.folder).lineage).kept
         complain(kept_words(job.request, kept))
         return [job]

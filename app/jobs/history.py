@@ -18,6 +18,7 @@ from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import read_file
+from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.units import GB
 
 KEEP_DAYS, KEEP_GB = "LONGTAKE_KEEP_DAYS", "LONGTAKE_KEEP_GB"
@@ -40,16 +41,17 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Relatives:
-    """The jobs next to a job in the tree of branches.
+class Twig:
+    """A job in a tree of branches.
 
     Attributes:
-        parent: The job that it was branched from; None if it is not a branch, or if that job is gone.
-        children: The branches of it, newest first.
+        parent: The place of the job that it was branched from in the list; its own for the first job.
+        kept: The sections that it has from its parent; 0 for the first job.
     """
 
-    parent: Job | None
-    children: list[Job]
+    job: Job
+    parent: int
+    kept: int
 
 
 class History:
@@ -127,19 +129,31 @@ class History:
         """Return the models of all jobs, by their names in requests."""
         return [model for (model,) in self._store.select("ORDER BY model", what="DISTINCT model")]
 
-    def family(self, job_id: str, most: int = 100) -> Relatives:
-        """Return the parent of a job, and its newest branches.
+    def tree(self, job_id: str, most: int = 100) -> list[Twig]:
+        """Return the jobs of the tree of branches that a job is in, each after its parent, the oldest first.
 
         Raises:
             NoSuchJob: If there is no job with that id.
         """
         store = self._store
-        rows = store.select("WHERE id = ?", job_id)
-        if not rows:
-            raise NoSuchJob(job_id)
-        parents = store.readable(store.select("WHERE id = ?", rows[0]["parent"]))
-        children = store.select("WHERE parent = ? ORDER BY created DESC, id DESC LIMIT ?", job_id, most)
-        return Relatives(parents[0] if parents else None, store.readable(children))
+        seen = [store.job(job_id)]
+        while parents := store.jobs("WHERE id = (SELECT parent FROM jobs WHERE id = ?)", seen[-1].id):
+            if parents[0] in seen:  # a forged lineage
+                break
+            seen.append(parents[0])
+        twigs, ids = list[Twig](), set[str]()
+        rest = [Twig(seen[-1], 0, 0)]
+        while rest and len(twigs) < most:
+            twig = rest.pop()
+            if twig.job.id in ids:
+                continue
+            ids.add(twig.job.id)
+            twigs.append(twig)
+            for child in store.jobs("WHERE parent = ? ORDER BY created DESC, id DESC", twig.job.id):
+                with contextlib.suppress(InputError, OSError):  # a damaged lineage
+                    kept = Lineage.read(store.folder(child.id).lineage).kept
+                    rest.append(Twig(child, len(twigs) - 1, kept))
+        return twigs
 
     def transitions(self, job_id: str) -> list[Transition]:
         """Return the states that a job went through, oldest first, each with its time and reason.

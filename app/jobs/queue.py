@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, JobState, allows
-from app.jobs.storage.commands import forget_commands, is_left_behind, leave_command, settle
+from app.jobs.storage.commands import commands_of, forget_commands, is_left_behind, leave_command, settle
 from app.jobs.storage.folders import bring_back, discard, new_folder
 from app.jobs.storage.logs import StateLog, append_event, time_of_last
 from app.jobs.storage.rows import agree, job_from_row, put
@@ -70,6 +70,7 @@ class Queue:
         pictures: Contents = NO_PICTURES,
         lineage: Lineage | None = None,
         press: str = "",
+        waits: bool = False,
     ) -> Job:
         """Check everything that can be checked without a model, and queue a job.
 
@@ -79,19 +80,31 @@ class Queue:
             pictures: The contents of those that a separate process has decoded.
             lineage: The origin of the first sections, as stored in a recipe.
             press: The id of the press of a button that asks for the job; see `History.made_by`.
+            waits: Whether it waits for a user after each section, from the first on.
         """
         lineage = lineage or Lineage()
         checked = _checked(request, pictures, allow_folder=allow_folder, lineage=lineage)
-        return self._add(*checked, lambda folder: (lineage.write(folder.lineage), folder.keep_press(press)))
+        return self._add(
+            *checked, lambda folder: (lineage.write(folder.lineage), folder.keep_press(press)), waits
+        )
 
     @changing
     def _add(
-        self, request: GenerationRequest, pictures: Contents, fill: Callable[[JobFolder], object]
+        self,
+        request: GenerationRequest,
+        pictures: Contents,
+        fill: Callable[[JobFolder], object],
+        waits: bool,
     ) -> Job:
+        def fill_all(folder: JobFolder) -> None:
+            fill(folder)
+            if waits:
+                leave_command(folder, "wait")
+
         store = self.store
         with (
             store.transaction() as database,
-            new_folder(store.outputs, request, pictures, store.last_place(), fill) as folder,
+            new_folder(store.outputs, request, pictures, store.last_place(), fill_all) as folder,
         ):
             row = put(database, folder)
         store.own.add(folder.job)
@@ -102,28 +115,24 @@ class Queue:
 
         Args:
             keep: The number of sections to keep, in the order in which they were made.
-            waits: Whether it waits for a user after each section, from the first on.
+            waits: Whether it waits for a user after each section, as one of an unfinished job that does.
             changes: New settings for the other sections, out of those in `branch.MAY_DIFFER`.
         """
         job = self.whole(job_id)
-        made = branch(self.store.folder(job.id), job.request, keep, changes)
-        return self._add_branch(job, made, waits=waits)
+        folder = self.store.folder(job.id)
+        waits = waits or (not job.is_over and "wait" in commands_of(folder))
+        return self._add_branch(job, branch(folder, job.request, keep, changes), waits)
 
-    def extend(self, job_id: str, seconds: float, **changes: Any) -> Job:
+    def extend(self, job_id: str, seconds: float, *, waits: bool = False, **changes: Any) -> Job:
         """Queue a job that makes a finished video longer; see `branch.extension`."""
         job = self.whole(job_id)
-        return self._add_branch(job, extension(self.store.folder(job.id), job.request, seconds, changes))
+        made = extension(self.store.folder(job.id), job.request, seconds, changes)
+        return self._add_branch(job, made, waits)
 
-    def _add_branch(self, job: Job, made: Branch, *, waits: bool = False) -> Job:
+    def _add_branch(self, job: Job, made: Branch, waits: bool) -> Job:
         pictures = self._pictures(job, made.request)
         checked = _checked(made.request, pictures, allow_folder=True, lineage=made.lineage)
-
-        def fill(folder: JobFolder) -> None:
-            made.fill(folder)
-            if waits:
-                leave_command(folder, "wait")
-
-        return self._add(*checked, fill)
+        return self._add(*checked, made.fill, waits)
 
     def duplicate(self, job_id: str, changes: Mapping[str, Any] | None = None) -> Job:
         """Queue a new job with the settings of an earlier one.

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from app.batch import random_seed
 from app.jobs.job import BEGUN, Action, Job, allows
 from app.jobs.queue import Queue
-from app.jobs.storage.commands import forget_commands, leave_command, pending_change, settle
+from app.jobs.storage.commands import commands_of, forget_commands, leave_command, pending_change, settle
 from app.jobs.storage.trouble import changing
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.provenance.branch import changed_from_here, count_kept
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
 
 MOST_TAKES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The takes of a section, of which a user keeps one.
+
+    Attributes:
+        parent: The id of the job whose section they are.
+        keep: The number of the sections before it.
+        takes: The jobs that make it or wait after it, with their numbers; 0 is the parent's own section.
+        waits: Whether the parent waits after each section, and not only its takes.
+    """
+
+    parent: str
+    keep: int
+    takes: tuple[tuple[int, Job], ...]
+    waits: bool
 
 
 class Steering:
@@ -93,9 +113,42 @@ class Steering:
             self._queue.pause(job_id)  # its takes come first, and it may go on as one of them
         return [self._queue.branch(job_id, keep, waits=True, seed=random_seed()) for _ in range(count)]
 
+    def choice(self, job_id: str) -> Choice | None:
+        """Return the takes between which a user has to choose now; None if a job has nothing to do with any.
+
+        Raises:
+            InputError: If a lineage is damaged.
+            OSError: If the disk is out of reach.
+        """
+        folder = self.store.folder(job_id)
+        lineage, made = Lineage.read(folder.lineage), count_kept(folder)
+        for parent, keep in ((job_id, made), (job_id, made - 1), (lineage.parent, lineage.kept)):
+            found = self._takes(parent, keep) if keep > 0 else []
+            takes = [(number, job) for number, job in found if _is_open(job, keep)]
+            if takes and (parent == job_id or any(job.id == job_id for _, job in takes)):
+                own = [(0, self.store.job(job_id))] if (parent, keep) == (job_id, made - 1) else []
+                waits = "wait" in commands_of(self.store.folder(parent))
+                return Choice(parent, keep, (*own, *takes), waits)
+        return None
+
+    def _takes(self, parent: str, keep: int) -> list[tuple[int, Job]]:
+        """Return the jobs that keep so many sections of another one, numbered from 1, if they wait."""
+        jobs = self.store.jobs("WHERE parent = ? ORDER BY created, id", parent)
+        same = [job for job in jobs if Lineage.read(self.store.folder(job.id).lineage).kept == keep]
+        return [
+            (number, job) for number, job in enumerate(same, 1)
+            if "wait" in commands_of(self.store.folder(job.id))
+        ]  # fmt: skip
+
     def _allowed(self, job: Job, action: Action) -> None:
         if not allows(job, action):
             raise InputError(
                 f"Job {job.id} is {job.state}; expected one that is not over.",
                 "Make it longer, or change it from one of its sections.",
             )
+
+
+def _is_open(job: Job, keep: int) -> bool:
+    """Return whether a take is not made yet, or was not continued after its section."""
+    made = count_kept(JobFolder(job.folder))
+    return not job.is_over if made <= keep else made == keep + 1 and job.state in ("paused", "finished")

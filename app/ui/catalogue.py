@@ -17,7 +17,6 @@ from diffusers_helper.conditions.pictures import kept_pictures, named_pictures
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 
 
@@ -88,23 +87,19 @@ class Catalogue:
         settings: dict[str, object],
         *,
         may_download: bool = False,
-        lineage: Lineage | None = None,
-        press: str = "",
+        **how: Any,
     ) -> Job:
         """Queue one job with a user's settings; a `mode` of None stands for the model's own.
 
         Args:
-            lineage: The origin of the first sections, as stored in a recipe.
-            press: The id of the press that asks for it; see `History.made_by`.
+            how: Further arguments of `Queue.add`.
 
         Raises:
             NotHere: If the model is not on this machine, and may not be downloaded or the disk is too small.
             InputError: If a setting cannot be used, or the video does not fit into the machine's memory.
         """
         request, pictures, allow_folder = self.check(settings, may_download=may_download)
-        job = service.queue.add(
-            request, allow_folder=allow_folder, pictures=pictures, lineage=lineage, press=press
-        )
+        job = service.queue.add(request, allow_folder=allow_folder, pictures=pictures, **how)
         self._order(service, job)
         return job
 

@@ -28,7 +28,7 @@ def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
     prompt = str(settings.get("prompt") or "")
     image = "any" if settings.get("image") or not prompt.strip() else ""
     try:
-        return family.sections(GenerationRequest.from_dict({"image": image, "prompt": prompt, **length}))
+        return family.sections(GenerationRequest.from_dict({"image": image, "prompt": "any", **length}))
     except InputError:
         return None
 

@@ -170,6 +170,9 @@ class StagedEngine:
             assert picture is not None
             thumbnail = JobFolder(job.folder).thumbs / f"{number:04}.webp"
             thumbnail.parent.mkdir(exist_ok=True)
+            sections = JobFolder(job.folder).sections
+            sections.mkdir(exist_ok=True)
+            (sections / f"{number:04}.safetensors").write_bytes(b"latents")
             JobFolder(job.folder).memory.write_text(json.dumps(memory_record(number)))
             Image.fromarray(picture[len(picture) // 2]).save(thumbnail)
             yield SectionFinished(

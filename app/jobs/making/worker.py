@@ -67,6 +67,7 @@ class Worker:
         self._command: Command | None = None  # the one that was passed on to the running job
         self._kept = 0  # its sections that were finished before, the last of which is reported again
         self._retention, self._tidied = retention, -_TIDY_SECONDS
+        self._frees = False  # whether a paused job frees the device, unless another one needs the engine now
         self._awake = Awake()
         self.is_follower = False
         self._thread: threading.Thread | None = None
@@ -127,7 +128,10 @@ class Worker:
                 may_claim = leads and not self._stopping.is_set()
                 job = self._store.claim() if may_claim else None
                 if job is None:
+                    if self._frees:
+                        self._engine.close()
                     self._look_around(leads=leads)
+                self._frees = False
             except TROUBLE as error:
                 if trouble != (trouble := facts_of(error)["message"]):
                     _log.warning("No job can be taken from the queue; this is tried again. %s", trouble)
@@ -327,7 +331,7 @@ class Worker:
         if pauses := isinstance(end, Cancelled) and self._obey(job) == "pause":
             commands = self._commands(job.id)
             if commands & {"pause", "wait"}:
-                self._engine.close()  # frees the device's memory
+                self._frees = True
             waits = "wait" in commands and "pause" not in commands
             state, facts = "paused", facts | (WAITS if waits else PAUSED) | {"ended": None}
             write = partial(self._pause, job, facts)

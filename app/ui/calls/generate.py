@@ -25,6 +25,7 @@ MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1
 MOST_TAKEN_IN = 1000
 _THREADS = 2  # the threads that check and store calls; other work needs threads meanwhile
 _REQUEST = "request"  # gradio's parameter for the caller, which is not a setting
+_WAIT = "wait"  # whether the job waits for a user after each section
 _GENERATE = "Make a video from a prompt, a picture or both. Wait for its turn, and return the finished MP4."
 _ADD = "Put a new job into the queue, and return its record without waiting for it."
 
@@ -38,7 +39,7 @@ class _Calls:
         self._room, self._endings = Limiter(MOST_WAITING, newcomer_goes=True), Endings(service)
         self._taken_in = 0
 
-    async def store(self, settings: dict[str, Any]) -> Job:
+    async def store(self, settings: dict[str, Any], *, waits: bool) -> Job:
         if self._taken_in >= MOST_TAKEN_IN:
             raise LongtakeError(
                 f"{MOST_TAKEN_IN} other calls are being stored; this one was refused.", "Call again later."
@@ -48,7 +49,7 @@ class _Calls:
             for path in filter(None, (settings[name] for name in PICTURES)):
                 await self._catalogue.planner.pictures.prepare(path)
             async with self._threads:
-                return await asyncio.to_thread(self._catalogue.submit, self._service, settings)
+                return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
         finally:
             self._taken_in -= 1
 
@@ -109,10 +110,11 @@ def _endpoint(
         given.apply_defaults()
         settings, request = dict(given.arguments), given.arguments[_REQUEST]
         del settings[_REQUEST]
+        waits = settings.pop(_WAIT)
         try:
             settings |= picture_paths(settings)
             settings["video"] = upload_path(settings["video"], "video")
-            return await answer(await calls.store(settings), request)
+            return await answer(await calls.store(settings, waits=waits), request)
         except LongtakeError as error:
             raise refusal(error) from error
 
@@ -133,6 +135,7 @@ def _parameters(catalogue: Catalogue) -> list[Parameter]:
     defaults |= {**dict.fromkeys(own), "model": catalogue.first, **dict.fromkeys(FILES)}
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
+    parameters.append(Parameter(_WAIT, kind, default=False, annotation=bool))
     parameters.append(Parameter(_REQUEST, kind, default=None, annotation=gr.Request | None))
     return parameters
 

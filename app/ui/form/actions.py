@@ -77,7 +77,8 @@ class Actions:
             count = form.VARIANTS.check(settings.get("variants", 1))
             lineage = Extras.from_text(settings.get("extras")).lineage
             request = self._request(settings)
-            return self._submit(request, count, may_download=may_download, lineage=lineage, press=press)
+            how = {"lineage": lineage, "press": press, "waits": form.waits(settings)}
+            return self._submit(request, count, may_download=may_download, **how)
         except NotHere as error:
             if not error.absence.has_room:
                 return view.error_box(error)

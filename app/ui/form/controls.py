@@ -11,7 +11,7 @@ from typing import Any
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.form.markup import parts_of
-from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, defaults
+from app.ui.form.settings import OF_A_START, PAGE_SETTINGS, defaults
 from app.ui.planner import MEMORY_SETTINGS
 from diffusers_helper.families.packing import Mode
 from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE
@@ -65,7 +65,7 @@ def form_markup(catalogue: Catalogue) -> str:
     """
     info = catalogue.info(catalogue.preselected)
     values = defaults(info, catalogue.planner)
-    settings = {**PAGE_SETTINGS, VARIANTS.name: VARIANTS}
+    settings = PAGE_SETTINGS | OF_A_START
     settings |= {
         name: replace(settings[name], low=0, high=catalogue.planner.most_gb) for name in MEMORY_SETTINGS
     }
@@ -130,7 +130,7 @@ def _picture(setting: SettingInfo) -> str:
 
 
 def _radios(setting: SettingInfo, values: tuple[str, ...], chosen: Any) -> str:
-    kind = "lt-segments" if setting.name == "mode" else "lt-chips"
+    kind = "lt-segments" if setting.name in ("mode", "after_section") else "lt-chips"
     return _RADIOS.format(**_about(setting), kind=kind, options=_options(setting, values, chosen))
 
 

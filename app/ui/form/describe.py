@@ -13,7 +13,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error
 from app.ui.form.markup import extras_line, model_note
 from app.ui.form.memory_view import MemoryReport, report
-from app.ui.form.settings import PAGE_SETTINGS, VARIANTS, Extras, to_request
+from app.ui.form.settings import AFTER_SECTION, PAGE_SETTINGS, VARIANTS, Extras, to_request
 from app.ui.loras import with_lora_files
 from app.ui.pictures import Size, part_of, upload_path
 from app.ui.timeline import plan_of, strip
@@ -80,6 +80,7 @@ class Describer:
             "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
             f"guidance {_text(settings.get('cfg' if 'guidance' in info.family.ignored else 'guidance'))}"
             + (f" · {count_text(len(weights), 'LoRA')}" if weights else ""),
+            "when": "waits after each section" if settings.get(AFTER_SECTION.name) == "wait" else "",
             "timeline": timeline,
             "loras": {"text": lora, "weights": weights},
             "many": _many(settings),

@@ -20,7 +20,7 @@ from app.presets import (
 )
 from app.ui.catalogue import Catalogue
 from app.ui.form.restore import Restored
-from app.ui.form.settings import PAGE_ONLY, Extras, defaults, seed_of, to_request
+from app.ui.form.settings import PAGE_ONLY, Extras, defaults, seed_of, to_request, waits
 from app.ui.pictures import offered_end, upload_path
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
@@ -183,7 +183,8 @@ class DropCalls:
                     f"Line {line} of {path.name} cannot be used, so nothing was queued. {error}",
                     "Correct the line and drop the file again.",
                 ) from error
-        return [self._catalogue.submit(self._service, settings).id for settings in wanted]
+        how = {"waits": waits(form_values(form))}
+        return [self._catalogue.submit(self._service, settings, **how).id for settings in wanted]
 
     def _settings(self, line: dict[str, Any], form: str, known: Mapping[str, str]) -> dict[str, Any]:
         """Return the settings of a line's video, whose pictures can only be uploads."""

@@ -33,8 +33,17 @@ VARIANTS = SettingInfo(
     "Videos at Once", "Each start makes this many videos, which differ only in their seeds.", "Look",
     low=1, high=50, name="variants", kind=int, default=1,
 )  # fmt: skip
+AFTER_SECTION = SettingInfo(
+    "After Each Section",
+    "While it waits, the device is free; closing the page loses nothing.",
+    "What to make",
+    choices={"go_on": "Go on by itself", "wait": "Wait for me"}, name="after_section", default="go_on",
+)  # fmt: skip
+OF_A_START = {one.name: one for one in (VARIANTS, AFTER_SECTION)}
+"""The controls of the form that say how videos are started, and are no settings of them."""
 # The form's values that are not settings of a video, with their defaults.
-PAGE_ONLY: dict[str, Any] = {"random_seed": False, "variants": VARIANTS.default, "extras": ""}
+PAGE_ONLY: dict[str, Any] = {"random_seed": False, "extras": ""}
+PAGE_ONLY |= {name: one.default for name, one in OF_A_START.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +142,11 @@ def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> d
     return settings
 
 
+def waits(settings: dict[str, Any]) -> bool:
+    """Return whether a video of the form's values waits for a user after each section."""
+    return AFTER_SECTION.check(settings.get(AFTER_SECTION.name, AFTER_SECTION.default)) == "wait"
+
+
 def seed_of(settings: dict[str, Any]) -> Any:
     """Return the seed for a start with the form's values: the form's own, or a new random one."""
     return random_seed() if settings.get("random_seed") is True else settings.get("seed")
@@ -160,8 +174,9 @@ def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
         if value is not None and is_kept:
             with contextlib.suppress(InputError):
                 usable[name] = setting.check(value)
-    with contextlib.suppress(InputError):
-        usable["variants"] = VARIANTS.check(kept.get("variants"))
+    for name, one in OF_A_START.items():
+        with contextlib.suppress(InputError):
+            usable[name] = one.check(kept.get(name))
     with contextlib.suppress(InputError, KeyError):
         usable["extras"] = Extras.from_text(kept["extras"]).to_text()
     if isinstance(kept.get("random_seed"), bool):

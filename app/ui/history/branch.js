@@ -105,6 +105,13 @@ export class Branch {
     setText(this.#longerKept, `Whole sections of ${branch.section} s are added. ${branch.keptByLonger}`);
   }
 
+  /** Choose how many sections are kept, and another seed. */
+  choose(keep) {
+    this.#keep.value = keep;
+    this.#showKept();
+    this.#prompt.focus();
+  }
+
   #fill(branch) {
     this.#job = this.#video.job;
     this.#keep.value = branch.kept.length;
@@ -132,7 +139,7 @@ export class Branch {
   }
 
   async #branch() {
-    const { branch, job } = this.#video;
+    const { branch, job, isOpen } = this.#video;
     const seed = this.#seed.value.trim();
     const changes = {
       ...(this.#prompt.value === branch.prompt ? {} : { prompt: this.#prompt.value }),
@@ -141,6 +148,7 @@ export class Branch {
       ...this.#further.changes,
     };
     const made = await call('jobs_branch', job, Number(this.#keep.value), null, changes);
+    if (isOpen) await call('jobs_pause', [job]); // the branch comes first
     this.#report(`The branch is in the queue. ${branch.kept[Number(this.#keep.value) - 1]}`, made.id);
   }
 

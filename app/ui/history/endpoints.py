@@ -16,6 +16,7 @@ from app.jobs.view import WORDS, states_named, view
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.form.restore import Restored
+from app.ui.history.tree import tree
 from app.ui.live.scene import Presenter, download_name, file_url
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.models.registry import family_of, find_model, model_names, plan_of
@@ -206,8 +207,8 @@ class HistoryCalls:
         }
 
     def history_open(self, job: str) -> dict[str, Any]:
-        """Return everything that the page shows of one video, with its states, files and family."""
-        found, family = self._service.job(job), self._service.history.family(job)
+        """Return everything that the page shows of one video, with its states, files and tree of branches."""
+        found = self._service.job(job)
         shown = self._presenter.show_job(job)
         sentences = filter(None, (shown["headline"], shown["remark"]))
         return shown | {
@@ -221,8 +222,7 @@ class HistoryCalls:
             "note": "" if found.state in ("finished", "queued") else ". ".join(sentences),
             "states": self._states(found),
             "files": files(found),
-            "parent": family.parent and self._card(family.parent),
-            "children": [self._card(child) for child in family.children],
+            "tree": tree(self._service.history.tree(job), job),
             "branch": branch_facts(found),
         }
 

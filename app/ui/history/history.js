@@ -11,10 +11,6 @@ import { emptyView } from '../live/film.js';
 const button = (textContent, className = '') => make('button', { type: 'button', textContent, className: `lt-tile ${className}` });
 const fold = (summary, ...content) => make('details', {}, make('summary', { textContent: summary }), ...content);
 
-function cards(title) {
-  return make('div', { className: 'lt-kin', hidden: true }, make('h3', { textContent: title }), make('ul', { className: 'lt-videos lt-small' }));
-}
-
 /** Fill the root with the elements of a view, and return those that change. */
 async function layOut(root) {
   const view = await emptyView();
@@ -27,14 +23,13 @@ async function layOut(root) {
     made: make('p', { className: 'lt-hint' }), download: find('.lt-download'), resume: find('.lt-resume'),
     use: button('Use these settings'), copy: button('Copy the link'), remove: button('Remove', 'lt-remove'), address: make('code', {}),
     states: make('ol', { className: 'lt-states' }), files: make('ul', { className: 'lt-files' }),
-    family: make('div', { className: 'lt-family', hidden: true }),
-    parent: cards('Branched from'), children: cards('Branches of this video'),
+    family: make('nav', { className: 'lt-family', hidden: true, ariaLabel: 'Tree of branches' }), tree: make('ol', { className: 'lt-tree' }),
   };
   find('.lt-prompt').after(parts.made);
   find('.lt-after-say').before(parts.use, parts.copy, parts.remove);
   find('.lt-log').before(fold('What happened', parts.states));
   find('.lt-log').after(fold('Files', parts.files, make('p', { className: 'lt-hint' }, 'Address: ', parts.address)));
-  parts.family.append(parts.parent, parts.children);
+  parts.family.append(make('h3', { textContent: 'Branches' }), parts.tree);
   parts.body.append(find('.lt-film'), parts.family, find('.lt-records'));
   view.replaceChildren(make('div', { className: 'lt-opened-top' }, parts.back, parts.say), parts.body);
   root.replaceChildren(view);

@@ -3,8 +3,9 @@ import { call } from '../calls/call.js';
 import { actOnce, hasChanged, make, offerCopy, setText } from '../elements.js';
 import { restoreForm } from '../form/fill.js';
 import { Film } from '../live/film.js';
-import { Card } from './card.js';
+import { goTo } from '../tabs.js';
 import { exactly, when } from '../text.js';
+import { showTree } from './tree.js';
 
 const TICK = 500; // milliseconds
 
@@ -35,7 +36,7 @@ export class Opened {
     this.#root = root;
     this.#miss = miss;
     this.#parts = parts;
-    this.#film = new Film(parts.view);
+    this.#film = new Film(parts.view, (job) => goTo('history', job));
     const on = (button, act) => button.addEventListener('click', () => actOnce(button, act, (words) => this.#film.report(words)));
     on(parts.use, async () => restoreForm(await call('history_settings', this.#job)));
     on(parts.remove, () => remove(this.#video.card));
@@ -91,18 +92,11 @@ export class Opened {
     this.#root.dataset.job = video.job; // shows that the view is complete
   }
 
-  #showLists({ states, files, parent, children }) {
+  #showLists({ states, files, tree }) {
     const parts = this.#parts;
     if (hasChanged(parts.states, states)) parts.states.replaceChildren(...states.map(stateRow));
     if (hasChanged(parts.files, files)) parts.files.replaceChildren(...files.map(fileRow));
-    if (!hasChanged(parts.family, [parent, children])) return;
-    parts.family.hidden = !parent && !children.length;
-    this.#showCards(parts.parent, parent ? [parent] : []);
-    this.#showCards(parts.children, children);
-  }
-
-  #showCards(group, cards) {
-    group.hidden = !cards.length;
-    group.querySelector('ul').replaceChildren(...cards.map((data) => new Card(data, (words) => this.#film.report(words)).element));
+    parts.family.hidden = !tree;
+    showTree(parts.tree, tree);
   }
 }

@@ -13,10 +13,10 @@ export class Actions {
   #jobs; // the buttons that act on the job, by the names that the server gives them
   #onward;
   #folds;
-  #steer;
+  steer;
   #branch = null; // made when one of its folds is first opened
   #offered = ''; // the job from which the others lead on
-  #scene = null;
+  #scene = {};
   #expect;
 
   /** `expect` is called when a user has queued or resumed a video. */
@@ -26,7 +26,7 @@ export class Actions {
     this.#jobs = { resume: this.#find('.lt-resume'), pause: this.#find('.lt-pause'), stop_after_section: this.#find('.lt-stop') };
     this.#onward = box.querySelectorAll('.lt-after');
     this.#folds = [this.#find('.lt-change'), this.#find('.lt-longer')];
-    this.#steer = new Steer(this.#find('.lt-steer'), (words, job) => this.report(words, job));
+    this.steer = new Steer(this.#find('.lt-steer'), (words, job) => this.report(words, job));
     this.#listen();
   }
 
@@ -36,7 +36,7 @@ export class Actions {
     on(this.#jobs.stop_after_section, () => call('jobs_cancel', [this.#scene.job], true));
     on(this.#jobs.resume, async () => {
       this.#expect();
-      await call('jobs_resume', [this.#scene.job]);
+      await this.steer.goOn();
       this.report('The video continues; finished work is not repeated.');
     });
     on(this.#find('.lt-again'), async () => {
@@ -59,8 +59,9 @@ export class Actions {
 
   /** Show the buttons that apply to a scene. */
   show(scene) {
+    const isOther = scene.job !== this.#scene.job;
     this.#scene = scene;
-    this.#steer.show(scene);
+    this.steer.show(scene);
     for (const [name, button] of Object.entries(this.#jobs)) {
       const shown = scene.buttons?.[name];
       button.hidden = !shown;
@@ -73,17 +74,27 @@ export class Actions {
     if (offered) this.#showStar();
     if (offered === this.#offered) return;
     this.#offered = offered;
-    this.report('');
-    for (const part of this.#onward) part.hidden = !offered;
-    for (const fold of this.#folds) fold.open = false;
+    if (isOther || offered) this.report('');
+    for (const fold of this.#folds) fold.open &&= !isOther;
+    for (const part of this.#onward) part.hidden = !offered && !part.open;
+  }
+
+  /** Open the form for a branch that keeps so many sections. */
+  async branchFrom(keep) {
+    const [fold] = this.#folds;
+    fold.hidden = false;
+    await this.#offerBranch();
+    fold.open = true;
+    this.#branch.choose(keep);
+    fold.scrollIntoView({ block: 'nearest' });
   }
 
   #showStar() { showStar(this.#find('.lt-favourite'), this.#scene.favourite, this.#scene.prompt); }
 
   async #offerBranch() {
-    const job = this.#offered;
+    const { job } = this.#scene;
     const opened = await call('history_open', job);
-    if (job !== this.#offered) return;
+    if (job !== this.#scene.job) return;
     this.#branch ??= new Branch(...this.#folds, (words, made) => {
       if (made) this.#expect();
       this.report(words, made);

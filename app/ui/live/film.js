@@ -1,10 +1,12 @@
 // A video with all that belongs to it: stage, sections, state, actions and records. The Create tab shows the one that
 // is being made, and the History tab any other.
 import { Actions } from './actions.js';
+import { Anew } from './anew.js';
 import { Log } from './log.js';
 import { Player } from './player.js';
 import { prepareCopy, showStatus } from './status.js';
 import { Strip } from './strip.js';
+import { Takes } from './takes.js';
 
 const NOTHING = { job: '', poster: null, crop: 0.5, ratio: null, video: null };
 let keep;
@@ -23,15 +25,20 @@ export class Film {
   #strip;
   #log;
   #actions;
+  #anew;
+  #takes;
 
-  /** `expect` is called when a user has queued or resumed a video. */
-  constructor(view, expect = () => {}) {
+  /** `open` shows another job; `expect` is called when a user has queued or resumed a video. */
+  constructor(view, open, expect = () => {}) {
     const find = (selector) => view.querySelector(selector);
     this.#view = view;
-    this.#strip = new Strip(find('.lt-strip'), (at) => this.#player.jump(at));
+    const report = (words, job) => this.report(words, job);
+    this.#strip = new Strip(find('.lt-strip'), (at) => this.#player.jump(at), (job, cell) => this.#anew.offer(job, cell));
     this.#player = new Player(find('.lt-stage'), (at) => this.#strip.mark(at));
     this.#log = new Log(find('.lt-log'));
     this.#actions = new Actions(find('.lt-actions'), expect);
+    this.#anew = new Anew(find('.lt-anew'), (count) => this.#actions.branchFrom(count), report);
+    this.#takes = new Takes(find('.lt-takes'), this.#actions.steer, open, report);
     prepareCopy(find('.lt-failure'));
   }
 
@@ -44,6 +51,8 @@ export class Film {
     if (scene.job) this.#strip.show(scene);
     showStatus(this.#view, scene);
     this.#actions.show(scene);
+    this.#anew.show(scene);
+    this.#takes.show(scene.takes ?? null, scene.job);
     this.#player.show(scene);
     this.#log.show(scene);
   }
@@ -58,5 +67,6 @@ export class Film {
   clear() {
     this.#player.show(NOTHING);
     this.#log.show({ log: '' });
+    this.#takes.show(null);
   }
 }

@@ -47,13 +47,14 @@ class Live {
   #shown = null; // the scene on the stage
   #stays = false; // whether that is one that has ended, while the server sends another
   #asked = ''; // the job whose last scene has been requested
+  #revision = ''; // of the jobs, when the scene of a job that stays was requested
   #isExpecting = false; // whether a user has started a job that is not shown yet
   #watched = false; // whether this page was open when the job on the stage ended
 
   constructor(view) {
     const find = (selector) => view.querySelector(selector);
     this.#view = view;
-    this.#film = new Film(view, () => this.expect());
+    this.#film = new Film(view, openOnStage, () => this.expect());
     this.#preview = new Preview(find('.lt-stage'));
     this.#pulse = new Pulse(view);
     this.#line = new Line(view);
@@ -104,13 +105,29 @@ class Live {
     this.#keep(scene);
   }
 
+  // A job that is not over, or one of its takes, may have moved on while the server sends another one.
+  async #catchUp({ job }) {
+    const { revision } = this.#now.queue;
+    if (this.#revision === revision) return;
+    this.#revision = revision;
+    const scene = await call('jobs_scene', job).catch(() => null);
+    if (scene && this.#stays && this.#shown.job === job && this.#now.job !== job) this.#keep(scene);
+  }
+
   #keep(scene) {
     const isNew = !this.#stays;
     this.#stays = true;
     this.#showOnStage(scene);
-    this.#next.show(this.#now);
+    this.#showNext(scene);
     this.#line.show(this.#now, 'Next');
+    if (!scene.isWorthKeeping || scene.takes) this.#catchUp(scene);
     if (isNew && this.#now.isOpen) this.#announce([this.#sentence(scene), nextWords(this.#now)].join(' '));
+  }
+
+  /** Announce what the server sends beside the scene on the stage, unless that has it among its takes. */
+  #showNext(scene) {
+    const isTake = scene.takes?.tiles.some(({ job }) => job === this.#now.job);
+    this.#next.show(isTake ? null : this.#now);
   }
 
   #sentence(scene) {
@@ -122,7 +139,7 @@ class Live {
     this.#watched = true;
     this.#stays = scene.job !== this.#now?.job;
     this.#showOnStage(scene);
-    if (this.#stays && this.#now?.job) this.#next.show(this.#now);
+    if (this.#stays && this.#now?.job) this.#showNext(scene);
     bringStage();
   }
 

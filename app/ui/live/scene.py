@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app.jobs.job import BEGUN, Job
+from app.jobs.job import BEGUN, Job, allows
 from app.jobs.service import JobService
 from app.jobs.view import WORDS, buttons, view
 from app.report_text import report_text
@@ -26,9 +26,10 @@ from app.ui.live.watch import Scene, size_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.files import read_file
-from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.models.registry import ModelInfo, family_of, find_model
+from diffusers_helper.provenance.branch import count_kept, keepable
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.units import duration, gb_text
+from diffusers_helper.units import count_text, duration, gb_text
 
 _MAX_PREVIEW_BYTES = 500_000
 _MAX_SLUG = 40
@@ -221,6 +222,7 @@ def _cell(live: LiveJob, cell: Cell) -> Shown:
         "mark": mark,
         "percent": percent if cell.state == "running" else 0,
         "isDone": cell.state == "done",
+        "mayBranch": cell.state == "done" and 0 < cell.number - 1 <= keepable(live.job.request),
         "number": cell.number,
         "begin": round(cell.begin, 3),
         "label": _span(cell),
@@ -272,9 +274,19 @@ class Presenter:
         self._service = service
         self._find_model = cache(_find_model)
         self._report = cache(lambda job_id: report_text(service, job_id))
+        self._known_takes: tuple[tuple[str, str], Shown | None] = ("", ""), None
 
     def show(self, seen: Scene) -> Shown:
-        return show(seen, time.time(), find_model=self._find_model, report=self._report)
+        shown = show(seen, time.time(), find_model=self._find_model, report=self._report)
+        return shown | {"takes": self._takes(shown["job"])}
+
+    def _takes(self, job_id: str) -> Shown | None:
+        """Return the takes between which a user has to choose; they change only with the index."""
+        key = job_id, self._service.revision
+        known = self._known_takes  # another thread may replace it
+        if known[0] != key:
+            known = self._known_takes = key, takes_for(self._service, job_id) if job_id else None
+        return known[1]
 
     def show_job(self, job_id: str) -> Shown:
         """Return the data that pages show for one job, according to its log.
@@ -294,3 +306,40 @@ def _find_model(name: str) -> ModelInfo | None:
         return find_model(name, allow_folder=True)
     except InputError:  # the folder is gone
         return None
+
+
+def takes_for(service: JobService, job_id: str) -> Shown | None:
+    """Return the takes that concern a job; None if there is nothing to choose."""
+    try:
+        choice = service.steering.choice(job_id)
+    except (InputError, OSError):  # the job was removed, or a file of it is damaged
+        return None
+    if choice is None:
+        return None
+    ready = sum(count_kept(JobFolder(job.folder)) > choice.keep for _, job in choice.takes)
+    return {
+        "title": f"Section {choice.keep + 1}: which take?",
+        "hint": f"{ready} of {count_text(len(choice.takes), 'take')} ready. All of them stay in the history.",
+        "of": choice.parent,
+        "keep": choice.keep,
+        "waits": choice.waits,
+        "tiles": [_tile(job, number, choice.keep) for number, job in choice.takes],
+    }
+
+
+def _tile(job: Job, number: int, keep: int) -> Shown:
+    each, folder = family_of(job.request.model).section_seconds, JobFolder(job.folder)
+    still = folder.thumbs / f"{keep + 1:04}.webp"
+    begin = 0.0 if job.request.mode == "inverted" else keep * each
+    return {
+        "job": job.id,
+        "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
+        "still": file_url(job, f"{still.parent.name}/{still.name}" if still.is_file() else folder.input.name),
+        "video": job.video and f"{file_url(job, job.video.name)}?v={job.frames}",
+        "name": f"Take {number}" if number else "As it was",
+        "keep": f"Keep {f'take {number}' if number else 'it as it was'} and go on",
+        "begin": round(begin, 3),
+        "end": round(begin + each, 3),
+        "now": "" if job.state in ("paused", "finished") else WORDS[job.state].label,
+        "mayGoOn": allows(job, "resume") and job.state == "paused",
+    }

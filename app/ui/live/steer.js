@@ -9,6 +9,7 @@ export class Steer {
   #report;
   #scene = null;
   #words = ''; // what the server said last, so that its news does not replace what is being typed
+  #shown = ''; // the same as the field has it
 
   /** `report` shows a sentence, with a link to a job if one is given. */
   constructor(fold, report) {
@@ -30,13 +31,29 @@ export class Steer {
   }
 
   async #change() {
-    await call('jobs_change', this.#scene.job, { prompt: this.#find('words').value.trim() });
+    const { value } = this.#find('words');
+    await call('jobs_change', this.#scene.job, { prompt: value.trim() });
+    this.#shown = value;
     this.#report('What comes next has the new words. What is made keeps its own.');
   }
 
+  /** Let the video go on with the words in the field, and without a wait for the user if it does not wait. */
+  async goOn(waits = true) {
+    const { job, steering } = this.#scene;
+    if (steering && this.#find('words').value !== this.#shown) await this.#change();
+    if (!waits) await call('jobs_wait', [job], false);
+    await call('jobs_resume', [job]);
+  }
+
+  /** Show the field of the words. */
+  edit() {
+    this.#fold.open = true;
+    this.#find('words').focus();
+  }
+
   async #takes() {
-    const takes = await call('jobs_takes', this.#scene.job, 3, null);
-    this.#report('Three takes are in the queue. Each waits after one section: resume the one that you like.', takes[0].id);
+    await call('jobs_takes', this.#scene.job, 3, null);
+    this.#report('Three takes are in the queue. Each waits after one section, so that you can keep the best.');
   }
 
   /** Show what a scene allows. */
@@ -46,7 +63,10 @@ export class Steer {
     this.#fold.hidden = !steering;
     if (!steering) return;
     if (this.#find('wait').ariaBusy !== 'true') this.#find('wait').checked = steering.waits;
-    if (steering.words !== this.#words && document.activeElement !== this.#find('words')) this.#find('words').value = this.#words = steering.words;
+    if (steering.words !== this.#words && document.activeElement !== this.#find('words')) {
+      this.#find('words').value = this.#words = steering.words;
+      this.#shown = this.#find('words').value;
+    }
     setText(this.#find('hint'), steering.hint);
     this.#find('takes').disabled = !steering.mayTake;
   }

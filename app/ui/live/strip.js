@@ -6,20 +6,24 @@ import { hasChanged, make } from '../elements.js';
 export class Strip {
   #strip;
   #jump;
+  #press;
+  #scene = null;
   #cells = [];
   #made = ''; // the job and the number of sections that the buttons were made for
   #hidden = 0; // seconds of the whole video in front of what exists
   #seen = ''; // the section that was last brought into view, and the strip's width then
   #playing = -1;
 
-  /** `jump` is called with a time in the video so far, in seconds. */
-  constructor(strip, jump) {
+  /** A press on a finished section calls `jump` with its time in the video so far, and `press` with the section. */
+  constructor(strip, jump, press) {
     this.#strip = strip;
     this.#jump = jump;
+    this.#press = press;
     strip.addEventListener('keydown', (event) => this.#takeKey(event));
   }
 
   show(scene) {
+    this.#scene = scene;
     const made = `${scene.job} ${scene.cells.length}`;
     if (this.#made !== made) {
       this.#made = made;
@@ -55,7 +59,9 @@ export class Strip {
     const button = make('button', { type: 'button', className: 'lt-cell', tabIndex: index ? -1 : 0 }, picture, words, label, state);
     button.dataset.section = cell.number;
     button.addEventListener('click', () => {
-      if (button.getAttribute('aria-disabled') !== 'true') this.#jump(Math.max(0, cell.begin - this.#hidden));
+      if (button.getAttribute('aria-disabled') === 'true') return;
+      this.#jump(Math.max(0, cell.begin - this.#hidden));
+      this.#press(this.#scene.job, this.#scene.cells[index]);
     });
     return { button, picture, state, words, begin: cell.begin };
   }

@@ -90,11 +90,15 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
 
 
 def _newest(service: JobService, live: LiveJob | None) -> Job | None:
-    """Return the newest job; if none has been shown yet, the newest that has a video or ended recently."""
-    for job in service.jobs(limit=20):
+    """Return the job that was made last; if none was shown yet, the last with a video or a recent end."""
+    for job in sorted(service.jobs(limit=20), key=_last_made, reverse=True):
         if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT:
             return job
     return None
+
+
+def _last_made(job: Job) -> float:
+    return job.ended or job.started or job.created
 
 
 def size_of(job: Job) -> tuple[int, int]:

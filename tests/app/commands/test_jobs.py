@@ -86,8 +86,9 @@ def test_a_job_is_added_while_a_server_makes_others(sharing: Sharing, command: C
     assert command("add", *settings) == 0
     assert "No program makes jobs in this folder now" in command.text
     server = sharing.open()
-    (added,) = command.records("add", *settings, "--seed", "7")
+    (added,) = command.records("add", *settings, "--seed", "7", "--wait")
     assert (added["has_maker"], added["request"]["seed"]) == (True, 7)
+    assert (sharing.outputs / added["id"] / "wish-wait").exists()
     sharing.go(server)
     assert isinstance(events(server, server.job(added["id"]))[-1], Finished)
 

@@ -91,7 +91,7 @@ def test_every_surface_refuses_the_same_in_the_same_words(
         ["generate", *given, *cap], ["generate", *given, *cap, "--dry-run"],
         ["generate", "--recipe", str(recipe), *cap], ["generate", "--recipe", str(recipe), *cap, "--dry-run"],
         ["generate", "--branch", job.id, "--keep", "0", *cap], ["jobs", "add", *given, *cap],
-        ["jobs", "branch", job.id, "--keep", "0", *cap],
+        ["jobs", "branch", job.id, "--keep", "0", *cap], ["jobs", "change", job.id, *cap],
     ):  # fmt: skip
         where = ["--out", str(outputs)]
         assert refused([*command, *where], capsys) == sentence, command

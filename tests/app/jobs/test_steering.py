@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.job import Command, Job
+from app.jobs.job import Command, Job, JobState
 from app.jobs.storage.commands import carry_out_change, commands_of, leave_command
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import SectionFinished, StepDone
@@ -52,9 +52,10 @@ def video_of(job: Job) -> Path:
     return job.video
 
 
-@pytest.fixture
-def director(tmp_path: Path, tiny_model: Path) -> Iterator[Director]:
-    director = Director(tmp_path, tiny_model)
+@pytest.fixture(scope="module")
+def director(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Director]:
+    """Provide a studio that the tests share, since the start of its engine takes longer than most of them."""
+    director = Director(tmp_path_factory.mktemp("director"), tiny_model)
     yield director
     director.service.stop()
 
@@ -75,7 +76,7 @@ def test_words_change_while_a_section_is_made_and_the_recipe_makes_the_same_byte
     (span,) = Lineage.read(folder.lineage).spans
     assert span.last == count_kept(folder) == 2
     assert span.settings["prompt"] == "a red ball moves right"
-    assert director.engine.pid is None  # the device is free
+    wait_until(lambda: director.engine.pid is None)  # the device is free
 
     director.service.steering.change(job.id, {"prompt": "it stops", "seed": 7})
     director.service.steering.wait(job.id, False)
@@ -166,6 +167,63 @@ def test_a_change_during_the_last_section_is_refused(tmp_path: Path) -> None:
     ):
         studio.service.steering.change(folder.job, {"prompt": "b"})
     assert commands_of(folder) == set()
+
+
+def as_made(job: Job, sections: int, state: JobState, studio: Studio) -> Job:
+    """Give a job so many sections and a state."""
+    folder = JobFolder(job.folder)
+    folder.sections.mkdir(exist_ok=True)
+    for number in range(1, sections + 1):
+        (folder.sections / f"{number:04}.safetensors").write_bytes(b"latents")
+    studio.service.queue.store.enter(job.id, "running", started=1.0)
+    return studio.service.queue.store.enter(job.id, state)
+
+
+def test_a_choice_has_the_takes_that_were_not_continued(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    service, steering = studio.service, studio.service.steering
+    parent = with_sections(studio, 2).job
+    assert steering.choice(parent) is None
+    first, second, third = steering.takes(parent, 3)
+    service.queue.branch(parent, 2, seed=5)  # goes on by itself, so it is no take
+
+    def numbers(job: str) -> list[tuple[int, str]]:
+        choice = steering.choice(job)
+        return [] if choice is None else [(number, take.id) for number, take in choice.takes]
+
+    everyone = [(1, first.id), (2, second.id), (3, third.id)]
+    assert numbers(parent) == numbers(second.id) == everyone
+    as_made(first, 3, "paused", studio)
+    as_made(second, 3, "paused", studio)
+    as_made(third, SECTIONS, "finished", studio)  # a user has let it go on to its end
+    assert numbers(parent) == numbers(first.id) == everyone[:2]
+    assert numbers(third.id) == []
+    service.queue.resume(second.id)
+    assert numbers(first.id) == everyone[:1]
+    assert numbers(second.id) == []
+
+
+def test_takes_of_the_last_section_are_beside_the_one_that_was_there(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    steering = studio.service.steering
+    parent = with_sections(studio, 3).job
+    steering.wait(parent)
+    (take,) = steering.takes(parent, 1, keep=2)
+    choice = steering.choice(parent)
+    assert choice is not None
+    assert [(number, job.id) for number, job in choice.takes] == [(0, parent), (1, take.id)]
+    assert (choice.parent, choice.keep, choice.waits) == (parent, 2, True)
+
+
+def test_a_new_job_waits_from_its_first_section_on_and_so_do_its_branches(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    queue, request = studio.service.queue, studio.submit("a", seconds=SECTIONS * 1.2).request
+    job = queue.add(request, allow_folder=True, waits=True)
+    as_made(job, 2, "paused", studio)
+    again = queue.branch(job.id, 1, seed=7)
+    assert commands_of(JobFolder(job.folder)) == commands_of(JobFolder(again.folder)) == {"wait"}
+    as_made(again, SECTIONS, "finished", studio)
+    assert commands_of(JobFolder(queue.branch(again.id, 1, seed=8).folder)) == set()
 
 
 def test_takes_wait_from_the_moment_they_are_in_the_queue(

@@ -193,9 +193,10 @@ def test_a_job_is_steered(stand: Stand, call: Ask, ids: list[str]) -> None:
 def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Path) -> None:
     client = Client(stand.url, verbose=False)
     photo = write_photo(tmp_path / "own.png")
-    added = client.predict(handle_file(photo), "a ball", seconds=1, seed=4, api_name="/jobs_add")
+    added = client.predict(handle_file(photo), "a ball", seconds=1, seed=4, wait=True, api_name="/jobs_add")
     assert added["state"] in ("queued", "running")
     assert stand.service.job(added["id"]).request.seed == 4
+    assert (stand.outputs / added["id"] / "wish-wait").exists()
     with pytest.raises(AppError, match="There is no job 'nobody'"):
         client.predict(job="nobody", api_name="/jobs_show")
 

@@ -89,22 +89,27 @@ def test_a_model_is_known_by_its_title(sharing: Sharing, service: JobService, ca
         calls.history_search(states=["lost"])
 
 
-def test_a_family_is_found_from_both_ends_also_in_a_new_index(
+def test_a_tree_is_found_from_all_ends_also_in_a_new_index(
     sharing: Sharing, service: JobService, calls: HistoryCalls
 ) -> None:
     parent = made(sharing, service, seconds=3.6)
-    folder = JobFolder(parent.folder)
-    folder.sections.mkdir()
-    for number in (1, 2, 3):
-        (folder.sections / f"{number:04}.safetensors").write_bytes(b"latents")
     child = service.queue.branch(parent.id, 2, prompt="another end")
     other = service.queue.branch(parent.id, 1)
     wait_until(lambda: service.job(other.id).is_over)
     service.queue.rebuild()
     reported = calls.history_open(parent.id)
-    assert [card["job"] for card in reported["children"]] == [other.id, child.id]
-    assert calls.history_open(child.id)["parent"]["job"] == parent.id
-    assert reported["parent"] is None
+    rows = reported["tree"]["rows"]
+    assert [(row["job"], row["parent"], row["begin"]) for row in rows] == [
+        (parent.id, 0, 1), (child.id, 0, 3), (other.id, 0, 2),
+    ]  # fmt: skip
+    assert [row["isOpened"] for row in rows] == [True, False, False]
+    assert [len(row["cells"]) for row in rows] == [3, 1, 2]  # none twice
+    assert rows[1]["words"].endswith("another end")
+    assert f"from section 2 of seed {parent.request.seed}" in rows[1]["spoken"]
+    assert (reported["tree"]["columns"], reported["tree"]["isInverted"]) == (3, True)
+    assert [row["job"] for row in calls.history_open(other.id)["tree"]["rows"]] == [
+        parent.id, child.id, other.id,
+    ]  # fmt: skip
     assert len(reported["branch"]["kept"]) == 2
     assert reported["branch"]["longer"] == pytest.approx(116.4)
     # The section that was taken over has its picture, although no event told of it.
@@ -114,7 +119,7 @@ def test_a_family_is_found_from_both_ends_also_in_a_new_index(
     thumbs = {cell["number"]: cell["thumb"] for cell in calls.history_open(child.id)["cells"]}
     assert thumbs[1] == f"jobs/{child.id}/thumbs/0001.webp"
     service.queue.remove(parent.id)
-    assert calls.history_open(child.id)["parent"] is None
+    assert calls.history_open(child.id)["tree"] is None
     with pytest.raises(NoSuchJob):
         calls.history_open(parent.id)
 

@@ -225,7 +225,7 @@ def branchable(job: Job, sections: int) -> None:
         (folder.sections / f"{number:04}.safetensors").write_bytes(b"latents")
 
 
-def test_a_branch_says_what_it_keeps_and_becomes_family(page: Any, stand: Stand, make: Any) -> None:
+def test_a_branch_says_what_it_keeps_and_grows_in_the_tree(page: Any, stand: Stand, make: Any) -> None:
     (job,) = make("a ball", seconds=3.6)
     branchable(job, 3)
     page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
@@ -253,11 +253,21 @@ def test_a_branch_says_what_it_keeps_and_becomes_family(page: Any, stand: Stand,
     assert (child.request.prompt, child.request.seed, child.request.seconds) == ("another ball", 77, 3.6)
     assert (child.request.steps, child.request.sampler) == (3, "euler")
     assert child.request.guidance == job.request.guidance
-    kin = view.locator(".lt-kin:visible")
-    kin.get_by_text("another ball").wait_for()
-    assert "Branches of this video" in kin.inner_text()
-    kin.get_by_role("link").click()
-    assert "Branched from" in opened(page, child).locator(".lt-kin:visible").inner_text()
+    tree = view.get_by_role("navigation", name="Tree of branches")
+    tree.get_by_text("another ball").wait_for()
+    own, branched = tree.get_by_role("link").all()
+    assert own.get_attribute("aria-current") == "page"
+    assert branched.get_attribute("aria-label").startswith(
+        f"from section 1 of seed {job.request.seed}, seed 77"
+    )
+    # The branch begins beside the section that it follows; the end of the video is at the right.
+    first, second = (one.locator("span > *").first.bounding_box() for one in (own, branched))
+    assert second["x"] + second["width"] < first["x"] < second["x"] + 2 * second["width"]
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    branched.focus()
+    page.keyboard.press("Enter")
+    assert opened(page, child).locator(".lt-tree [aria-current]").get_attribute("href").endswith(child.id)
 
 
 def test_a_finished_video_is_made_longer(page: Any, stand: Stand, make: Any) -> None:

@@ -3,13 +3,112 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+from app.jobs.job import Job
+from diffusers_helper.provenance.branch import count_kept
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
+from diffusers_helper.request import GenerationRequest
+from tests.app.ui.test_accessibility import violations
 from tests.support.jobs import wait_until
 from tests.support.pages import FIRST, Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
+
+
+def grown(stand: Stand, photo: Path, sections: int) -> Job:
+    """Return a job that waits for a user after so many of its three sections."""
+    stand.engine.go(10_000)
+    request = GenerationRequest(image=str(photo), prompt="a ball", seconds=3.6, mode="forward")
+    job = stand.service.queue.add(request, waits=True)
+    for number in range(1, sections + 1):
+        wait_until(lambda: stand.service.job(job.id).state == "paused")
+        assert count_kept(JobFolder(job.folder)) == number
+        if number < sections:
+            stand.service.queue.resume(job.id)
+    return job
+
+
+def test_takes_play_side_by_side_and_one_goes_on(page: Any, stand: Stand, photo: Path) -> None:
+    job = grown(stand, photo, 1)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    status(page, state="paused", job=job.id)
+    page.get_by_text("Direct it").click()
+    page.get_by_role("button", name="Three takes of the next section").click()
+    takes = page.get_by_role("region", name="Takes")
+    takes.get_by_text("3 of 3 takes ready").wait_for()
+    assert "Section 2: which take?" in takes.inner_text()
+    jobs = sorted(stand.service.jobs()[:3], key=lambda one: one.created)
+    assert [tile.get_attribute("data-job") for tile in takes.locator("li").all()] == [one.id for one in jobs]
+    tiles = takes.get_by_role("button", name=re.compile("Take . seed"))
+    seeds = [text.rpartition("seed ")[2] for text in tiles.all_inner_texts()]
+    assert seeds == [str(one.request.seed) for one in jobs]
+    # Each plays its own section again and again, without a press.
+    page.wait_for_function(
+        "[...document.querySelectorAll('.lt-take video')]"
+        ".every((one) => !one.paused && one.currentTime >= 1.2 && one.videoWidth)"
+    )
+    assert len({tile.bounding_box()["y"] for tile in tiles.all()}) == 1
+
+    tiles.nth(1).click()
+    second = jobs[1]
+    status(page, state="paused", job=second.id)
+    assert tiles.nth(1).get_attribute("aria-pressed") == "true"
+    assert page.locator(".lt-next").is_hidden()  # the others are in sight already
+    takes.get_by_role("button", name="Change the words first").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("it goes up")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    row = takes.locator("ul")
+    assert row.evaluate("(one) => one.scrollWidth > one.clientWidth")  # swiped
+    assert not violations(page)
+    takes.get_by_role("button", name="Keep take 2 and go on").click()
+    status(page, state="finished", job=second.id)
+    takes.wait_for(state="hidden")
+    (span,) = Lineage.read(JobFolder(second.folder).lineage).spans[1:]
+    assert (span.last, span.settings["prompt"]) == (2, "a ball")
+    assert stand.service.job(second.id).request.prompt == "it goes up"
+    states = [stand.service.job(one.id).state for one in (job, jobs[0], jobs[2])]
+    assert states == ["paused", "paused", "paused"]
+
+
+def test_a_press_on_a_section_offers_to_make_it_again(page: Any, stand: Stand, photo: Path) -> None:
+    job = grown(stand, photo, 2)
+    status(page, state="paused", job=job.id)
+    page.locator('.lt-cell[data-section="1"]').click()
+    offer = page.get_by_role("button", name="Again from here")
+    assert offer.is_hidden()  # that would be another video
+    page.locator('.lt-cell[data-section="2"]').click()
+    assert page.locator(".lt-anew span").inner_text() == "Section 1.2 – 2.4 s"
+    offer.click()
+    form = page.locator(".lt-change form")
+    assert form.get_by_label("Sections to keep").input_value() == "1"
+    page.wait_for_function("document.activeElement?.tagName === 'TEXTAREA'")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("another ball")
+    form.get_by_role("button", name="Make this branch").click()
+    page.get_by_text("The branch is in the queue.").wait_for()
+    (branch, *_) = stand.service.jobs()
+    wait_until(lambda: stand.service.job(branch.id).state == "paused")  # it waits like the video before
+    assert (branch.request.prompt, Lineage.read(JobFolder(branch.folder).lineage).kept) == ("another ball", 1)
+    assert branch.request.seed != job.request.seed
+
+
+def test_a_video_waits_from_its_first_section_on(page: Any, stand: Stand, photo: Path) -> None:
+    page.get_by_text("Say what happens when").click()
+    page.get_by_text("Wait for me", exact=True).click()
+    page.wait_for_selector('#fold-when summary[data-state="waits after each section"]')
+    start(page, photo, seconds=3.6)
+    stand.engine.go(10_000)
+    status(page, state="paused", section=1)
+    (job,) = stand.service.jobs()
+    page.get_by_role("button", name="Resume").click()
+    status(page, state="paused", section=2)
+    assert count_kept(JobFolder(job.folder)) == 2
 
 
 def test_words_are_changed_and_the_video_waits_while_it_is_made(page: Any, stand: Stand, photo: Path) -> None:
