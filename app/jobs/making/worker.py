@@ -67,8 +67,7 @@ class Worker:
         self._command: Command | None = None  # the one that was passed on to the running job
         self._kept = 0  # its sections that were finished before, the last of which is reported again
         self._retention, self._tidied = retention, -_TIDY_SECONDS
-        self._frees = False  # whether a paused job frees the device, unless another one needs the engine now
-        self._awake = Awake()
+        self._awake, self._frees = Awake(), False  # the latter is true after a pause, until a job follows
         self.is_follower = False
         self._thread: threading.Thread | None = None
 
