@@ -115,6 +115,7 @@ def test_words_are_changed_and_the_video_waits_while_it_is_made(page: Any, stand
     start(page, photo, seconds=3.6)
     stand.engine.go(FIRST)
     status(page, state="running")
+    page.wait_for_selector('.lt-cell[data-state="done"]')
     (job,) = stand.service.jobs()
     page.get_by_text("Direct it").click()
     fold = page.locator(".lt-steer")
