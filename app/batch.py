@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.picture import size_of
-from diffusers_helper.conditions.pictures import named_pictures
+from diffusers_helper.conditions.pictures import named_pictures, with_paths
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.files import given_path
@@ -221,7 +221,7 @@ def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> Gene
     }
     if request.video:
         pictures["video"] = str(folder.absolute() / given_path(request.video, "video"))
-    return replace(request, lora=lora, **pictures)
+    return with_paths(replace(request, lora=lora), pictures)
 
 
 def _trouble_with(picture: str, request: GenerationRequest) -> str | None:

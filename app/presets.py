@@ -12,7 +12,7 @@ from platformdirs import user_config_path
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import write_atomic
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
-from diffusers_helper.request import PICTURES, SETTINGS
+from diffusers_helper.request import PICTURES, PLACED, SETTINGS
 
 START = "start"
 """The name of the preset whose settings the page starts with, if it exists."""
@@ -58,7 +58,8 @@ def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
         raise InputError(
             f"{unknown[0]!r} is not a setting; expected some of {', '.join(SETTINGS)}.", "Leave it out."
         )
-    kept = {key: SETTINGS[key].check(value) for key, value in settings.items() if key not in PICTURES}
+    left_out = (*PICTURES, PLACED)
+    kept = {key: SETTINGS[key].check(value) for key, value in settings.items() if key not in left_out}
     if not kept:
         raise InputError("The preset has no setting; expected at least one.", "Give a setting.")
     try:

@@ -16,7 +16,7 @@ from diffusers_helper import __version__
 from diffusers_helper.events import Event, Failed, to_dict
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import family_of
-from diffusers_helper.request import PICTURES
+from diffusers_helper.request import PICTURES, PLACED, SETTINGS
 from diffusers_helper.units import duration, gb_text
 
 LAST_EVENTS = 30
@@ -72,6 +72,8 @@ def _facts(job: Job) -> Iterator[str]:
 def _settings(job: Job) -> Iterator[str]:
     for name, value in asdict(job.request).items():
         shown = Path(value).name if name in PICTURES else value
+        if name == PLACED:
+            shown = SETTINGS[name].words(value)
         yield f"  {name}: {_bounded(repr(shown))}"
 
 

@@ -7,10 +7,12 @@ endpoint and the table in docs/api.md are made from these definitions.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import PurePath
 from typing import Annotated, Any, Self, cast
 
+from diffusers_helper import placed
 from diffusers_helper.attention.ways import WAYS
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.packing import MAX_SECONDS, MIN_SECONDS, Mode
@@ -231,6 +233,13 @@ class GenerationRequest:
         "of the picture.",
         "What to make", unit="file", scope="input", on_page=False, words=name_of,
     )] = ""
+    pictures: Annotated[str, SettingInfo(
+        "Pictures at Times",
+        "Pictures that the video comes to at their times, one on each line, as in 2.4s: photo.jpg, or with a "
+        "crop, 2.4s@0.25: photo.jpg. In forward order, they only draw the video towards them.",
+        "What to make", unit="time: file", is_list=True, normal=placed.normal_text, words=placed.shown,
+        scope="input",
+    )] = ""
     shape: Annotated[str, SettingInfo(
         "Shape", "The width to the height of a video from words alone; a start picture brings its own.",
         "Size and output", choices=SHAPES,
@@ -273,13 +282,18 @@ class GenerationRequest:
         return not self.image
 
     @property
+    def placed(self) -> tuple[placed.Placed, ...]:
+        """Return the pictures at times of the video."""
+        return placed.placed_of(self.pictures)
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """Return the prompts in use, one per pass of the transformer in a step."""
         return (self.prompt, self.negative) if self.cfg > 1 else (self.prompt,)
 
     @property
     def depends_on_length(self) -> bool:
-        return self.mode == "inverted" or bool(self.end_image)
+        return self.mode == "inverted" or bool(self.end_image or self.pictures)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
@@ -319,7 +333,41 @@ class GenerationRequest:
 
 
 SETTINGS = settings_of(GenerationRequest)
-START_PICTURE, END_PICTURE = "image", "end_image"
+START_PICTURE, END_PICTURE, PLACED = "image", "end_image", "pictures"
 PICTURES = tuple(name for name, setting in SETTINGS.items() if setting.is_picture)
 FILES = (*PICTURES, "video")  # what the page and its endpoints take as uploads
 CROPS = tuple(SETTINGS[name].crop for name in PICTURES)
+
+
+def placed_name(number: int) -> str:
+    """Return the name of one of the pictures at times, which count from 1."""
+    return f"{PLACED}_{number}"
+
+
+def is_picture_name(name: str) -> bool:
+    """Return whether a picture may have this name: that of a setting, or of a picture at a time."""
+    return name in PICTURES or name in {placed_name(number) for number in range(1, placed.MOST_PICTURES + 1)}
+
+
+def paths_in(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the paths of the pictures that settings name, by the names of the pictures.
+
+    Raises:
+        InputError: If the setting of the pictures at times cannot be used.
+    """
+    several = enumerate(placed.placed_of(str(settings.get(PLACED) or "")), 1)
+    single = {name: str(path) for name in PICTURES if (path := settings.get(name))}
+    return single | {placed_name(number): one.file for number, one in several}
+
+
+def with_pictures(settings: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
+    """Return settings in which the pictures of these names have these paths.
+
+    Raises:
+        InputError: If the setting of the pictures at times cannot be used.
+    """
+    found = {**settings, **{name: path for name, path in paths.items() if name in SETTINGS}}
+    if several := placed.placed_of(str(settings.get(PLACED) or "")):
+        named = enumerate(several, 1)
+        found[PLACED] = placed.text_of(replace(p, file=paths.get(placed_name(n), p.file)) for n, p in named)
+    return found

@@ -27,7 +27,7 @@ from diffusers_helper.provenance.branch import kept_words
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
-from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest
+from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest, paths_in
 
 Queue = Callable[[JobService], list[Job]]
 
@@ -209,7 +209,8 @@ def _restored(arguments: argparse.Namespace) -> VideoOrigin:
     file = given_path(arguments.recipe, "recipe")
     recipe, given = read_recipe(file), _given(arguments)
     _report(recipe)
-    paths = {name: given.pop(name) for name in PICTURES if name in given}
+    paths = paths_in(given)
+    given = {name: value for name, value in given.items() if name not in PICTURES}
     recipe = replace(recipe, settings=with_lora_paths({**recipe.settings, **given}))
     pictures = _pictures_of(recipe, file, besides=paths)
     request = recipe.request(dict.fromkeys(pictures, str(file)) | paths)
@@ -221,7 +222,8 @@ def _restored(arguments: argparse.Namespace) -> VideoOrigin:
 def _pictures_of(recipe: Recipe, file: Path, besides: Mapping[str, str]) -> dict[str, bytes]:
     """Return the pictures in a recipe or, for a job's `request.json`, beside it; none in place of others."""
     folder = JobFolder(file.parent)
-    beside = {name: folder.picture(name) for name in PICTURES if folder.picture(name).is_file()}
+    names = (*PICTURES, *paths_in(recipe.settings))
+    beside = {name: folder.picture(name) for name in names if folder.picture(name).is_file()}
     found = {name: one for name, one in (recipe.pictures or beside).items() if name not in besides}
     if START_PICTURE not in {*found, *besides} and recipe.settings.get(START_PICTURE) != "":
         raise InputError(

@@ -16,7 +16,7 @@ from app.jobs.service import JobService
 from diffusers_helper.conditions.pictures import named_pictures
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.registry import plan_of
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import GenerationRequest, with_pictures
 
 Address = Callable[[Path], str]
 
@@ -160,7 +160,7 @@ def record(job: Job, address: Address = str) -> dict[str, Any]:
         "ended": job.ended, "video": None if job.video is None else address(job.video), "frames": job.frames,
         "message": job.message, "remedy": job.remedy, "favourite": job.favourite,
         "damage": job.damage, "folder": address(job.folder),
-        "request": json.loads(job.request.to_json()) | pictures,
+        "request": with_pictures(json.loads(job.request.to_json()), pictures),
     }  # fmt: skip
 
 

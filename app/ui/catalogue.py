@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.loras import with_lora_files
-from app.ui.pictures import offered_end, uploaded_video
+from app.ui.pictures import offered_end, uploaded_file, uploaded_pictures
 from app.ui.planner import Planner
 from diffusers_helper.conditions.footage import read_footage
-from diffusers_helper.conditions.pictures import kept_pictures, named_pictures
+from diffusers_helper.conditions.pictures import kept_pictures, named_pictures, with_paths
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import PLACED, GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Catalogue:
         folder = JobFolder(job.folder)
         with contextlib.suppress(OSError):
             own = kept_pictures(folder, named_pictures(job.request)).items() & pictures.items()
-            request = replace(request, **{name: str(folder.picture(name)) for name, _ in own})
+            request = with_paths(request, {name: str(folder.picture(name)) for name, _ in own})
         return service.queue.edit(job_id, request, allow_folder=allow_folder, pictures=pictures)
 
     def _order(self, service: JobService, job: Job) -> None:
@@ -137,9 +137,10 @@ class Catalogue:
             own = self.info(model).own_settings
             settings |= {name: value for name, value in own.items() if settings.get(name) is None}
         if video := settings.get("video"):
-            settings["video"] = uploaded_video(str(video))
+            settings["video"] = uploaded_file(str(video), "video")
             if not settings.get("image"):
                 settings |= offered_end(read_footage(Path(settings["video"])))
+        settings[PLACED] = uploaded_pictures(settings.get(PLACED))
         request = GenerationRequest.from_dict(settings)
         self.planner.check(request, self.info(str(model)))
         absence = absence_of(self.info(str(model)))

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from app.reading.pictures import PlainPicture, Size, read_picture
 from app.reading.process import Limits, ReadingProcess, Unreadable
@@ -19,7 +20,8 @@ from diffusers_helper.conditions.picture import KEPT_PIXELS, MAX_PIXELS
 from diffusers_helper.conditions.pictures import Contents, named_pictures
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.files import sha256_of, write_atomic
-from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest
+from diffusers_helper.placed import placed_of, text_of
+from diffusers_helper.request import PICTURES, PLACED, START_PICTURE, GenerationRequest
 
 # Large pictures take seconds each. They have a separate process, so ordinary pictures need not wait for them.
 _ORDINARY = Limits(memory=3 * 2**29, seconds=10, wall_seconds=60.0)
@@ -184,16 +186,32 @@ def upload_path(upload: object, name: str) -> str:
     )
 
 
-def uploaded_video(video: str) -> str:
-    """Return the path of an uploaded video, of which the form knows only the part after the folder.
+def uploaded_file(file: str, name: str) -> str:
+    """Return the path of an uploaded file, of which the form knows only the part after the folder.
 
     Raises:
         InputError: If it is no upload.
     """
-    path = uploads_folder() / video.removeprefix(_UPLOADS)
+    path = uploads_folder() / file.removeprefix(_UPLOADS)
     if not _is_uploaded(path):
-        raise PictureError("`video` is not an upload; expected an uploaded video.", "Choose the video again.")
+        raise PictureError(f"`{name}` is not an upload; expected an uploaded file.", "Choose the file again.")
     return str(path)
+
+
+def uploaded_pictures(given: object) -> str:
+    """Return the text of the pictures at times with the paths of uploads.
+
+    Args:
+        given: The form's text, or a program's uploads by their times, as in `{"2.4s": handle_file(path)}`.
+
+    Raises:
+        InputError: If it cannot be used, or one is no upload.
+    """
+    if isinstance(given, dict):
+        items = cast(dict[object, object], given).items()
+        return "\n".join(f"{time}: {upload_path(upload, PLACED)}" for time, upload in items)
+    placed = placed_of(str(given or ""))
+    return text_of(replace(one, file=uploaded_file(one.file, PLACED)) for one in placed)
 
 
 def offered(pictures: Contents, file_name: str = _PICTURE_NAME) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from math import isclose
 from typing import Any, cast
 
 from app.jobs.job import Job
@@ -12,9 +13,10 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.models.registry import family_of
+from diffusers_helper.placed import Placed, placed_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import PLACED, SETTINGS, GenerationRequest
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS
 from diffusers_helper.strangers.limited_json import parse_json
 
@@ -60,7 +62,8 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
     """Return the facts of the strip, and markup about the times in effect, to show beneath the prompt."""
     prompt, plan = directed(settings, family), plan_of(settings, family)
     facts: dict[str, Any] = {
-        "of": [settings.get("prompt"), settings.get(SECTION_WORDS)], "prompt": prompt, "sections": [],
+        "of": [settings.get(name) for name in ("prompt", SECTION_WORDS, PLACED)], "prompt": prompt,
+        "sections": [], "later": [],
     }  # fmt: skip
     try:
         timeline = Timeline.of(prompt)
@@ -74,12 +77,33 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
     except InputError:
         over = 0
     seeds = timeline.seeds(len(plan), family.section_seconds)
+    placed = _pictures(settings, family)
+    facts["later"] = [str(one) for place, one in placed.items() if place >= len(texts)]
     facts["sections"] = [
         _section(texts, place, blended(texts, place, over), seeds[place], family.section_seconds)
+        | {"picture": (one := placed.get(place)) and {"path": one.file, "crop": one.crop}}
         for place in range(len(texts))
     ]
-    note = " ".join(_notes(timeline, texts, family.section_seconds))
+    note = " ".join([*_notes(timeline, texts, family.section_seconds), *_moved(placed, family)])
     return facts, f'<p class="lt-hint">{escape(note)}</p>' if note else ""
+
+
+def _pictures(settings: dict[str, Any], family: Family) -> dict[int, Placed]:
+    """Return the pictures at times by the places of the sections that begin with them."""
+    try:
+        placed = placed_of(str(settings.get(PLACED) or ""))
+    except InputError:  # the start refuses it
+        return {}
+    return {one.place(family.section_seconds): one for one in placed}
+
+
+def _moved(placed: dict[int, Placed], family: Family) -> list[str]:
+    """Return sentences about pictures whose times are not where sections meet."""
+    borders = [(one.time, place * family.section_seconds) for place, one in placed.items()]
+    return [
+        f"The picture at {time:g} s is moved to {border:g} s."
+        for time, border in borders if not isclose(time, border, abs_tol=1e-6)
+    ]  # fmt: skip
 
 
 def _section(
@@ -94,6 +118,8 @@ def _section(
     change = ", ".join(filter(None, (change_text(words), "" if seed is None else f"seed {seed}")))
     return {
         "time": time,
+        "place": place,
+        "begin": f"{place * seconds:.9g}",
         "words": texts[place],
         "begins": place in begins,
         "tone": sum(at <= place for at in begins) % 2,

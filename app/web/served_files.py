@@ -21,9 +21,12 @@ from app.ui import scripts
 from app.ui.calls.jobs import SMALL_PICTURE
 from diffusers_helper.provenance.job_folder import JobFolder
 
-# Of a job's folder, the start picture or the first frame, a small copy of it, the versions of the video, the
+# Of a job's folder, the pictures, the first frame, a small copy of the start, the versions of the video, the
 # thumbnails and the end of the log are served.
-_SHOWN = re.compile(r"(input|first)\.png|picture\.webp|video(-\d{4,9})?\.mp4|thumbs/\d{4,9}\.webp|job\.log")
+_SHOWN = re.compile(
+    r"(input|first|end_image|pictures_\d{1,2})\.png|picture\.webp|video(-\d{4,9})?\.mp4|"
+    r"thumbs/\d{4,9}\.webp|job\.log"
+)
 _LOG_BYTES = 64 * 1024
 _SMALL = (240, 160)  # the pixels of a small start picture, at most
 # Served files must not run code, so SVG drawings, which may hold scripts, are not among the types.

@@ -1,4 +1,4 @@
-"""The pictures of a job, by the settings that name them, in the forms that they take on their way.
+"""The pictures of a job, by the names of their settings, in the forms that they take on their way.
 
 A request has the path of a picture, a queue and a recipe have its content, a job's folder has a file, and a
 job has its pixels, in its own size and in that of the video. What a picture means is the family's concern.
@@ -20,7 +20,17 @@ from diffusers_helper.conditions.picture import fit_picture, load_picture, plain
 from diffusers_helper.files import given_path, read_file, replacing, sha256_of, write_atomic
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, GenerationRequest
+from diffusers_helper.request import (
+    PICTURES,
+    PLACED,
+    SETTINGS,
+    START_PICTURE,
+    GenerationRequest,
+    is_picture_name,
+    paths_in,
+    placed_name,
+    with_pictures,
+)
 
 Contents = Mapping[str, bytes]
 """The content of each picture as a plain PNG file, by the name of its setting."""
@@ -28,8 +38,20 @@ NO_PICTURES: Contents = MappingProxyType({})
 
 
 def named_pictures(request: GenerationRequest) -> dict[str, str]:
-    """Return the paths of the pictures that a request names, by setting."""
-    return {name: path for name in PICTURES if (path := getattr(request, name))}
+    """Return the paths of the pictures that a request names, by the names of the pictures."""
+    return paths_in({name: getattr(request, name) for name in (*PICTURES, PLACED)})
+
+
+def with_paths(request: GenerationRequest, paths: Mapping[str, str]) -> GenerationRequest:
+    """Return a request in which the pictures of these names have these paths."""
+    return replace(request, **with_pictures({PLACED: request.pictures}, paths))
+
+
+def crop_of(request: GenerationRequest, name: str) -> float:
+    """Return the crop of the picture of a name."""
+    if name in PICTURES:
+        return getattr(request, SETTINGS[name].crop)
+    return next(one.crop for n, one in enumerate(request.placed, 1) if placed_name(n) == name)
 
 
 def read_pictures(request: GenerationRequest, known: Contents) -> dict[str, bytes]:
@@ -68,16 +90,17 @@ def keep_request(request: GenerationRequest, pictures: Contents, folder: JobFold
     Raises:
         OSError: If the folder cannot be written.
     """
-    for name in PICTURES:
-        file = folder.picture(name)
-        if name not in pictures:
+    for file in (*map(folder.picture, PICTURES), *folder.path.glob(f"{PLACED}_*.png")):
+        if file not in [folder.picture(name) for name in pictures]:
             file.unlink(missing_ok=True)
-        elif not file.exists() or read_file(file) != pictures[name]:
+    for name in pictures:
+        file = folder.picture(name)
+        if not file.exists() or read_file(file) != pictures[name]:
             write_atomic(file, pictures[name])
     own = {name: str(at.picture(name)) for name in named_pictures(request)}
     if keep_original(request, folder):
         own["video"] = str(at.original)
-    write_atomic(folder.request, replace(request, **own).to_json().encode() + b"\n")
+    write_atomic(folder.request, with_paths(request, own).to_json().encode() + b"\n")
 
 
 def keep_original(request: GenerationRequest, folder: JobFolder) -> bool:
@@ -114,16 +137,17 @@ class JobPictures:
         cls, given: Mapping[str, Image.Image], shape: tuple[int, int], request: GenerationRequest
     ) -> JobPictures:
         """Return given pictures together with the part of each that a video of this height and width has."""
-        fitted = {
-            name: fit_picture(one, *shape, getattr(request, SETTINGS[name].crop))
-            for name, one in given.items()
-        }
+        fitted = {name: fit_picture(one, *shape, crop_of(request, name)) for name, one in given.items()}
         return cls(given, fitted, shape)
 
     @property
     def start(self) -> Image.Image | None:
         """Return the start picture in the size of the video; None if it starts from words alone."""
         return self.fitted.get(START_PICTURE)
+
+    def same(self, name: str) -> str:
+        """Return the name of the first picture that is the same as one of this name in the video's size."""
+        return next(one for one, picture in self.fitted.items() if picture == self.fitted[name])
 
     @property
     def contents(self) -> dict[str, bytes]:
@@ -144,12 +168,13 @@ class JobPictures:
 
 
 def order_words(mode: str, info: ModelInfo) -> str:
-    """Return a sentence if an order was not trained for an end picture, or "" if it was."""
+    """Return a sentence if an order was not trained for pictures besides the first, or "" if it was."""
     if mode == "inverted":
         return ""
     trained = "inverted order, which makes the end first," if "inverted" in info.modes else "framepack-i2v"
     return (
-        "Forward order was not trained for an end picture, which only draws the video towards it; "
+        "Forward order was not trained for an end picture or pictures at times, which only draw the video "
+        "towards them; "
         f"{trained} was."
     )
 
@@ -161,7 +186,8 @@ def load_pictures(request: GenerationRequest) -> dict[str, Image.Image]:
 
 def write_captured(arrays: Mapping[str, Any], folder: JobFolder) -> dict[str, str]:
     """Write captured pictures into a folder, and return their paths by setting."""
-    found = {name: folder.picture(name) for name in PICTURES if _recorded(name) in arrays}
+    names = map(_named, arrays)
+    found = {name: folder.picture(name) for name in names if is_picture_name(name)}
     for name, file in found.items():
         Image.fromarray(np.asarray(arrays[_recorded(name)])).save(file)
     return {name: str(file) for name, file in found.items()}
@@ -169,3 +195,7 @@ def write_captured(arrays: Mapping[str, Any], folder: JobFolder) -> dict[str, st
 
 def _recorded(name: str) -> str:
     return "picture" if name == START_PICTURE else name
+
+
+def _named(recorded: str) -> str:
+    return START_PICTURE if recorded == "picture" else recorded

@@ -19,7 +19,7 @@ from itertools import pairwise
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import END_PICTURE, SETTINGS, START_PICTURE, GenerationRequest
+from diffusers_helper.request import END_PICTURE, SETTINGS, START_PICTURE, GenerationRequest, placed_name
 
 _TIME = r"(\d{1,9}(?:\.\d*)?)\s*s"
 _SEED = re.compile(r"seed (\d{1,19})")
@@ -236,16 +236,42 @@ def seed_of(number: int, request: GenerationRequest, lineage: Lineage, family: F
 
 
 def pictures_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> Words:
-    """Return the pictures that a section is shown, by setting, with their shares, as `words_of` does.
+    """Return the pictures that a section is shown, by name, with their shares, as `words_of` does.
 
-    The shares change linearly from the start of the video to its end, and the middle of the section counts.
+    The shares change linearly from each picture to the next one in the video, and the middle of the section
+    counts.
     """
     own = lineage.request_for(number, request)
-    sections = family.plan(own.seconds, own.mode)
-    if not own.end_image or number > len(sections):  # the section that closes a loop leads to the start
+    count, section = len(family.plan(own.seconds, own.mode)), family.sections(own)[number - 1]
+    if section.is_closing:  # it leads to the start
         return ((START_PICTURE, 1.0),)
-    share = own.end_strength * (sections[number - 1].video_position + 0.5) / len(sections)
-    return (START_PICTURE, 1 - share), (END_PICTURE, share)
+    known = {0: START_PICTURE, **_placed(own, family, count)} | (
+        {count: END_PICTURE} if own.end_image else {}
+    )
+    place = section.video_position
+    before = max(at for at in known if at <= place)
+    after = min((at for at in known if at > place), default=None)
+    if after is None:
+        return ((known[before], 1.0),)
+    strength = own.end_strength if known[after] == END_PICTURE else 1.0
+    share = strength * (place + 0.5 - before) / (after - before)
+    return (known[before], 1 - share), (known[after], share)
+
+
+def start_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> str:
+    """Return the name of the picture that a section sees at its start, which is the last one before it."""
+    own = lineage.request_for(number, request)
+    sections = family.sections(own)
+    if sections[number - 1].is_closing:
+        return START_PICTURE
+    known = {0: START_PICTURE, **_placed(own, family, len(sections))}
+    return known[max(place for place in known if place <= sections[number - 1].video_position)]
+
+
+def _placed(request: GenerationRequest, family: Family, sections: int) -> dict[int, str]:
+    """Return the names of the pictures at times by the places of the sections that begin with them."""
+    found = {one.place(family.section_seconds): placed_name(n) for n, one in enumerate(request.placed, 1)}
+    return {place: name for place, name in found.items() if place < sections}
 
 
 @lru_cache(maxsize=8)  # it is asked for each section anew

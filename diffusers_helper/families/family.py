@@ -5,7 +5,7 @@ The other half of a family, which works on tensors, is a module with the functio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,9 +19,11 @@ from diffusers_helper.families.packing import (
     Mode,
     SectionPlan,
     frames_of,
+    led_by,
     looped,
     plan_sections,
 )
+from diffusers_helper.placed import Placed
 from diffusers_helper.weights.recognition import HELIOS_PARTS, PARTS
 
 
@@ -39,6 +41,9 @@ class Length(Protocol):
 
     @property
     def is_from_words(self) -> bool: ...
+
+    @property
+    def placed(self) -> Sequence[Placed]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,8 @@ class Family:
         lacks, ignored: The settings that cannot be used with its models, and those that have no effect.
         plan: Returns the sections of a video of so many seconds, in an order, without one that closes a loop.
         from_words: The same for a video without a start picture; None if the models need one.
+        led_by: Returns a plan with the places of sections that begin with a picture of their own; None if its
+            models take no such pictures.
         licence: A sentence on the licence of its published weights.
         magnitudes: The magnitudes of its published models by their order; see `step_caches.nearest`.
     """
@@ -107,6 +114,7 @@ class Family:
     tail_frames: int
     plan: Callable[[float, Mode], SectionPlan]
     from_words: Callable[[float, Mode], SectionPlan] | None = None
+    led_by: Callable[[SectionPlan, Sequence[int]], SectionPlan] | None = None
     vae_precision: str = ""
     suits: Callable[[Path], Mapping[str, Any]] = lambda folder: {}
     lacks: tuple[str, ...] = ()
@@ -124,6 +132,8 @@ class Family:
 
     def sections(self, length: Length) -> SectionPlan:
         plan = ((length.is_from_words and self.from_words) or self.plan)(length.seconds, length.mode)
+        if length.placed and self.led_by:
+            plan = self.led_by(plan, [one.place(self.section_seconds) for one in length.placed])
         return looped(plan) if length.is_loop else plan
 
 
@@ -152,7 +162,7 @@ FRAMEPACK = Family(
     reading=Reading(_TEMPLATE, 95, 256), tail_frames=frames_of(HISTORY),
     plan=lambda seconds, mode: plan_sections(seconds, mode=mode),
     from_words=lambda seconds, mode: plan_sections(seconds, mode=mode, has_picture=False),
-    magnitudes=_MAGNITUDES,
+    led_by=led_by, magnitudes=_MAGNITUDES,
     licence="Its weights descend from HunyuanVideo, whose Tencent Hunyuan Community License grants no rights "
     "in the European Union, the United Kingdom and South Korea.",
 )  # fmt: skip
@@ -167,7 +177,7 @@ HELIOS = Family(
     reading=Reading("{}", 0, helios.MAX_TEXT_TOKENS, helios.MAX_TEXT_TOKENS),
     tail_frames=helios.TAIL_SECTIONS * helios.SECTION_FRAMES,
     plan=helios.plan, from_words=helios.plan, vae_precision="fp32", suits=helios.suits,
-    lacks=("end_image", "lora"), ignored=("guidance",),
+    lacks=("end_image", "pictures", "lora"), ignored=("guidance",),
     licence="Its weights may be used under the Apache License 2.0.",
 )  # fmt: skip
 FAMILIES = {family.name: family for family in (FRAMEPACK, HELIOS)}

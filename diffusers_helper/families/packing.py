@@ -8,8 +8,9 @@ decode to 4n - 3 frames. The formulas come from FramePack's paper, figure 2, and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 Mode = Literal["inverted", "forward"]
@@ -201,6 +202,27 @@ def plan_sections(
             _section(mode, window, k + 1, count, steps_back[k], has_picture=has_picture) for k in range(count)
         ),
     )
+
+
+def led_by(plan: SectionPlan, begins: Sequence[int]) -> SectionPlan:
+    """Return an inverted plan in which runs of sections begin with pictures; one in forward order stays.
+
+    Each run has the distances of a video of its own, so a section sees its picture where the model was
+    trained to see the start picture.
+
+    Args:
+        plan: The plan.
+        begins: The places in the video of the sections that begin with a picture, besides the first one.
+    """
+    if plan.mode == "forward":
+        return plan
+    ends = sorted({0, len(plan), *(begin for begin in begins if begin < len(plan))})
+    steps_back = [step for begin, end in reversed([*pairwise(ends)]) for step in paddings(end - begin)]
+    led = (
+        replace(section, padding=step, indices=frame_indices("inverted", plan.window, step))
+        for section, step in zip(plan, steps_back, strict=True)
+    )
+    return replace(plan, sections=tuple(led))
 
 
 def looped(plan: SectionPlan) -> SectionPlan:

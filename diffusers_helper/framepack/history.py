@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -17,6 +19,8 @@ from diffusers_helper.families.packing import (
     Section,
 )
 from diffusers_helper.framepack.guidance import Context
+
+_NONE: Mapping[int, Tensor] = MappingProxyType({})
 
 
 class LatentHistory:
@@ -38,6 +42,7 @@ class LatentHistory:
         before: Tensor | None = None,
         *,
         distance: int = 0,
+        starts: Mapping[int, Tensor] = _NONE,
     ) -> None:
         """Begin with the pictures.
 
@@ -48,8 +53,9 @@ class LatentHistory:
             before: The latents at which the video begins: by default the start picture's, or the last ones of
                 the video that is continued, or none.
             distance: The latent frames between the video and the end picture.
+            starts: The latents of other pictures that sections see at their start, by the sections' numbers.
         """
-        self._mode, self._end, self._distance = mode, end, distance
+        self._mode, self._end, self._distance, self._starts = mode, end, distance, starts
         self._before = start if before is None else before
         self.start = self._before[:, :, -1:] if self._before.shape[2] else start
         self.latents = self._before if mode == "forward" else start[:, :, :0]
@@ -75,7 +81,8 @@ class LatentHistory:
         else:
             near = torch.cat([self.latents[:, :, :HISTORY], nothing], dim=2)[:, :, :HISTORY]
             history_1x, history_2x, history_4x = near.split([HISTORY_1X, HISTORY_2X, HISTORY_4X], dim=2)
-        indices, start = section.indices, self.latents[:, :, -1:] if section.is_closing else self.start
+        start = self.latents[:, :, -1:] if section.is_closing else self.start
+        indices, start = section.indices, self._starts.get(section.number, start)
         if self._end is not None and section.number == 1:
             (place,) = indices.history_1x
             indices, history_1x = replace(indices, history_1x=(place + self._distance,)), self._end

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.conditions.footage import in_fours
-from diffusers_helper.conditions.timeline import pictures_of, texts_of, words_of
+from diffusers_helper.conditions.timeline import pictures_of, start_of, texts_of, words_of
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, FrameIndices, Section
 from diffusers_helper.files import sha256_of
 from diffusers_helper.framepack.blending import FrameBlender
@@ -53,12 +53,13 @@ def encode(job: OpenJob) -> dict[str, Tensor]:
 
 
 def latents(job: OpenJob) -> dict[str, Tensor]:
-    """Encode the pictures that sections see with the VAE, and return their latents by name.
+    """Encode each picture that sections see with the VAE once, and return their latents by name.
 
     They depend on the seed, and the VAE is needed for the video anyway, so they are kept for no other job.
     """
-    seen = (START_PICTURE, END_PICTURE) if job.request.mode == "inverted" else (START_PICTURE,)
-    found = {_named("start", of): _latent(job, of) for of in seen if of in job.pictures.fitted}
+    seen = [of for of in job.pictures.fitted if of != END_PICTURE or job.request.mode == "inverted"]
+    once = cache(partial(_latent, job))
+    found = {_named("start", of): once(job.pictures.same(of)) for of in seen}
     if not job.pictures.start:  # noise, in which nothing is to be seen
         found["start"] = noise_for(
             job.lineage.root(job.request).seed, "start_latent", 0, job.latents_shape(1)
@@ -72,14 +73,17 @@ def latents(job: OpenJob) -> dict[str, Tensor]:
 def visions(job: OpenJob) -> dict[str, Tensor]:
     """Return the vision encoder's states of each picture by name."""
     found: dict[str, Tensor] = {}
+    made: dict[str, Tensor] = {}
     for of, picture in _shown(job).items():
         checksum = sha256_of([str(job.pictures.shape).encode(), picture.tobytes()])
-        known = job.encoded(
-            ("image_encoder", "feature_extractor"),
-            lambda job, of=of: {"vision": _vision_states(job, of)},
-            picture=checksum,
-        )
-        found[_named("vision", of)] = known["vision"]
+        if checksum not in made:
+            known = job.encoded(
+                ("image_encoder", "feature_extractor"),
+                lambda job, of=of: {"vision": _vision_states(job, of)},
+                picture=checksum,
+            )
+            made[checksum] = known["vision"]
+        found[_named("vision", of)] = made[checksum]
     return found
 
 
@@ -184,7 +188,11 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
     distance = round((1 - strength) * (HISTORY - HISTORY_1X))
     start, end = encodings["start"], encodings.get(_named("start", END_PICTURE))
     before = encodings.get(_TAIL, start) if job.pictures.start else start[:, :, :0]
-    return LatentHistory(job.request.mode, start, end, before, distance=distance)
+    starts = {
+        section.number: encodings[_named("start", of)] for section in job.sections
+        if (of := start_of(section.number, job.request, job.lineage, job.family)) != START_PICTURE
+    }  # fmt: skip
+    return LatentHistory(job.request.mode, start, end, before, distance=distance, starts=starts)
 
 
 def joiner(job: OpenJob) -> FrameBlender:

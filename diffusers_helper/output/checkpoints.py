@@ -60,6 +60,8 @@ class Origins:
         # those of its request, which may have left them to the plan, so they are not compared.
         vae = {} if lineage.kept else {name: str(getattr(request, name)) for name in _VAE}
         self._shared = {**pictures, **vae, **others}
+        if request.pictures:
+            self._shared["pictures"] = json.dumps([[one.time, one.crop] for one in request.placed])
         # The paths among the inputs are recorded by the content of the files.
         crops = recorded_later(request, "input").items()
         self._shared |= {name: str(value) for name, value in crops if SETTINGS[name].is_number}

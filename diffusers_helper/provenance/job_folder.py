@@ -70,8 +70,8 @@ class JobFolder:
             folder = cls(outputs / new_job_id())
         return folder
 
-    def picture(self, setting: str) -> Path:
-        return self.input if setting == START_PICTURE else self.path / f"{setting}.png"
+    def picture(self, name: str) -> Path:
+        return self.input if name == START_PICTURE else self.path / f"{name}.png"
 
     def keep_press(self, press: str) -> None:
         """Write down the press that makes the job, if it has an id."""

@@ -150,7 +150,7 @@ class Lineage:
         if request.mode == "forward" or not self.spans:
             return plan
         earlier = [
-            family.plan(self.request_for(section.number, request).seconds, request.mode)[section.number - 1]
+            family.sections(self.request_for(section.number, request))[section.number - 1]
             for section in plan.sections[: self.spans[-1].last]
         ]
         placed = tuple(

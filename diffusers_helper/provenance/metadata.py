@@ -18,7 +18,7 @@ from typing import BinaryIO
 from uuid import UUID
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.request import PICTURES, START_PICTURE
+from diffusers_helper.request import START_PICTURE, is_picture_name
 
 MAX_TEXT, MAX_PICTURE = 4 * 2**20, 64 * 2**20
 # A video has a few dozen boxes. Many programs write PNG chunks of 8 KiB, so there may be thousands of them.
@@ -80,7 +80,7 @@ def _take(pictures: dict[str, bytes], kind: bytes, content: bytes) -> None:
     if kind in (_NAMED_BOX, _NAMED_CHUNK):
         name, _, picture = content.partition(b"\0")
         name = name.decode("ascii", "replace")
-    if name in PICTURES:
+    if is_picture_name(name):
         pictures[name] = picture
 
 

@@ -15,9 +15,19 @@ from typing import Any, BinaryIO, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.placed import Placed, text_of
 from diffusers_helper.provenance.lineage import Lineage, Span, joined, recorded
 from diffusers_helper.provenance.metadata import MAX_TEXT, Embedded, read_embedded, with_recipe
-from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, GenerationRequest
+from diffusers_helper.request import (
+    PICTURES,
+    PLACED,
+    SETTINGS,
+    START_PICTURE,
+    GenerationRequest,
+    paths_in,
+    placed_name,
+    with_pictures,
+)
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import parse_json, plain_json
 
@@ -120,6 +130,9 @@ class Recipe:
             settings[_LORA] = lora
         if video:
             settings |= {_VIDEO: video, "crop": request.crop}
+        if request.pictures:
+            named = enumerate(request.placed, 1)
+            settings[PLACED] = text_of(Placed(one.time, placed_name(n)) for n, one in named)
         if request.is_from_words:
             settings[START_PICTURE] = ""  # other recipes have lost the picture if they lack it
         settings["resolution"] = side
@@ -167,7 +180,13 @@ class Recipe:
                 "Set `model` to the folder with the model's parts.",
                 setting="model",
             )
-        return GenerationRequest.from_dict({**self.settings, **pictures, **changes})
+        if lost := next((name for name in paths_in(self.settings) if name not in pictures), None):
+            raise InputError(
+                f"The recipe lacks the picture {short_repr(lost)}; expected all pictures that it names.",
+                f"Set `{PLACED}` to files.",
+                setting=PLACED,
+            )
+        return GenerationRequest.from_dict({**with_pictures(self.settings, pictures), **changes})
 
 
 def read_recipe(source: Path | bytes) -> Recipe:

@@ -21,8 +21,10 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names
+from diffusers_helper.placed import placed_of
+from diffusers_helper.placed import text_of as placed_text
 from diffusers_helper.planning.variables import conv_rung
-from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
+from diffusers_helper.request import PICTURES, PLACED, SETTINGS, GenerationRequest
 from diffusers_helper.setting import SettingInfo
 from diffusers_helper.units import count_text
 from rocm_nodes.guide import explained
@@ -137,6 +139,9 @@ def request_of(
     values = {name: _value(SETTINGS[name], value) for name, value in settings.items()}
     values |= {name: str(folder / f"{name}.png") for name in images}
     values["lora"] = _lora_paths(values.get("lora", ""))
+    if placed := placed_of(str(values.get(PLACED) or "")):
+        find = comfy("folder_paths").get_annotated_filepath
+        values[PLACED] = placed_text(replace(one, file=find(one.file)) for one in placed)
     return GenerationRequest.from_dict(values)
 
 

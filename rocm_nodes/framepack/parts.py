@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.models.registry import ModelInfo, PartSource, find_model
-from diffusers_helper.request import CROPS, PICTURES, SETTINGS, GenerationRequest
+from diffusers_helper.request import CROPS, PICTURES, PLACED, SETTINGS, GenerationRequest
 from diffusers_helper.units import count_text
 from rocm_nodes.framepack.node import (
     VIDEO_NAMES,
@@ -37,7 +37,9 @@ from rocm_nodes.page import choice, of_type, reported
 _CATEGORY = "ROCm Ninodes/Video"
 _MODEL = ("model", "lora", "weight_dtype")
 # The prompt that is avoided is encoded only if `cfg` uses it.
-_CONDITIONS = ("prompt", "negative", "cfg", *PICTURES, "crop", "mode", "resolution", *CROPS[1:], "shape")
+_CONDITIONS = (
+    "prompt", "negative", "cfg", *PICTURES, "crop", "mode", "resolution", *CROPS[1:], "shape", PLACED,
+)  # fmt: skip
 _DECODER = ("crf",)
 _SAMPLER = tuple(name for name in SETTINGS if name not in (*_MODEL, *_CONDITIONS, *_DECODER))
 _FIRST = ("seconds", "seed", "steps")  # what stands first among the sampler's inputs

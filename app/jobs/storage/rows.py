@@ -23,7 +23,14 @@ from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import FILES, PICTURES, SETTINGS, START_PICTURE, GenerationRequest
+from diffusers_helper.request import (
+    FILES,
+    SETTINGS,
+    START_PICTURE,
+    GenerationRequest,
+    paths_in,
+    with_pictures,
+)
 from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
@@ -158,11 +165,10 @@ def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, s
         if not isinstance(data, dict):
             raise ValueError(f"it is {short_repr(data)}")
         data = cast(dict[str, Any], data)
-        names = [name for name in PICTURES if data.get(name, name == START_PICTURE)]
-        pictures |= {name: str(folder.picture(name)) for name in names}
+        pictures |= {name: str(folder.picture(name)) for name in paths_in({START_PICTURE: "its", **data})}
         if data.get("video"):
             pictures["video"] = str(folder.original)
-        return GenerationRequest.from_dict({**data, **pictures}), ""
+        return GenerationRequest.from_dict(with_pictures(data, pictures)), ""
     except ValueError as error:
         fault = error.message if isinstance(error, InputError) else first_line(error)
     given: dict[str, Any] = dict(pictures)

@@ -19,7 +19,7 @@ from app.ui.errors import refusal
 from app.ui.pictures import picture_paths, upload_path
 from app.ui.waiting import Endings, Limiter
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.request import FILES, PICTURES, SETTINGS
+from diffusers_helper.request import FILES, PICTURES, PLACED, SETTINGS
 
 MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1024 of them
 MOST_TAKEN_IN = 1000
@@ -127,12 +127,16 @@ def _endpoint(
 def _parameters(catalogue: Catalogue) -> list[Parameter]:
     """Return the settings as parameters. Pictures are uploads; what suits a model defaults to its own."""
     own = catalogue.info(catalogue.first).own_settings
-    types: dict[str, Any] = {
-        name: setting.kind | None if setting.is_optional or name in own else setting.kind
-        for name, setting in SETTINGS.items()
-    } | dict.fromkeys(FILES, FileData | None)
+    types: dict[str, Any] = (
+        {
+            name: setting.kind | None if setting.is_optional or name in own else setting.kind
+            for name, setting in SETTINGS.items()
+        }
+        | dict.fromkeys(FILES, FileData | None)
+        | {PLACED: dict[str, Any] | None}
+    )
     defaults = {name: setting.default for name, setting in SETTINGS.items()}
-    defaults |= {**dict.fromkeys(own), "model": catalogue.first, **dict.fromkeys(FILES)}
+    defaults |= {**dict.fromkeys(own), "model": catalogue.first, **dict.fromkeys((*FILES, PLACED))}
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
     parameters.append(Parameter(_WAIT, kind, default=False, annotation=bool))

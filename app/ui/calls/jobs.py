@@ -20,7 +20,7 @@ from app.ui.loras import with_lora_files, with_lora_names
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import plan_of
-from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
+from diffusers_helper.request import PICTURES, PLACED, SETTINGS, GenerationRequest
 
 SMALL_PICTURE = "picture.webp"
 """The name by which the page serves a small copy of a job's start picture, beside the job's files."""
@@ -274,7 +274,8 @@ class JobCalls:
                 for a LoRA that is not in the folder for LoRAs.
         """
         given = dict(changes or {})
-        if unknown := next((name for name in given if name in PICTURES or name not in SETTINGS), None):
+        fixed = (*PICTURES, PLACED)
+        if unknown := next((name for name in given if name in fixed or name not in SETTINGS), None):
             raise InputError(f"{short_repr(unknown)} cannot be changed here.", "Leave it out.")
         if "model" in given:
             given["model"] = self._catalogue.key(given["model"])

@@ -14,11 +14,11 @@ from app.ui.form.markup import parts_of
 from app.ui.form.settings import OF_A_START, PAGE_SETTINGS, defaults
 from app.ui.planner import MEMORY_SETTINGS
 from diffusers_helper.families.packing import Mode
-from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE
+from diffusers_helper.request import CROPS, PICTURES, PLACED, SETTINGS, START_PICTURE
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 
 _TEMPLATE = Path(__file__).with_name("form.html")
-_HIDDEN = (*CROPS, "lora", "extras")  # fields without a control; scripts write into them
+_HIDDEN = (*CROPS, PLACED, "lora", "extras")  # fields without a control; scripts write into them
 _REST = {
     "rest_what": "What to make", "rest_look": "Look", "rest_output": "Size and output",
     "rest_memory": "Memory",

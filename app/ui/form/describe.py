@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from app.jobs.pace import Effort, PaceBook, passes
@@ -23,9 +24,11 @@ from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.lora_choice import named
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.placed import placed_of
 from diffusers_helper.request import (
     END_PICTURE,
     PICTURES,
+    PLACED,
     SETTINGS,
     START_PICTURE,
     GenerationRequest,
@@ -75,6 +78,7 @@ class Describer:
         weights = {one.file: f"{one.weight:.15g}" for one in named(lora)}
         facts = {
             "crops": _crops(sizes, settings, shape),
+            "ratio": round(width / height, 4),
             "size": f"{width} × {height} of {start.width} × {start.height}" if start else "",
             "starts": "picture or words" if info.family.from_words else "picture",
             "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
@@ -96,8 +100,9 @@ class Describer:
         markup = {
             "length": self._length(settings, info, height * width),
             "picture-note": _refusal(refused) or ("" if start else _words_note(settings, info, shape)),
-            "end-note": _end_note(settings, info) if found[END_PICTURE] else "",
-            "timeline-note": times, "model-note": self._model(info), "memory-plan": memory.markup,
+            "end-note": _order_note(settings, info) if found[END_PICTURE] else "",
+            "timeline-note": times + (_order_note(settings, info) if settings.get(PLACED) else ""),
+            "model-note": self._model(info), "memory-plan": memory.markup,
             "extras-line": extras_line(_extras_words(settings)),
         }  # fmt: skip
         return {"markup": markup, "facts": facts}
@@ -219,8 +224,8 @@ def _crops(
     return {name: [round(100 * share, 3) for share in place] for name, place in parts.items()}
 
 
-def _end_note(settings: dict[str, Any], info: ModelInfo) -> str:
-    """Return what the chosen order means for an end picture, with a button for the order that suits it."""
+def _order_note(settings: dict[str, Any], info: ModelInfo) -> str:
+    """Return what the order means for further pictures, with a button for the order that suits them."""
     sentence = order_words(str(settings.get("mode")), info)
     button = ' <button type="button" class="lt-quiet-button">Make the end first</button>'
     offer = button if "inverted" in info.modes else ""
@@ -259,6 +264,9 @@ def example_program(request: Mapping[str, Any], preselected: str) -> str:
     usual |= {"model": preselected, "mode": None}
     uploads = {name: request[name] for name in PICTURES if request.get(name)}
     written = {name: f"handle_file({_written(_name_of(upload))})" for name, upload in uploads.items()}
+    if placed := placed_of(str(request.get(PLACED) or "")):
+        several = (f"{_written(one.when)}: handle_file({_written(Path(one.file).name)})" for one in placed)
+        written[PLACED] = f"{{{', '.join(several)}}}"
     written["prompt"] = _written(request.get("prompt") or "")
     written |= {
         name: _written(request[name]) for name in SETTINGS

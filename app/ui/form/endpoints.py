@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,12 @@ from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.provenance.recipe import read_recipe
-from diffusers_helper.request import CROPS, PICTURES, SETTINGS
+from diffusers_helper.request import CROPS, PICTURES, PLACED, SETTINGS, START_PICTURE, paths_in, with_pictures
 from diffusers_helper.strangers.limited_json import parse_json
 
 _MOST_NAME = 80  # characters of a file's name in a message
 # A picture belongs to one video, and so do its prompt and its crop.
-_NOT_KEPT = (*PICTURES, *CROPS, "prompt")
+_NOT_KEPT = (*PICTURES, PLACED, *CROPS, "prompt")
 
 
 class FormCalls:
@@ -194,16 +194,16 @@ class DropCalls:
         # Steps, guidance and size of another model would not suit this one.
         values = defaults(info, planner) | (values if values.get("model", model) == model else {})
         values |= {"seed": seed_of(values), "model": model}
-        return to_request(values, info, planner) | line | dict(_pictures(line, known))
+        return to_request(values, info, planner) | _with_uploads(line, known)
 
 
-def _pictures(line: Mapping[str, Any], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for name in PICTURES:
-        wanted = str(line.get(name) or "")
-        if wanted and wanted not in known:
+def _with_uploads(line: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+    """Return a line with uploads in place of the names of its pictures."""
+    wanted = ({START_PICTURE: ""} if "" in known else {}) | paths_in(line)
+    for file in wanted.values():
+        if file not in known:
             raise InputError(
-                f"Its picture {short_repr(wanted)} was not dropped with the file.",
+                f"Its picture {short_repr(file)} was not dropped with the file.",
                 "Drop the file together with its pictures.",
             )
-        if wanted or (name == "image" and "" in known):
-            yield name, known[wanted]
+    return with_pictures(line, {name: known[file] for name, file in wanted.items()})

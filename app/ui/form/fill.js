@@ -53,7 +53,14 @@ export async function fillForm(given) {
     const file = await fetched(given[name]);
     if (file) ({ path: pictures[name] } = await upload(file));
   }
+  const lines = [];
+  for (const line of (given.pictures ?? '').split('\n').filter(Boolean)) {
+    const [, when, address] = line.match(/^(.*?): (.*)$/);
+    const file = await fetched(address);
+    if (file) lines.push(`${when}: ${(await upload(file)).path}`);
+  }
+  const settings = { ...given, pictures: lines.join('\n') };
   const extras = given.extras ?? '';
-  await restoreForm({ pictures, text: JSON.stringify({ name: '', settings: given, extras, is_whole: true, notices: [] }) });
+  await restoreForm({ pictures, text: JSON.stringify({ name: '', settings, extras, is_whole: true, notices: [] }) });
   if (given.image && !pictures.image) throw new Error('The start picture of this video no longer exists.');
 }

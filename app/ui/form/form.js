@@ -152,7 +152,7 @@ function prepareBoxes() {
   within('#try-it', '[data-example]', (one) => actOnce(one, () => startExample(Number(one.dataset.example)), refuse));
   within('#examples', 'button', (one) => ask(one, 'form_example', read('model'), [...find('#examples').children].indexOf(one), false));
   within('#memory-plan', '[data-preserved], [data-recommended]', ({ dataset }) => takeMemory(dataset));
-  within('#end-note', 'button', () => put('mode', 'inverted'));
+  for (const note of ['#end-note', '#timeline-note']) within(note, 'button', () => put('mode', 'inverted'));
   within('#extras-line', '.lt-forget', () => {
     put('extras', '');
     find('#set-prompt textarea').focus(); // the button is about to disappear

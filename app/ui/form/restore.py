@@ -18,7 +18,7 @@ from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import Recipe
-from diffusers_helper.request import PICTURES, START_PICTURE
+from diffusers_helper.request import PICTURES, START_PICTURE, with_pictures
 from diffusers_helper.strangers.limited_json import parse_json
 
 _MOST_NAME, _MOST_NOTICE, _MOST_NOTICES = 200, 1000, 50
@@ -92,7 +92,7 @@ class Restored:
         notices: tuple[str, ...] = (),
     ) -> Self:
         extras = Extras.of(settings, spans).to_text()
-        known = with_lora_names(settings)
+        known = with_lora_names(with_pictures(settings, pictures))
         shown = {key: value for key, value in known.items() if key in PAGE_SETTINGS and key not in PICTURES}
         if "model" in shown:
             shown["model"] = catalogue.name_of(shown["model"])

@@ -3,6 +3,7 @@
 import { hasChanged, make, setText } from '../elements.js';
 import { changed } from './changes.js';
 import { facts, onDescribed } from './describe.js';
+import { Tile } from './placed.js';
 import { read, write } from './values.js';
 
 const WRITTEN = 'section_words';
@@ -40,15 +41,26 @@ function takeKey(event) {
   next.focus();
 }
 
+/** Give the section at a place its picture, `{ path, crop }`, or take it away. */
+function savePicture(place, picture) {
+  sections[place] = { ...sections[place], picture };
+  const lines = sections.filter((one) => one.picture).map((one) => `${one.begin}s@${one.picture.crop}: ${one.picture.path}`);
+  write('pictures', [...lines, ...facts().timeline.later].join('\n'));
+  rows[place].tile.show(sections[place]);
+  changed();
+}
+
 function makeRow() {
   const time = make('time');
   const field = make('textarea', { rows: 1, maxLength: document.querySelector('#set-prompt textarea').maxLength });
   const change = make('span');
-  const element = make('li', {}, time, field, change);
-  return { element, time, field, change };
+  const tile = new Tile(savePicture, (words) => setText(change, words));
+  const element = make('li', {}, time, field, change, tile.element);
+  return { element, time, field, change, tile };
 }
 
-function fill({ element, time, field, change }, section) {
+function fill({ element, time, field, change, tile }, section) {
+  tile.show(section);
   setText(time, section.time);
   setText(change, section.change);
   field.setAttribute('aria-label', section.label);
@@ -60,7 +72,7 @@ function fill({ element, time, field, change }, section) {
 
 function show() {
   const { of = [], prompt, sections: said = [] } = facts().timeline ?? {};
-  if (of[0] !== read('prompt') || of[1] !== read(WRITTEN)) return; // there is a newer question
+  if (['prompt', WRITTEN, 'pictures'].some((name, index) => of[index] !== read(name))) return; // there is a newer question
   list.inert = !said.length; // the line above says what is wrong with the prompt
   if (said.length) {
     sections = said;

@@ -18,7 +18,7 @@ from app.ui.timeline import SECTION_WORDS, directed
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.provenance.lineage import Lineage, Span
-from diffusers_helper.request import PICTURES, SETTINGS
+from diffusers_helper.request import PICTURES, PLACED, SETTINGS
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 from diffusers_helper.strangers.limited_json import parse_json
 
@@ -28,7 +28,7 @@ PAGE_SEED = replace(SETTINGS["seed"], high=2**53 - 1)
 PAGE_SETTINGS: dict[str, SettingInfo] = {
     name: setting for name, setting in SETTINGS.items() if setting.on_page
 } | {"seed": PAGE_SEED}
-_TEXTS = ("prompt", "negative", "lora")
+_TEXTS = ("prompt", "negative", "lora", PLACED)
 VARIANTS = SettingInfo(
     "Videos at Once", "Each start makes this many videos, which differ only in their seeds.", "Look",
     low=1, high=50, name="variants", kind=int, default=1,
@@ -115,7 +115,7 @@ def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
     own = {**info.own_settings, "resolution": info.side}
     values = {name: setting.default for name, setting in PAGE_SETTINGS.items()} | own | planner.defaults
     values |= PAGE_ONLY
-    return {name: values[name] for name in values if name not in (*PICTURES, "prompt", "model")}
+    return {name: values[name] for name in values if name not in (*PICTURES, PLACED, "prompt", "model")}
 
 
 def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from tests.support.pages import Stand, needs_chromium, start, status
 
@@ -15,7 +16,7 @@ pytestmark = needs_chromium
 FIELDS = """() => [...document.querySelectorAll('.lt-sections textarea')]
     .map((one) => one.value || one.placeholder)"""
 SMALL = """() => [...document.querySelectorAll('#fold-when :is(textarea, summary, input)')]
-    .filter((one) => one.getBoundingClientRect().height < 44).map((one) => one.outerHTML)"""
+    .filter((one) => !one.hidden && one.getBoundingClientRect().height < 44).map((one) => one.outerHTML)"""
 
 
 def prompt_is(page: Any, text: str) -> None:
@@ -112,3 +113,32 @@ def test_on_a_phone_the_sections_are_stacked(page: Any, strip: Any) -> None:
     page.get_by_label("Prompt", exact=True).fill("a [3s-2s: b]")
     page.locator("#timeline-note").get_by_text("expected an end after its begin").wait_for()
     assert page.locator(".lt-sections").get_attribute("inert") is not None
+
+
+def test_a_section_begins_with_a_picture_that_is_moved(
+    page: Any, stand: Stand, strip: Any, photo: Path, tmp_path: Path
+) -> None:
+    page.set_input_files("#file-image", str(photo))
+    page.get_by_label("Prompt", exact=True).fill("a ball")
+    strip.nth(3).wait_for()
+    tiles = page.locator(".lt-placed")
+    assert [tile.is_visible() for tile in tiles.all()] == [False, True, True, True]
+    tall = tmp_path / "tall.png"
+    Image.linear_gradient("L").resize((240, 640)).save(tall)
+    tiles.nth(2).locator("input").set_input_files(str(tall))
+    part = page.get_by_role("slider", name="Part of the picture for 2.4 – 3.6 s that the video shows")
+    part.wait_for()
+    part.focus()
+    page.keyboard.press("Home")
+    page.wait_for_function("document.querySelector('[name=pictures]').value.startsWith('2.4s@0: uploads/')")
+    assert part.evaluate("one => getComputedStyle(one).objectPosition") == "0% 0%"
+    page.locator("input[name=mode][value=forward]").check(force=True)
+    page.get_by_text("Forward order was not trained for an end picture or pictures at times").wait_for()
+    page.get_by_role("button", name="Make the end first").click()
+    page.locator("#start").click()
+    job = stand.service.job(status(page, state="running").get_attribute("data-job"))
+    assert job.request.pictures == f"2.4s@0: {job.folder / 'pictures_1.png'}"
+    with Image.open(job.folder / "pictures_1.png") as kept, Image.open(tall) as given:
+        assert kept.tobytes() == given.convert("RGB").tobytes()
+    page.get_by_role("button", name="Remove the picture for 2.4 – 3.6 s").click()
+    page.wait_for_function("document.querySelector('[name=pictures]').value === ''")

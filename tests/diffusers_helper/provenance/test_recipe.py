@@ -36,7 +36,7 @@ NOT_IN_A_RECIPE = {
     "lora", "video",
 }  # fmt: skip
 # These are recorded if they are not the defaults.
-LATER = {"prompt_blend", "shift", "step_cache", "attention", "end_strength", "loop", "shape"}
+LATER = {"prompt_blend", "shift", "step_cache", "attention", "end_strength", "loop", "pictures", "shape"}
 
 
 def recipe_of(**changes: Any) -> Recipe:
