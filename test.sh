@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets Longtake up with the packages of its tests, checks style and types, and runs the tests.
 #
-#   ./test.sh [--quick] [arguments of pytest, such as tests/diffusers_helper/test_packing.py -k forward]
+#   ./test.sh [--quick] [arguments of pytest, such as tests/diffusers_helper/families/test_packing.py -k forward]
 #
 # --quick leaves out the tests that are marked `slow` or `page`. Without arguments, all tests run in several processes
 # side by side, beside the checks. It reads the same settings from the environment as webui.sh.

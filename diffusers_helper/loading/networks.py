@@ -153,7 +153,7 @@ def load_scheduler(folder: Path) -> HeliosScheduler | HeliosDMDScheduler:
         raise ValueError(f"its config is for {class_named(config)}; expected {known}")
     if kind is HeliosScheduler and config.get("stages", 3) != 1:
         raise ValueError("it is that of Helios-Mid, which cannot be used; expected Helios-Base or -Distilled")
-    return kind.from_config(config)
+    return cast(HeliosScheduler | HeliosDMDScheduler, kind.from_config(config))
 
 
 def empty_network(part: str, config: Mapping[str, Any]) -> nn.Module:
@@ -162,7 +162,7 @@ def empty_network(part: str, config: Mapping[str, Any]) -> nn.Module:
     with init_empty_weights():
         if issubclass(kind, ModelMixin):
             plain = {name: value for name, value in config.items() if not name.startswith("_")}
-            return cast(nn.Module, kind.from_config(plain))
+            return cast(nn.Module, cast(Any, kind).from_config(plain))
         kept: type[PretrainedConfig] = kind.config_class
         network: nn.Module = kind(kept.from_dict(dict(config)))
     for name, source in _tied(network).items():  # one layer, which the device then has once

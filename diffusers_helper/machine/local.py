@@ -92,7 +92,7 @@ class Local:
 
     @property
     def tile_times(self) -> Facts:
-        """Return the store of the times to decode with tiles of each size (`planning.advice`)."""
+        """Return the store of the times to decode with tiles of each size (`job.plans.TileTimes`)."""
         return self._facts("tile_times.json")
 
     @property
@@ -112,7 +112,7 @@ class Local:
 
     @property
     def encodings(self) -> Path | None:
-        """Return the folder of encodings of texts and pictures (`output.encoding_cache`)."""
+        """Return the folder of encodings of texts and pictures (`output.checkpoints.EncodingCache`)."""
         return self.folder and self.folder / "encodings"
 
     def _facts(self, name: str) -> Facts:

@@ -105,7 +105,10 @@ def size_of(job: Job) -> tuple[int, int]:
     """Return the width and height that a job's video will have, or zeros if they are unknown."""
     try:
         info = find_model(job.request.model, allow_folder=True)
-        picture = None if job.request.is_from_words else picture_size(JobFolder(job.folder).input)[::-1]
+        picture = None
+        if not job.request.is_from_words:
+            width, height = picture_size(JobFolder(job.folder).input)
+            picture = height, width
     except (InputError, OSError):  # the model's folder, or the job's, was removed by hand
         return 0, 0
     height, width = info.shape_of(job.request, picture)
