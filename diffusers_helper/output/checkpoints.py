@@ -1,7 +1,8 @@
 """The checkpoints of a job, which are its encodings and the latents of its finished sections, as files.
 
 Each file has a checksum and the origin of its content. A section's noise depends only on the request's seed
-and the section's number (`sampling.schedule`), so these files contain all the state that the next section needs.
+and the section's number (`sampling.schedule`), so these files contain all
+the state that the next section needs.
 """
 
 from __future__ import annotations
