@@ -49,9 +49,7 @@ class JobFolder:
     overflow = _Inside("vae_fp32")  # exists if the VAE has overflowed in this job, and so computes in fp32
     weight_type = _Inside("weight_type")  # the type of the weights that the job has chosen itself
     attention = _Inside("attention")  # the way to compute attention that was chosen, and the bytes of a slice
-    shortage = _Inside(
-        "shortage.json"
-    )  # exists after deaths for lack of memory; see `CrashRecord`
+    shortage = _Inside("shortage.json")  # exists after deaths for lack of memory; see `CrashRecord`
     engine_errors = _Inside("engine_errors.txt")  # the last lines that engines wrote before they died
     report = _Inside("report.txt")  # the problem report of a job that failed on the command line
     sections = _Inside("sections")  # the latents, `0001.safetensors` and so on, in order of making
