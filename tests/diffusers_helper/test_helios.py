@@ -67,6 +67,7 @@ def test_the_video_has_33_frames_for_each_section(order: GenerationRequest, whol
     assert np.std(frames, axis=0).mean() > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["sample 2", "decode 2", "write 2", "finished 2/3"])
 def test_a_resumed_job_gives_the_same_bytes(
     where: str, order: GenerationRequest, whole: Result, models: Models, tmp_path: Path

@@ -148,7 +148,7 @@ def distilled(tiny_helios_distilled: Path) -> Models:
     return load_tiny(tiny_helios_distilled)
 
 
-@pytest.mark.parametrize("sections", [1, 3])
+@pytest.mark.parametrize("sections", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("start", STARTS)
 def test_base_makes_what_diffusers_makes(
     start: str, sections: int, base: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -165,7 +165,7 @@ def test_base_makes_what_diffusers_makes(
     check(base, request, start, sections, tmp_path / "job", monkeypatch)
 
 
-@pytest.mark.parametrize("sections", [1, 3])
+@pytest.mark.parametrize("sections", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("start", STARTS)
 def test_distilled_makes_what_diffusers_makes_in_a_pyramid(
     start: str, sections: int, distilled: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

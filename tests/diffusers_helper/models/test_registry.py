@@ -28,6 +28,7 @@ def test_the_demo_is_the_default_and_lies_beside_the_code() -> None:
     assert DEFAULT_MODEL == "demo"
     info = find_model("demo")
     assert set(info.modes) == {"inverted", "forward"}
+    assert info.folder is not None
     assert info.folder == Path(__file__).resolve().parents[3] / "assets" / "demo_model"
     assert {part: source.location for part, source in info.parts.items()} == {
         part: str(info.folder / part) for part in PARTS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from diffusers import HeliosTransformer3DModel
@@ -25,10 +27,11 @@ ROPE = {32: (12, 10, 10), 64: (24, 20, 20), 128: (44, 42, 42)}
 def test_a_pass_takes_what_was_estimated(
     heads: int, head_dim: int, height: int, width: int, dtype: torch.dtype
 ) -> None:
-    module = HeliosTransformer3DModel(
+    module: Any = HeliosTransformer3DModel(
         num_attention_heads=heads, attention_head_dim=head_dim, text_dim=64, freq_dim=64, num_layers=2,
         ffn_dim=heads * head_dim * 27 // 10, rope_dim=ROPE[head_dim],
-    ).to(dtype).eval()  # fmt: skip
+    ).eval()  # fmt: skip
+    module.to(dtype)
 
     def latents(frames: int) -> Tensor:
         return torch.randn(1, 16, frames, height // 8, width // 8)
@@ -53,7 +56,8 @@ def test_an_encoding_takes_what_was_estimated(
     config = UMT5Config(
         vocab_size=32, d_model=width, d_kv=width // heads, d_ff=width * 5 // 2, num_layers=3, num_heads=heads
     )
-    module = UMT5EncoderModel(config).to(dtype).eval()
+    module: Any = UMT5EncoderModel(config).eval()
+    module.to(dtype)
     ids = torch.ones(1, tokens, dtype=torch.int64)
     measured = measure(module, lambda: module(input_ids=ids, attention_mask=ids).last_hidden_state)
     estimated = umt5_bytes(network(module, config.to_dict(), dtype), tokens)
