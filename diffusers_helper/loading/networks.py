@@ -33,11 +33,11 @@ from diffusers_helper.loading.casting import CASTABLE, EIGHT_BIT, add_scales, ca
 from diffusers_helper.loading.keys import check_names, own_names
 from diffusers_helper.loading.llama_cpp import is_llama_cpp, replace_embeddings, rows_in_order
 from diffusers_helper.loading.tensors import read_tensors
-from diffusers_helper.loading.vae_upsampling import quicken
 from diffusers_helper.machine.sysfs import keeps_bf16
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import class_named
 from diffusers_helper.strangers.limited_json import read_json
+from diffusers_helper.vae.upsampling import quicken
 from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.origin import origin_in
 from diffusers_helper.weights.reading import read_contents

@@ -11,9 +11,9 @@ from torch import nn
 
 from cache.conv import card_of
 from cache.conv_routes import ConvCase
-from diffusers_helper.loading.vae_upsampling import quicken
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.vae.families import family_of
+from diffusers_helper.vae.upsampling import quicken
 
 
 def conv_cases(

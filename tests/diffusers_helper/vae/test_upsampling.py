@@ -6,8 +6,8 @@ import pytest
 import torch
 from diffusers.models.autoencoders.autoencoder_kl_hunyuan_video import HunyuanVideoUpsampleCausal3D
 
-from diffusers_helper.loading.vae_upsampling import FoldedUpsample
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
+from diffusers_helper.vae.upsampling import FoldedUpsample
 
 
 @pytest.mark.parametrize("factors", [(2, 2, 2), (1, 2, 2), (2, 1, 1), (1, 1, 1)])
