@@ -37,7 +37,6 @@ from diffusers_helper.machine.sysfs import keeps_bf16
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import class_named
 from diffusers_helper.strangers.limited_json import read_json
-from diffusers_helper.vae.upsampling import quicken
 from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.origin import origin_in
 from diffusers_helper.weights.reading import read_contents
@@ -212,8 +211,9 @@ def load_network(
         else:
             _assign(layer, leaf, _whole(tensor, compute, scale))
     cast_weights(network, compute)
-    if part == "vae":
-        quicken(network)
+    for layer in network.modules() if part == "vae" else ():
+        if isinstance(layer, nn.SiLU):  # it follows a norm, whose result nothing else needs
+            layer.inplace = True
     keeps = keeps_bf16(sum(one.nbytes for one in found.values()), is_quantised=_is_quantised(found))
     return LoadedNetwork(network.eval().requires_grad_(False), compute, is_gguf or bool(scales), keeps)
 

@@ -13,7 +13,6 @@ from cache.conv import card_of
 from cache.conv_routes import ConvCase
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.vae.families import family_of
-from diffusers_helper.vae.upsampling import quicken
 
 
 def conv_cases(
@@ -36,7 +35,6 @@ def conv_cases(
 
     with torch.device("meta"):
         outline = type(vae).from_config(vae.config).eval()
-    quicken(outline)
     nn.Module.to(outline, dtype)  # diffusers' own method warns about layers that it might keep in fp32
     family = family_of(outline)
     latents = [side // family.shrink for side in (height, width)]
