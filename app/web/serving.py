@@ -30,6 +30,7 @@ from diffusers_helper.planning.estimates import Calibration
 if TYPE_CHECKING:
     from app.ui.page import Page
     from app.web.gradio_server import GuardedServer
+    from diffusers_helper.planning.profiles import Profile
 
 DEFAULT_PORT = 7860
 UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit for pictures, whose refusal has a clearer message
@@ -67,6 +68,7 @@ def open_page(
     inbrowser: bool = False,
     auth: tuple[str, str] | None = None,
     allowed_hosts: Sequence[str] = (),
+    profile: Profile | None = None,
 ) -> tuple[GuardedServer, str]:
     """Serve the page in a thread.
 
@@ -74,6 +76,7 @@ def open_page(
         outputs: The service's folder. The page serves the media of the jobs in it.
         auth: The user and the password; None for a page without a login.
         allowed_hosts: Names, besides this machine's own, under which the page may be requested.
+        profile: The profile to plan with; by default this machine's.
 
     Returns:
         The server, which `close_page` takes, and its address.
@@ -87,7 +90,7 @@ def open_page(
     from app.ui.planner import Planner
     from app.web.gradio_server import GuardedServer
 
-    profile, local = this_profile(os.environ), this_local(os.environ)
+    profile, local = profile or this_profile(os.environ), this_local(os.environ)
     Calibration.read(local.calibration, profile.machine.card)  # refuses at once a file that no plan can use
     outputs = given_path(outputs, "outputs").absolute()
     name_folder(outputs, "outputs")

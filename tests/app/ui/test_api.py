@@ -109,8 +109,8 @@ def test_generate_has_the_names_and_defaults_of_the_request(client: Client) -> N
     expected = {field.name: field.default for field in fields(GenerationRequest)}
     assert all(parameter["parameter_has_default"] for parameter in parameters)
     # The model's own, and files for each call
-    own = dict.fromkeys((*FILES, "mode", "steps", "guidance"))
-    assert found == {**expected, **own, "model": "tiny"}
+    own = dict.fromkeys((*FILES, "pictures", "mode", "steps", "guidance", "cfg"))
+    assert found == {**expected, **own, "model": "tiny", "wait": False}
 
 
 @pytest.mark.parametrize(
