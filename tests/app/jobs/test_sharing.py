@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from app.jobs.service import JobService
 from app.jobs.storage.commands import commands_of, leave_command
 from diffusers_helper.events import Cancelled, Finished, SectionFinished, StepDone, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -23,6 +24,13 @@ def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sharing
     sharing = Sharing(tmp_path)
     yield sharing
     sharing.close()
+
+
+def _closings(service: JobService) -> list[bool]:
+    """Return a list that grows each time the service closes its engine."""
+    closed: list[bool] = []
+    service._engine.close = lambda: closed.append(True)
+    return closed
 
 
 def test_the_first_program_makes_the_jobs_of_all_in_their_order(sharing: Sharing) -> None:
@@ -90,17 +98,16 @@ def test_a_job_is_cancelled_from_any_program(sharing: Sharing) -> None:
 
 def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_user_says_so(sharing: Sharing) -> None:
     maker, other = sharing.open(), sharing.open(start=False)
-    first, second = sharing.add(maker, seconds=3.6), sharing.add(maker)
-    closed: list[bool] = []
-    engine = maker._engine
-    engine.close = lambda: closed.append(True)
+    first = sharing.add(maker, seconds=3.6)
+    closed = _closings(maker)
     sharing.go(maker, 7)
     until(maker, first, SectionFinished)
     assert other.queue.pause(first.id)
     sharing.go(maker, 1)
     paused = until_state(maker, first, "paused")
     assert paused.message == "Paused by you."
-    assert closed
+    wait_until(lambda: bool(closed))
+    second = sharing.add(maker)
     assert not commands_of(JobFolder(first.folder))
     sharing.go(maker)
     assert isinstance(events(maker, second)[-1], Finished)
@@ -116,6 +123,19 @@ def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_user_says_so(shar
     assert [one.reason for one in states][:4] == [
         "A user submitted it.", "It is its turn.", "Paused by you.", "A user resumed it.",
     ]  # fmt: skip
+
+
+def test_a_paused_job_leaves_the_engine_to_the_job_that_follows(sharing: Sharing) -> None:
+    maker, other = sharing.open(), sharing.open(start=False)
+    first, second = sharing.add(maker, seconds=3.6), sharing.add(maker)
+    closed = _closings(maker)
+    sharing.go(maker, 7)
+    until(maker, first, SectionFinished)
+    assert other.queue.pause(first.id)
+    sharing.go(maker)
+    assert isinstance(events(maker, second)[-1], Finished)
+    assert maker.job(first.id).state == "paused"
+    assert not closed
 
 
 def test_a_paused_queue_begins_nothing_and_goes_on_where_it_was(sharing: Sharing) -> None:
