@@ -19,6 +19,7 @@ from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, staged
 pytestmark = needs_chromium
 SHAPES = {"square": (64, 64), "upright": (48, 80), "wide": (112, 64)}
 WINDOWS = {390: 844, 1440: 900, 2560: 1440}
+COLUMNS = {390: 1, 1440: 3, 2560: 4}  # of the models, of which there are at least as many
 BOXES = """() => Object.fromEntries(['.lt-film', '.lt-stage', '.lt-fit', '.lt-strip', '.lt-status',
     '.lt-records', '.lt-request', '.lt-actions'].map((part) => {
         const box = document.querySelector(part).getBoundingClientRect();
@@ -186,8 +187,12 @@ def test_models_stand_in_columns_and_large_windows_have_large_text(studio: Studi
     heights = {}
     for width in WINDOWS:
         studio.resize(width)
-        lefts = {round(card.bounding_box()["x"]) for card in page.locator(".lt-model-card").all()}
-        assert len(lefts) == (1 if width == 390 else 3)
+        # The window's new width may reach the cards a moment later.
+        page.wait_for_function(
+            "count => new Set([...document.querySelectorAll('.lt-model-card')]"
+            ".map((card) => Math.round(card.getBoundingClientRect().x))).size === count",
+            arg=COLUMNS[width],
+        )
         heights[width] = page.locator(".lt-model-card h3").first.bounding_box()["height"]
         assert page.evaluate(OVERFLOW) <= 0
     assert heights[2560] == pytest.approx(1.2 * heights[1440], rel=0.05)
