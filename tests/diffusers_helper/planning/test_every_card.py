@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from diffusers_helper.units import GB, gb_bytes
 
 SIZES = (8, 10, 12, 16, 20, 24, 32, 48)
 TYPES = ("default", "auto", "int8", "fp8_e4m3fn")
+HELIOS = ("helios-distilled", "helios-base")
 
 
 @pytest.fixture(autouse=True)
@@ -39,18 +41,43 @@ def plan(request: GenerationRequest, profile: Profile, shape: tuple[int, int] | 
     return plan_video(request, find_model(request.model), profile, shape=shape)
 
 
+def is_too_tight(name: str, family: str, size_gb: int, kind: str) -> bool:
+    """Return whether a model's own resolution needs more of a card than defaults may take."""
+    # Weights in eight bits make it fit, except on gfx1151, where sampling is estimated to take more memory.
+    return name in HELIOS and size_gb == 8 and family != "cpu" and (kind == "default" or family == "gfx1151")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", model_names())
 def test_no_default_refuses_itself(name: str, family: str) -> None:
     for size in SIZES:
         profile = card(family, size)
-        for kind in TYPES:
+        for kind in (one for one in TYPES if not is_too_tight(name, family, size, one)):
             found = plan(command(name, kind), profile)
             budget = found.job.budget
             assert found.job.peak_bytes <= budget.cap_bytes <= profile.most_bytes
             assert family == "cpu" or budget.cap_bytes <= gb_bytes(size - 1.5)
             raised = [note for note in found.notes if note.startswith("The default cap")]
             assert bool(raised) == (budget.cap_bytes > profile.cap_bytes.value)
+
+
+@pytest.mark.parametrize("family", [one for one in FAMILIES if one != "cpu"])
+@pytest.mark.parametrize("name", HELIOS)
+def test_what_the_refusal_of_a_default_names_is_accepted(name: str, family: str) -> None:
+    profile = card(family, 8)
+    for kind in (one for one in TYPES if is_too_tight(name, family, 8, one)):
+        request = command(name, kind)
+        with pytest.raises(DoesNotFit) as refused:
+            plan(request, profile)
+        by_cap, by_size = refused.value.remedies
+        cap, side = (re.search(r" to ([\d.]+) or ", one) for one in (by_cap, by_size))
+        assert cap
+        assert side
+        assert profile.most_bytes < gb_bytes(float(cap[1])) <= profile.machine.total_bytes
+        allowed = plan(replace(request, vram_cap_gb=float(cap[1])), profile)
+        assert allowed.job.peak_bytes <= allowed.job.budget.cap_bytes == gb_bytes(float(cap[1]))
+        smaller = plan(replace(request, resolution=int(side[1])), profile)
+        assert smaller.job.peak_bytes <= smaller.job.budget.cap_bytes <= profile.most_bytes
 
 
 def test_a_small_card_gets_what_the_video_needs_and_says_what_that_costs() -> None:
