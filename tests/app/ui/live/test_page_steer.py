@@ -17,6 +17,13 @@ from tests.support.jobs import wait_until
 from tests.support.pages import FIRST, Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
+# Notes each sentence beneath the stage from now on.
+SAID = """() => {
+    window.said = '';
+    const note = ({ addedNodes }) => addedNodes.forEach((one) => { window.said += one.textContent; });
+    const place = document.querySelector('.lt-live .lt-after-say');
+    new MutationObserver((changes) => changes.forEach(note)).observe(place, { childList: true });
+}"""
 
 
 def grown(stand: Stand, photo: Path, sections: int) -> Job:
@@ -90,8 +97,9 @@ def test_a_press_on_a_section_offers_to_make_it_again(page: Any, stand: Stand, p
     page.wait_for_function("document.activeElement?.tagName === 'TEXTAREA'")
     page.keyboard.press("Control+A")
     page.keyboard.type("another ball")
+    page.evaluate(SAID)  # the sentence leaves as soon as the stage shows the branch
     form.get_by_role("button", name="Make this branch").click()
-    page.get_by_text("The branch is in the queue.").wait_for()
+    page.wait_for_function("window.said.includes('The branch is in the queue.')")
     (branch, *_) = stand.service.jobs()
     wait_until(lambda: stand.service.job(branch.id).state == "paused")  # it waits like the video before
     assert (branch.request.prompt, Lineage.read(JobFolder(branch.folder).lineage).kept) == ("another ball", 1)
