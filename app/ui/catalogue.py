@@ -14,6 +14,7 @@ from app.ui.pictures import offered_end, uploaded_file, uploaded_pictures
 from app.ui.planner import Planner
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.pictures import kept_pictures, named_pictures, with_paths
+from diffusers_helper.errors import InputError
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -57,7 +58,16 @@ class Catalogue:
 
     @property
     def choices(self) -> list[tuple[str, str]]:
-        return [(self.info(name).title, name) for name in self.names]
+        return [(info.title, name) for name, info in self.infos.items()]
+
+    @property
+    def infos(self) -> dict[str, ModelInfo]:
+        """Return the facts of all models by name, without one that is removed meanwhile."""
+        found: dict[str, ModelInfo] = {}
+        for name in self.names:
+            with contextlib.suppress(InputError):
+                found[name] = self.info(name)
+        return found
 
     def info(self, name: str) -> ModelInfo:
         """Return the facts of a model.

@@ -136,10 +136,10 @@ class Actions:
         """Return what changes with the model."""
         try:
             info = self._catalogue.info(model)
-        except InputError:  # only a forged message can name a model outside the list
+            changes = {**info.own_settings, "resolution": info.side, "model": model}
+            return self._shown(changes | {"mode": mode if mode in info.modes else info.modes[0]})
+        except InputError:  # it was removed a moment ago, or the message is forged
             return {}
-        changes = {**info.own_settings, "resolution": info.side}
-        return self._shown(changes | {"model": model, "mode": mode if mode in info.modes else info.modes[0]})
 
     def form_models(self, model: str, mode: str) -> Shown:
         """Return the models to choose from now, and the values of another one if this model is gone."""

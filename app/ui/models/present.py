@@ -52,9 +52,9 @@ class ModelPresenter:
 
     def all(self) -> dict[str, Any]:
         """Return the facts about all models, the disk that downloads fill, and the types of weights."""
-        models = [self.one(name) for name in self._catalogue.names]
-        infos = [self._catalogue.info(name) for name in self._catalogue.names]
-        absence = next(filter(None, map(absence_of, infos)), None)
+        infos = self._catalogue.infos
+        models = [self._one(name, info) for name, info in infos.items()]
+        absence = next(filter(None, map(absence_of, infos.values())), None)
         disk = ""
         if absence:
             folder = plain_paths(str(absence.folder))
@@ -69,7 +69,9 @@ class ModelPresenter:
         Raises:
             InputError: If the page does not offer it.
         """
-        info = self._catalogue.info(name)
+        return self._one(name, self._catalogue.info(name))
+
+    def _one(self, name: str, info: ModelInfo) -> dict[str, Any]:
         parts = installed_parts(info)
         here, missing = sum(one.here_bytes for one in parts), sum(one.missing_bytes for one in parts)
         is_hub, is_added = info.folder is None, ADDED_MODELS.find(name) is not None

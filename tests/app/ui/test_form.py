@@ -19,13 +19,14 @@ from app.ui.catalogue import Catalogue
 from app.ui.form import settings as form
 from app.ui.form.actions import Actions
 from app.ui.form.describe import Describer, example_program
+from app.ui.models.present import ModelPresenter
 from app.ui.pictures import Size, part_of
 from app.ui.planner import Planner
 from app.ui.timeline import strip
 from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.buckets import nearest_bucket
-from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.request import GenerationRequest
 from tests.support.pages import write_photo
 from tests.support.staged_engine import StagedEngine
@@ -236,3 +237,26 @@ def test_an_example_is_made_with_the_models_own_settings(
     for model, index in (("demo", 99), ("demo", None), ("gone", 0)):
         assert actions.form_example(model, index, True) == {}  # pyright: ignore[reportArgumentType]
     assert len(service.jobs()) == 1
+
+
+def test_a_model_that_is_removed_between_two_readings_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Catalogue, "names", ("demo", "gone"))
+    catalogue = Catalogue("demo")
+    service = JobService(tmp_path / "outputs", StagedEngine())
+    actions = Actions(service, catalogue)
+    assert catalogue.choices == [(DEMO.title, "demo")]
+    options = actions.form_models("demo", "inverted")["markup"]["in-model"]
+    assert "demo" in options
+    assert "gone" not in options
+    assert [one["model"] for one in ModelPresenter(service, catalogue).all()["models"]] == ["demo"]
+    readings = iter([DEMO])
+
+    def info(catalogue: Catalogue, name: str) -> ModelInfo:
+        for one in readings:
+            return one
+        raise InputError("gone", "")
+
+    monkeypatch.setattr(Catalogue, "info", info)
+    assert actions.form_model("demo", "inverted") == {}
