@@ -9,8 +9,7 @@ import torch
 from diffusers import HeliosTransformer3DModel
 from torch import Tensor
 
-from diffusers_helper.families.packing import FrameIndices
-from diffusers_helper.framepack.guidance import guide
+from diffusers_helper.framepack.guidance import Context, guide
 from diffusers_helper.sampling.step_cache import AllPasses, Passes
 
 # The model was trained with times from 0 to 1000.
@@ -35,17 +34,6 @@ class Condition:
     cfg: float
     cfg_rescale: float
     times: tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The clean latents (1, 16, T, h, w) that a section sees, with their temporal positions."""
-
-    indices: FrameIndices
-    start: Tensor
-    history_1x: Tensor
-    history_2x: Tensor
-    history_4x: Tensor
 
 
 class GuidedDenoiser:

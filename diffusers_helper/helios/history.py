@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, Section
-from diffusers_helper.helios.guidance import Context
+from diffusers_helper.framepack.guidance import Context
 from diffusers_helper.output.frames import to_uint8
 
 

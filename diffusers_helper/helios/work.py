@@ -18,8 +18,9 @@ from torch import Tensor
 from diffusers_helper.conditions.timeline import texts_of, words_of
 from diffusers_helper.families.helios import SECTION_FRAMES
 from diffusers_helper.families.packing import FrameIndices, Section
+from diffusers_helper.framepack.guidance import Context
 from diffusers_helper.helios.encoders import encode_states, mixed
-from diffusers_helper.helios.guidance import Condition, Context, GuidedDenoiser
+from diffusers_helper.helios.guidance import Condition, GuidedDenoiser
 from diffusers_helper.helios.history import Appender, SectionHistory
 from diffusers_helper.helios.schedule import (
     flat_levels,

@@ -12,7 +12,8 @@ from transformers import UMT5Config, UMT5EncoderModel
 
 from benchmarks.calibrate_memory import measure, network
 from diffusers_helper.families.packing import WINDOW, frame_indices
-from diffusers_helper.helios.guidance import Condition, Context, GuidedDenoiser
+from diffusers_helper.framepack.guidance import Context
+from diffusers_helper.helios.guidance import Condition, GuidedDenoiser
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.estimates import helios_bytes, latent_tokens, umt5_bytes
 
