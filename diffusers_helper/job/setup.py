@@ -118,8 +118,9 @@ class OpenJob:
         """Return a context manager that yields the runner of the network's passes in one section."""
         info = self.models.info
         return open_passes(
-            STEP_CACHES.get(request.step_cache), request.steps, info.magnitudes(request.mode), network, blocks
-        )
+            STEP_CACHES.get(request.step_cache), request.steps, info.magnitudes(request.mode),
+            network, blocks, self.memory.device.repeater(),
+        )  # fmt: skip
 
     def on_step(self, section: Section, passes: Passes) -> OnStep:
         """Return a callback that ends a cancelled job, and reports each step of sampling with a preview."""

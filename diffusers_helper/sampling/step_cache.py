@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from diffusers_helper.families.step_caches import Rule, StepCache
+from diffusers_helper.memory.device import Repeat
 from diffusers_helper.memory.forwards import replace_forward
 from diffusers_helper.memory.streaming import streamer_of
 
@@ -43,12 +44,15 @@ class Passes(Protocol):
 
 
 class AllPasses:
-    """The runner that computes every pass."""
+    """The runner that computes every pass, with `repeat` where there is one."""
 
     skipped = 0
 
+    def __init__(self, repeat: Repeat | None = None) -> None:
+        self._repeat = repeat
+
     def __call__(self, branch: str, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
-        return compute()
+        return self._repeat((branch, x.shape), compute) if self._repeat else compute()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,16 +236,18 @@ class PassesByBlocks(_CachedPasses):
 
 @contextmanager
 def open_passes(
-    cache: StepCache | None, steps: int, magnitudes: Sequence[float], network: nn.Module, blocks: Blocks
-) -> Iterator[Passes]:
+    cache: StepCache | None, steps: int, magnitudes: Sequence[float], network: nn.Module, blocks: Blocks,
+    repeat: Repeat | None = None,
+) -> Iterator[Passes]:  # fmt: skip
     """Yield the runner of a network's passes in one section.
 
     Args:
         cache: The step cache; None to compute all passes.
         magnitudes: The magnitudes of the model; see `families.step_caches.nearest`.
+        repeat: The device's runner of repeated passes, for those in which no weights are copied.
     """
     if cache is None:
-        yield AllPasses()
+        yield AllPasses(None if streamer_of(network) else repeat)
     elif cache.reuse != "blocks":
         yield PassesByOutput(cache, steps, magnitudes)
     else:

@@ -288,6 +288,37 @@ def test_the_device_interface_without_a_gpu() -> None:
     assert device.free_bytes() == device.total_bytes > 0
 
 
+def test_a_repeated_computation_is_not_counted_while_no_more_is_alive_before_it() -> None:
+    device = AccountingDevice()
+    ran: list[int] = []
+
+    def compute() -> Tensor:
+        ran.append(device.peak_bytes())
+        return (torch.zeros(100) + 1).sum()  # 400 bytes twice, and a number
+
+    with device:
+        repeat = device.repeater()
+        first = repeat("key", compute)
+        assert device.peak_bytes() == 2 * 400
+        assert device.allocated_bytes() == 4
+        del first
+        device.reset_peak()
+        device.limit(800)
+        again = repeat("key", compute)
+        assert device.peak_bytes() == device.allocated_bytes() == 4, "only the result counts"
+        assert again.item() == 100
+
+        kept = torch.zeros(100)
+        with pytest.raises(AccountedOutOfMemory):  # since more is alive, it is counted, and does not fit
+            repeat("key", compute)
+        device.limit(None)
+        third = repeat("other", compute)  # a computation of its own
+        assert device.peak_bytes() >= 3 * 400
+        assert device.allocated_bytes() == 4 + len(kept) * 4 + 4
+    assert len(ran) == 4
+    assert third.item() == 100
+
+
 def test_a_put_copy_starts_at_an_aligned_address() -> None:
     device = AccountingDevice()
     odd = torch.arange(100, dtype=torch.uint8)[1:]
