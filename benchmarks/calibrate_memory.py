@@ -43,7 +43,7 @@ from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.families.packing import WINDOW, plan_sections  # noqa: E402
 from diffusers_helper.families.vae_windows import OWN_CHUNK  # noqa: E402
 from diffusers_helper.framepack.encoders import TextCondition, encode_states  # noqa: E402
-from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser  # noqa: E402
+from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser  # noqa: E402
 from diffusers_helper.loading.loaders import load_models  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
 from diffusers_helper.memory.device import AccountingDevice  # noqa: E402
@@ -56,6 +56,7 @@ from diffusers_helper.planning.estimates import Calibration  # noqa: E402
 from diffusers_helper.planning.vae import Tiles  # noqa: E402
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
+from diffusers_helper.sampling.guidance import CleanLatents  # noqa: E402
 from diffusers_helper.vae.families import family_of  # noqa: E402
 from diffusers_helper.vae.passes import Pieces, decode_pass, encode_pass  # noqa: E402
 
@@ -110,9 +111,12 @@ def transformer(
 
     def work() -> None:
         words = TextCondition(torch.randn(1, text, 64, dtype=dtype), torch.randn(1, 64, dtype=dtype))
-        condition = Condition(words, None, torch.randn(1, vision, 64, dtype=dtype), 10.0, 1.0, 0.0)
-        context = Context(section.indices, latents(1), latents(1), latents(2), latents(16))
-        GuidedDenoiser(module, condition, context)(latents(WINDOW), torch.tensor(0.9))
+        condition = FramePackCondition(
+            positive=words, negative=None, vision=torch.randn(1, vision, 64, dtype=dtype),
+            guidance=10.0, cfg=1.0, cfg_rescale=0.0,
+        )  # fmt: skip
+        context = CleanLatents(section.indices, latents(1), latents(1), latents(2), latents(16))
+        FramePackDenoiser(module, condition, context)(latents(WINDOW), torch.tensor(0.9))
 
     known = network(module, module.config, dtype)
     estimated = estimates.transformer_bytes(known, height, width, text=text, vision=vision, backend=Backend())

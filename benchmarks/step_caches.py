@@ -34,12 +34,13 @@ from diffusers_helper.families.packing import frame_indices
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
 from diffusers_helper.framepack import work
 from diffusers_helper.framepack.encoders import TextCondition
-from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser
+from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser
 from diffusers_helper.job.setup import OpenJob, open_job
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import denoise
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import flow_sigmas, sampler
+from diffusers_helper.sampling.guidance import CleanLatents
 from diffusers_helper.sampling.schedule import noise_for
 from diffusers_helper.sampling.step_cache import PassesByBlocks, open_passes
 
@@ -175,8 +176,10 @@ def deep(steps: int) -> Figure:
     ).eval()  # fmt: skip
     start, *history = (torch.randn(1, 16, count, 16, 16) for count in (1, 1, 2, 16))
     text = TextCondition(torch.randn(1, 20, 32), torch.randn(1, 32))
-    condition = Condition(text, None, torch.randn(1, 16, 32), 10.0, 1.0, 0.0)
-    context = Context(frame_indices("inverted"), start, *history)
+    condition = FramePackCondition(
+        positive=text, negative=None, vision=torch.randn(1, 16, 32), guidance=10.0, cfg=1.0, cfg_rescale=0.0
+    )
+    context = CleanLatents(frame_indices("inverted"), start, *history)
     noise = torch.randn(1, 16, 9, 16, 16)
 
     def run(name: str) -> tuple[float, int]:
@@ -187,7 +190,7 @@ def deep(steps: int) -> Figure:
             network,
             work.blocks(network, noise),
         ) as passes:
-            denoiser = GuidedDenoiser(network, condition, context, passes)
+            denoiser = FramePackDenoiser(network, condition, context, passes)
             seconds, _ = timed(lambda: sampler("unipc")(denoiser, noise, flow_sigmas(steps, 7.0)))
             return seconds, steps - passes.skipped
 

@@ -38,7 +38,7 @@ from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.bench.vae_cases import (  # noqa: E402
     CASES,
     QUICK,
-    Row,
+    DecodeRow,
     benches,
     db_text,
     own_vae,
@@ -54,7 +54,7 @@ from diffusers_helper.units import gb_bytes, gb_text  # noqa: E402
 TARGET_PEAK_BYTES, TARGET_FAILURES = 50 * 1024**3, 0.01
 
 
-def targets(rows: list[Row]) -> list[dict[str, Any]]:
+def targets(rows: list[DecodeRow]) -> list[dict[str, Any]]:
     """Return each target with its measured figure; None if that size and network were not measured."""
     found: list[dict[str, Any]] = []
     for case in (case for case in CASES if case.target):
@@ -71,7 +71,7 @@ def targets(rows: list[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def share_of_failures(rows: list[Row]) -> float:
+def share_of_failures(rows: list[DecodeRow]) -> float:
     """Return the share of rows that failed."""
     return sum(bool(row.error) for row in rows) / max(1, len(rows))
 
@@ -87,7 +87,7 @@ def target_line(target: dict[str, Any]) -> str:
     return f"Target: {target['name'].removesuffix(' in bytes')} below {figure(target['target'])}; {reported}."
 
 
-def chart(rows: list[Row]) -> str:
+def chart(rows: list[DecodeRow]) -> str:
     """Return an SVG drawing with the seconds as bars, and the peak and the PSNR as text."""
     values = (value for row in rows for value in (row.seconds, row.target_seconds) if value)
     most = max(values, default=1.0)
@@ -131,7 +131,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def facts_of(device: Device, rows: list[Row]) -> dict[str, Any]:
+def facts_of(device: Device, rows: list[DecodeRow]) -> dict[str, Any]:
     """Return what the table has besides the rows."""
     return {
         "torch": torch.__version__, "machine": platform.processor() or platform.machine(),
@@ -146,7 +146,7 @@ def main() -> int:
     device = open_device()
     if arguments.cap_gb or not device.has_gpu:
         device.limit(gb_bytes(arguments.cap_gb) if arguments.cap_gb else host_memory().available)
-    cases, rows = QUICK if arguments.quick else CASES, list[Row]()
+    cases, rows = QUICK if arguments.quick else CASES, list[DecodeRow]()
     if arguments.cases:
         names = [name.strip() for name in arguments.cases.split(",")]
         cases = tuple(case for case in cases if case.name in names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,20 +70,6 @@ def named(text: str) -> tuple[Choice, ...]:
     return tuple(
         Choice(one["file"], float(one["weight"] or 1), (one["sum"] or "").lower()) for one in found if one
     )
-
-
-def text_of(choices: Iterable[Choice]) -> str:
-    """Return the text that names these LoRAs."""
-    return "\n".join(map(str, choices))
-
-
-def normal_text(text: str) -> str:
-    """Return a text of LoRAs in the one form that requests store.
-
-    Raises:
-        InputError: If `choices_of` refuses the text.
-    """
-    return text_of(choices_of(text))
 
 
 def shown(text: str) -> str:

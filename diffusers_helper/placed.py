@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,20 +71,6 @@ def placed_of(text: str) -> tuple[Placed, ...]:
             remedy="Leave some out.",
         )  # fmt: skip
     return tuple(sorted(found, key=lambda one: one.time))
-
-
-def text_of(placed: Iterable[Placed]) -> str:
-    """Return the text that names these pictures."""
-    return "\n".join(map(str, placed))
-
-
-def normal_text(text: str) -> str:
-    """Return a text of pictures in the one form that requests store.
-
-    Raises:
-        InputError: If `placed_of` refuses the text.
-    """
-    return text_of(placed_of(text))
 
 
 def shown(text: str) -> str:

@@ -26,6 +26,7 @@ from diffusers_helper.planning.variables import DEBUG_VARIABLE
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sampling.guidance import CleanLatents
 
 
 def replay(
@@ -85,5 +86,6 @@ def _run(job: OpenJob, what: str, inputs: Mapping[str, Any]) -> Any:
         return work.encoders[what](job, **({"of": inputs["of"]} if "of" in inputs else {}))
     section = job.sections[inputs["section"] - 1]
     if what == "sample":
-        return pipeline.denoise(job, section, *work.restored(section, inputs))
+        context = CleanLatents.restored(inputs["context"])
+        return pipeline.denoise(job, section, work.restored(inputs["condition"]), context)
     return pipeline.decode(job, section, inputs["latents"])

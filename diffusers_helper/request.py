@@ -17,8 +17,8 @@ from diffusers_helper.attention.ways import WAYS
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.packing import MAX_SECONDS, MIN_SECONDS, Mode
 from diffusers_helper.families.step_caches import OFF, STEP_CACHE_LABELS
-from diffusers_helper.lora_choice import normal_text, shown
-from diffusers_helper.setting import SettingInfo, settings_of
+from diffusers_helper.lora_choice import choices_of, shown
+from diffusers_helper.setting import SettingInfo, settings_of, text_of
 
 # A sampler is the function `sample_NAME` of the module NAME in `diffusers_helper.sampling`.
 SAMPLERS = {"unipc": "UniPC", "euler": "Euler"}
@@ -178,7 +178,7 @@ class GenerationRequest:
         "LoRA",
         "LoRAs add a style, a motion or a subject to the model. Each line names a safetensors file that was "
         "made for FramePack or HunyuanVideo, as FILE or FILE:WEIGHT.",
-        "Look", unit="file[:weight]", is_list=True, normal=normal_text, words=shown, scope="input",
+        "Look", unit="file[:weight]", items=choices_of, words=shown, scope="input",
     )] = ""
     prompt_blend: Annotated[int, SettingInfo(
         "Change of Words (Sections)",
@@ -237,7 +237,7 @@ class GenerationRequest:
         "Pictures at Times",
         "Pictures that the video comes to at their times, one on each line, as in 2.4s: photo.jpg, or with a "
         "crop, 2.4s@0.25: photo.jpg. In forward order, they only draw the video towards them.",
-        "What to make", unit="time: file", is_list=True, normal=placed.normal_text, words=placed.shown,
+        "What to make", unit="time: file", items=placed.placed_of, words=placed.shown,
         scope="input",
     )] = ""
     shape: Annotated[str, SettingInfo(
@@ -369,5 +369,5 @@ def with_pictures(settings: Mapping[str, Any], paths: Mapping[str, str]) -> dict
     found = {**settings, **{name: path for name, path in paths.items() if name in SETTINGS}}
     if several := placed.placed_of(str(settings.get(PLACED) or "")):
         named = enumerate(several, 1)
-        found[PLACED] = placed.text_of(replace(p, file=paths.get(placed_name(n), p.file)) for n, p in named)
+        found[PLACED] = text_of(replace(p, file=paths.get(placed_name(n), p.file)) for n, p in named)
     return found

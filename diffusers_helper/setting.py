@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -26,9 +26,9 @@ class SettingInfo:
         otherwise: A phrase for the value in effect if the setting is left empty.
         scope: What it determines: each "section" for itself; the whole "video"; the "input", which is
             recorded by its content; the work of the "vae", recorded as it was in effect; or only "memory".
-        is_list: Whether each line of a text is an entry of its own.
+        items: For a text of lines, a function that returns what they name, or raises InputError. As text,
+            each item is a line in the one form that the request stores.
         crop: For the path of a picture (`conditions.pictures`), the setting of the part of it to keep.
-        normal: A function that returns a text in the one form that the request stores, or raises InputError.
         name, kind, is_optional, default: The field's name, its type, whether it may be None, and its default.
             `settings_of` fills them in.
     """
@@ -45,9 +45,8 @@ class SettingInfo:
     otherwise: str = ""
     scope: Scope = "video"
     on_page: bool = True
-    is_list: bool = False
+    items: Callable[[str], Iterable[object]] | None = None
     crop: str = ""
-    normal: Callable[[str], str] = str
     words: Callable[[str], str] = str
     name: str = ""
     kind: type = str
@@ -153,7 +152,12 @@ class SettingInfo:
                 expected="plain text",
                 remedy="Type it again, or rename the file if it is a file's name.",
             ) from error
-        return self.normal(value)
+        return text_of(self.items(value)) if self.items else value
+
+
+def text_of(items: Iterable[object]) -> str:
+    """Return the text of a setting whose lines name these items."""
+    return "\n".join(map(str, items))
 
 
 @cache

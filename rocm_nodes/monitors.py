@@ -29,7 +29,7 @@ _NAMES = ("DEVICE_INFO", "PERFORMANCE_TIPS", "OPTIMAL_SETTINGS")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class DecodeTrial:
     """One way to decode that was tried.
 
     Attributes:
@@ -100,7 +100,7 @@ def _latents(vae: Any, side: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
-def _ways(vae: Any, latents: Tensor, side: int) -> Iterator[Way]:
+def _ways(vae: Any, latents: Tensor, side: int) -> Iterator[DecodeTrial]:
     """Measure each way, beginning with the reference, and yield the results."""
     own = str(vae.vae_dtype).removeprefix("torch.")
     names = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -116,9 +116,9 @@ def _ways(vae: Any, latents: Tensor, side: int) -> Iterator[Way]:
                 measured = _measured(vae, latents, settings)
             except (LongtakeError, RuntimeError) as error:
                 reason = error.message if isinstance(error, LongtakeError) else first_line(error)
-                yield Way(precision, tile_px, None, math.nan, reason)
+                yield DecodeTrial(precision, tile_px, None, math.nan, reason)
                 continue
-            yield Way(precision, tile_px, measured, float((pictures - reference).abs().max()))
+            yield DecodeTrial(precision, tile_px, measured, float((pictures - reference).abs().max()))
 
 
 def _measured(vae: Any, latents: Tensor, settings: VaeSettings) -> Measured:
@@ -126,7 +126,7 @@ def _measured(vae: Any, latents: Tensor, settings: VaeSettings) -> Measured:
     return measure(lambda: decode(vae, latents, settings), device(), warm_up=0, runs=_RUNS)
 
 
-def _recommended(ways: list[Way]) -> str:
+def _recommended(ways: list[DecodeTrial]) -> str:
     """Return a sentence on the settings of the fastest way without a visible difference."""
     good = [way for way in ways if way.measured and way.deviation <= _TOLERANCE]
     if not good:

@@ -36,7 +36,7 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class BenchPart:
     """One part of the benchmark, which runs in a process of its own.
 
     Attributes:
@@ -55,53 +55,53 @@ class Part:
 
 _CARDS: tuple[Kind, ...] = ("rocm", "cuda")
 
-PARTS: dict[str, Part] = {
+PARTS: dict[str, BenchPart] = {
     part.name: part
     for part in (
-        Part(
+        BenchPart(
             name="memory", title="Main memory and disk", function="transfers:host",
             needs=Needs(disk_bytes=GB),
         ),
-        Part(
+        BenchPart(
             name="bus", title="Copies between main memory and card", function="transfers:bus",
             needs=Needs(kinds=_CARDS),
         ),
-        Part(
+        BenchPart(
             name="step", title="A step of FramePack's transformer, resident and streamed",
             function="steps:steps",
             needs=Needs(disk_bytes=_ONE_OF_EACH + GB, ram_bytes=6 * GB),
         ),
-        Part(
+        BenchPart(
             name="job", title="A whole section, from picture and prompt to video", function="sections:job",
         ),
-        Part(
+        BenchPart(
             name="products", title="Matrix products of FramePack's layers", function="kernels:products",
         ),
-        Part(
+        BenchPart(
             name="attention", title="Attention kernels at FramePack's size", function="kernels:attention",
         ),
-        Part(
+        BenchPart(
             name="convolutions", title="Ways to compute the VAE's convolutions",
             function="convolutions:convolutions",
         ),
-        Part(
+        BenchPart(
             name="vae", title="Decoding by diffusers and by the VAE engine", function="vae_cases:decodes",
         ),
-        Part(
+        BenchPart(
             name="convolutions-normal", title="The same after MIOpen's search (find mode NORMAL)",
             function="convolutions:convolutions", level="standard", needs=Needs(kinds=("rocm",)),
             environ={FIND_MODE_VARIABLE: "NORMAL"},
         ),
-        Part(
+        BenchPart(
             name="section", title="Encoding and decoding of a section by each plan of the VAE",
             function="sections:plans", level="standard",
         ),
-        Part(
+        BenchPart(
             name="framepack", title="A whole section of FramePack at its full size",
             function="sections:framepack", level="standard",
             needs=Needs(kinds=_CARDS, disk_bytes=5 * GB, ram_bytes=12 * GB, device_bytes=6 * GB),
         ),
-        Part(
+        BenchPart(
             name="step-disk", title="A step with all weights read from the disk", function="steps:from_disk",
             level="full", needs=Needs(disk_bytes=_WHOLE + GB, ram_bytes=6 * GB),
         ),
@@ -109,6 +109,6 @@ PARTS: dict[str, Part] = {
 }  # fmt: skip
 
 
-def parts_of(level: Level) -> list[Part]:
+def parts_of(level: Level) -> list[BenchPart]:
     """Return the parts that a level includes, in the order in which they run."""
     return [part for part in PARTS.values() if LEVELS.index(part.level) <= LEVELS.index(level)]

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from app.bench.child import EXIT_LOST
 from app.bench.facts import Readings, Watch
-from app.bench.parts import PART_SECONDS, Level, Part
+from app.bench.parts import PART_SECONDS, BenchPart, Level
 from app.bench.report import Report, published, sealed
 from app.jobs.stdio import opened
 from app.machine import module_command
@@ -48,7 +48,7 @@ class Plan:
         sensors: Reads the card's sensors; None without any.
     """
 
-    parts: Iterable[Part]
+    parts: Iterable[BenchPart]
     level: Level
     folder: Path
     model: str
@@ -60,7 +60,7 @@ class Plan:
 
 
 @dataclass
-class Runner:
+class BenchRun:
     """A run of the benchmark.
 
     Attributes:
@@ -72,7 +72,7 @@ class Runner:
     plan: Plan
     report: Report
     save: Callable[[Report], None]
-    show: Callable[[Part, str], None] = lambda part, label: None
+    show: Callable[[BenchPart, str], None] = lambda part, label: None
     _begin: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
@@ -88,7 +88,7 @@ class Runner:
     def _keep(self) -> None:
         self.save(sealed(self.report))
 
-    def _take(self, part: Part) -> None:
+    def _take(self, part: BenchPart) -> None:
         known, level = self.report["parts"].get(part.name, {}), self.plan.level
         if known.get("level") == level and known["is_complete"] and not known["reason"]:
             return
@@ -118,7 +118,7 @@ class Runner:
                     entry["card"] = published(watch.summary)
         self._keep()
 
-    def _measure(self, part: Part, entry: dict[str, Any], end: float) -> None:
+    def _measure(self, part: BenchPart, entry: dict[str, Any], end: float) -> None:
         """Run processes until all cases are done, the time is over, or too many processes have died."""
         for _ in range(_MOST_DEATHS):
             left = end - time.monotonic()
@@ -129,7 +129,7 @@ class Runner:
                 return
         entry["reason"] = f"{_MOST_DEATHS} processes have died"
 
-    def _one(self, part: Part, entry: dict[str, Any], seconds: float) -> bool:
+    def _one(self, part: BenchPart, entry: dict[str, Any], seconds: float) -> bool:
         """Run one process; return whether another one would be of no use."""
         plan, before = self.plan, len(entry["cases"])
         (plan.folder / "files").mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ class Runner:
         return len(entry["cases"]) == before
 
     def _follow(
-        self, process: subprocess.Popen[bytes], part: Part, entry: dict[str, Any], seconds: float
+        self, process: subprocess.Popen[bytes], part: BenchPart, entry: dict[str, Any], seconds: float
     ) -> tuple[str, str]:
         """Take what a process measures; return the case in which it ended, and "over", "" or a reason."""
         task = {
@@ -221,7 +221,7 @@ def death(code: int, tail: str) -> str:
     return f"{ending}, as when main memory is full" if code == -SIGKILL else ending
 
 
-def lack_for(part: Part, plan: Plan) -> str:
+def lack_for(part: BenchPart, plan: Plan) -> str:
     """Return why a part cannot run on this machine; "" if it can."""
     needs, card = part.needs, plan.facts["card"]
     if card["kind"] not in needs.kinds:

@@ -24,7 +24,7 @@ from diffusers_helper.models.lora_folder import located, lora_folder
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, engine_environment
 from diffusers_helper.request import SETTINGS
-from diffusers_helper.setting import Section
+from diffusers_helper.setting import Section, text_of
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -147,13 +147,13 @@ def add_setting(group: argparse._ActionsContainer, name: str) -> None:
         unit, takes = f"auto|{unit}", f"{takes}, or auto"
     if name == "model":
         takes = f"It is {', '.join(model_names())}, or a folder with a model's parts"
-    if setting.is_list:
+    if setting.items:
         takes = f"Give it once for each, with a path or a name in the folder {lora_folder(os.environ).name}"
     end = f" (default: {setting.default_words})" if setting.default_words else ""
     group.add_argument(
         flag(name),
         type=number_or_text if setting.is_number else str,
-        action="append" if setting.is_list else "store",
+        action="append" if setting.items else "store",
         metavar="|".join(setting.choices) or unit,
         default=setting.default if name == "model" else None,
         help=f"{command_words(setting.help)} {takes}{end}{'.' if takes else ''}".replace("%", "%%"),
@@ -167,7 +167,7 @@ def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         InputError: If a LoRA is not there.
     """
     given = {name: value for name, value in vars(arguments).items() if name in SETTINGS and value is not None}
-    lists = {name: "\n".join(value) for name, value in given.items() if SETTINGS[name].is_list}
+    lists = {name: text_of(value) for name, value in given.items() if SETTINGS[name].items}
     return with_lora_paths(given | lists)
 
 

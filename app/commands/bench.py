@@ -14,9 +14,9 @@ from typing import Any
 
 from app.bench.facts import machine_facts, report_so_far, sensors
 from app.bench.page import to_markdown
-from app.bench.parts import LEVELS, PART_SECONDS, PARTS, QUICK_SECONDS, Level, Part, parts_of
+from app.bench.parts import LEVELS, PART_SECONDS, PARTS, QUICK_SECONDS, BenchPart, Level, parts_of
 from app.bench.report import FORMAT, VERSION, Report, failures, planned, published, read_report, to_bytes
-from app.bench.runner import Plan, Runner, summary_line
+from app.bench.runner import BenchRun, Plan, summary_line
 from app.commands.arguments import Parser, only_one
 from app.commands.doctor import ask_torch
 from app.jobs.stdio import complain, say
@@ -100,7 +100,9 @@ def bench(arguments: argparse.Namespace) -> int:
     with only_one("bench", folder, "Choose another one with --out."):
         report, plan = _prepare(parts, level, folder, model, again=arguments.again)
         try:
-            Runner(plan, report, lambda found: _write(found, targets), _Progress(parts, level, report)).run()
+            BenchRun(
+                plan, report, lambda found: _write(found, targets), _Progress(parts, level, report)
+            ).run()
         except KeyboardInterrupt:
             code = EXIT_CANCELLED
             complain("Stopped. What was measured is kept, and the same command continues from here.")
@@ -111,7 +113,7 @@ def bench(arguments: argparse.Namespace) -> int:
 
 
 def _prepare(
-    parts: list[Part], level: Level, folder: Path, model: str, *, again: bool
+    parts: list[BenchPart], level: Level, folder: Path, model: str, *, again: bool
 ) -> tuple[Report, Plan]:
     """Return the report to continue, or a new one, and the plan of what is to be measured."""
     begin = time.monotonic()
@@ -166,14 +168,14 @@ def _write(report: Report, targets: list[Path]) -> None:
 class _Progress:
     """The progress on the terminal: the part, its case, and the longest time that is left."""
 
-    def __init__(self, parts: list[Part], level: Level, report: Report) -> None:
+    def __init__(self, parts: list[BenchPart], level: Level, report: Report) -> None:
         self._parts, self._report = parts, report
         self._level: Level = level
-        self._last: Part | None = None
+        self._last: BenchPart | None = None
         self._begin = time.monotonic()
         self._is_terminal = sys.stderr.isatty()
 
-    def __call__(self, part: Part, label: str) -> None:
+    def __call__(self, part: BenchPart, label: str) -> None:
         number = self._parts.index(part)
         if part is not self._last:
             self._tell_last()

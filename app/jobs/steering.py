@@ -23,7 +23,7 @@ MOST_TAKES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TakeChoice:
     """The takes of a section, of which a user keeps one.
 
     Attributes:
@@ -113,7 +113,7 @@ class Steering:
             self._queue.pause(job_id)  # its takes come first, and it may go on as one of them
         return [self._queue.branch(job_id, keep, waits=True, seed=random_seed()) for _ in range(count)]
 
-    def choice(self, job_id: str) -> Choice | None:
+    def choice(self, job_id: str) -> TakeChoice | None:
         """Return the takes between which a user has to choose now; None if a job has nothing to do with any.
 
         Raises:
@@ -128,7 +128,7 @@ class Steering:
             if takes and (parent == job_id or any(job.id == job_id for _, job in takes)):
                 own = [(0, self.store.job(job_id))] if (parent, keep) == (job_id, made - 1) else []
                 waits = "wait" in commands_of(self.store.folder(parent))
-                return Choice(parent, keep, (*own, *takes), waits)
+                return TakeChoice(parent, keep, (*own, *takes), waits)
         return None
 
     def _takes(self, parent: str, keep: int) -> list[tuple[int, Job]]:

@@ -20,8 +20,9 @@ from diffusers_helper.conditions.picture import KEPT_PIXELS, MAX_PIXELS
 from diffusers_helper.conditions.pictures import Contents, named_pictures
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.files import sha256_of, write_atomic
-from diffusers_helper.placed import placed_of, text_of
+from diffusers_helper.placed import placed_of
 from diffusers_helper.request import PICTURES, PLACED, START_PICTURE, GenerationRequest
+from diffusers_helper.setting import text_of
 
 # Large pictures take seconds each. They have a separate process, so ordinary pictures need not wait for them.
 _ORDINARY = Limits(memory=3 * 2**29, seconds=10, wall_seconds=60.0)

@@ -72,7 +72,7 @@ WAN_WIDTH = 96
 
 
 @dataclass(frozen=True)
-class Row:
+class DecodeRow:
     """The result of one way to decode one case. If it failed, `error` says why, and the figures are None."""
 
     kind: str
@@ -111,7 +111,7 @@ class Bench:
         config: Any = vae.config
         self.is_wan = kind == "wan" and config.base_dim == WAN_WIDTH
 
-    def run(self, case: Case) -> Iterator[Row]:
+    def run(self, case: Case) -> Iterator[DecodeRow]:
         """Decode the case in each way, the reference first, and yield the results."""
         for way, measured in self.ways(case):
             try:
@@ -120,9 +120,9 @@ class Bench:
                 if not is_out_of_memory(error) and not isinstance(error, LongtakeError):
                     raise
                 text = str(error).splitlines()[0][:100]
-                yield Row(self.kind, case.title, way, "", None, None, None, text, self._target(case))
+                yield DecodeRow(self.kind, case.title, way, "", None, None, None, text, self._target(case))
 
-    def ways(self, case: Case) -> Iterator[tuple[str, Callable[[], Row]]]:
+    def ways(self, case: Case) -> Iterator[tuple[str, Callable[[], DecodeRow]]]:
         """Yield the name of each way, and a function that decodes in it and may raise the error of that.
 
         The error in dB is known if the reference was decoded before.
@@ -142,7 +142,7 @@ class Bench:
 
     def _one(
         self, case: Case, way: str, decode: Decode, latents: Callable[[], Tensor], expected: list[Tensor]
-    ) -> Row:
+    ) -> DecodeRow:
         given = latents()
         self.device.empty_cache()
         self.device.reset_peak()
@@ -154,7 +154,9 @@ class Bench:
         error = None if is_reference else psnr(found, expected[0]) if expected else math.nan
         if is_reference:
             expected.append(found)
-        return Row(self.kind, case.title, way, plan, seconds, peak, error, target_seconds=self._target(case))
+        return DecodeRow(
+            self.kind, case.title, way, plan, seconds, peak, error, target_seconds=self._target(case)
+        )
 
     def _target(self, case: Case) -> float | None:
         return case.target if self.is_wan else None
@@ -238,13 +240,13 @@ def decodes(context: bench.Context) -> Iterator[bench.Case]:
                 yield f"{one.kind}, {case.title}, {way}", partial(_figures, measured)
 
 
-def _figures(measured: Callable[[], Row]) -> bench.Figures:
+def _figures(measured: Callable[[], DecodeRow]) -> bench.Figures:
     row = measured()
     kept = ("plan", "seconds", "peak_bytes", "target_seconds")
     return {**{name: asdict(row)[name] for name in kept}, "psnr": db_text(row)}
 
 
-def db_text(row: Row) -> str:
+def db_text(row: DecodeRow) -> str:
     """Return the PSNR of a row against the reference in words, as JSON has no infinity."""
     if row.psnr_db is None:
         return "reference"

@@ -47,7 +47,7 @@ class Length(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PromptReading:
     """How a prompt is put to the large text encoder.
 
     Attributes:
@@ -110,7 +110,7 @@ class Family:
     networks: Mapping[str, str]
     parts: tuple[str, ...]
     offered: Buckets
-    reading: Reading
+    reading: PromptReading
     tail_frames: int
     plan: Callable[[float, Mode], SectionPlan]
     from_words: Callable[[float, Mode], SectionPlan] | None = None
@@ -159,7 +159,7 @@ FRAMEPACK = Family(
         "text_encoder": "LlamaModel", "text_encoder_2": "CLIPTextModel", "image_encoder": "SiglipVisionModel",
     },
     parts=PARTS,
-    reading=Reading(_TEMPLATE, 95, 256), tail_frames=frames_of(HISTORY),
+    reading=PromptReading(_TEMPLATE, 95, 256), tail_frames=frames_of(HISTORY),
     plan=lambda seconds, mode: plan_sections(seconds, mode=mode),
     from_words=lambda seconds, mode: plan_sections(seconds, mode=mode, has_picture=False),
     led_by=led_by, magnitudes=_MAGNITUDES,
@@ -174,7 +174,7 @@ HELIOS = Family(
         "text_encoder": "UMT5EncoderModel",
     },
     parts=HELIOS_PARTS,
-    reading=Reading("{}", 0, helios.MAX_TEXT_TOKENS, helios.MAX_TEXT_TOKENS),
+    reading=PromptReading("{}", 0, helios.MAX_TEXT_TOKENS, helios.MAX_TEXT_TOKENS),
     tail_frames=helios.TAIL_SECTIONS * helios.SECTION_FRAMES,
     plan=helios.plan, from_words=helios.plan, vae_precision="fp32", suits=helios.suits,
     lacks=("end_image", "pictures", "lora"), ignored=("guidance",),

@@ -1,4 +1,4 @@
-"""The transformer as a denoiser, which takes noisy latents and a noise level and returns clean latents."""
+"""What conditions a section of FramePack, and the arguments that its transformer takes for it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 from torch import Tensor
 
-from diffusers_helper.families.packing import FrameIndices
 from diffusers_helper.framepack.encoders import TextCondition, attention_mask
 from diffusers_helper.memory.forwards import replace_forward
+from diffusers_helper.sampling.guidance import UNIT, CleanLatents, Guidance, GuidedDenoiser
 from diffusers_helper.sampling.step_cache import AllPasses, Passes
-
-# The model was trained with times and guidance scales from 0 to 1000.
-_UNIT = 1000.0
 
 
 class _Once:
@@ -69,79 +66,31 @@ class Constants:
             yield
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FramePackCondition(Guidance[TextCondition]):
     """The prompts, the picture and the guidance scales that condition a section.
 
     Attributes:
-        negative: The prompt to avoid; None without classifier-free guidance.
         vision: (1, tokens, D), SigLIP's hidden states of the picture.
         guidance: The distilled guidance scale, an input of the transformer.
-        cfg_rescale: The share of the rescaled result in `guide`.
     """
 
-    positive: TextCondition
-    negative: TextCondition | None
     vision: Tensor
     guidance: float
-    cfg: float
-    cfg_rescale: float
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The clean latents (1, 16, T, h, w) that a section sees, with their temporal positions."""
-
-    indices: FrameIndices
-    start: Tensor
-    history_1x: Tensor
-    history_2x: Tensor
-    history_4x: Tensor
-
-
-class GuidedDenoiser:
-    """The transformer as a denoiser, which returns x0 = x - sigma v for its velocity v (flow matching).
-
-    The transformer computes in the type of its weights. The time, the guidance scale and x0 are in fp32.
-    """
+class FramePackDenoiser(GuidedDenoiser[TextCondition]):
+    """FramePack's transformer as a denoiser, which computes once what is the same in all steps."""
 
     def __init__(
         self,
         transformer: HunyuanVideoFramepackTransformer3DModel,
-        condition: Condition,
-        context: Context,
+        condition: FramePackCondition,
+        context: CleanLatents,
         passes: Passes = AllPasses(),  # noqa: B008 - it has no state
     ) -> None:
-        self._transformer, self._condition, self._passes = transformer, condition, passes
-        self._constants = Constants(transformer)
-        self._shared = self._arguments(context)
-        texts = (condition.positive, condition.negative)
-        self._positive, self._negative = (text and self._text_arguments(text) for text in texts)
-
-    def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Return x0 for x (1, 16, W, h, w) at the scalar noise level sigma, in x's shape and dtype."""
-        assert self._positive is not None
-        v = self._velocity("positive", x, sigma, self._positive)
-        if self._negative is not None:
-            away = self._velocity("negative", x, sigma, self._negative)
-            v = guide(v, away, self._condition.cfg, self._condition.cfg_rescale)
-        return x - sigma.to(x.dtype) * v.to(x.dtype)
-
-    def _velocity(self, branch: str, x: Tensor, sigma: Tensor, text: dict[str, Tensor]) -> Tensor:
-        def compute() -> Tensor:
-            with self._constants.reused():
-                return self._transformer(
-                    hidden_states=x.to(self._transformer.dtype),
-                    timestep=(sigma * _UNIT).to(torch.float32).reshape(1),
-                    **text,
-                    **self._shared,
-                    return_dict=False,
-                )[0].float()
-
-        return self._passes(branch, x, compute)
-
-    def _put(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._transformer.device, self._transformer.dtype)
+        self._condition, self._reused = condition, Constants(transformer).reused
+        super().__init__(transformer, condition, context, passes)
 
     def _text_arguments(self, text: TextCondition) -> dict[str, Tensor]:
         states = self._put(text.states)
@@ -151,9 +100,9 @@ class GuidedDenoiser:
             "pooled_projections": self._put(text.pooled),
         }
 
-    def _arguments(self, context: Context) -> dict[str, Any]:
+    def _arguments(self, context: CleanLatents) -> dict[str, Any]:
         indices = context.indices
-        guidance = torch.tensor([self._condition.guidance * _UNIT], device=self._transformer.device)
+        guidance = torch.tensor([self._condition.guidance * UNIT], device=self._transformer.device)
         return {
             "guidance": guidance,
             "image_embeds": self._put(self._condition.vision),
@@ -165,15 +114,3 @@ class GuidedDenoiser:
             "latents_history_4x": self._put(context.history_4x),
             "indices_latents_history_4x": torch.tensor(indices.history_4x),
         }
-
-
-def guide(positive: Tensor, negative: Tensor, cfg: float, rescale: float) -> Tensor:
-    """Return negative + cfg (positive - negative), which is classifier-free guidance.
-
-    `rescale` is the share of the same result scaled to the standard deviation of `positive`. This keeps large
-    scales from overexposing the video (Lin et al. 2023, arXiv 2305.08891, section 3.4).
-    """
-    guided = negative + cfg * (positive - negative)
-    if rescale > 0:
-        guided = guided * (1 - rescale + rescale * positive.std() / guided.std())
-    return guided

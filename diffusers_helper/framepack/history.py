@@ -18,7 +18,7 @@ from diffusers_helper.families.packing import (
     Mode,
     Section,
 )
-from diffusers_helper.framepack.guidance import Context
+from diffusers_helper.sampling.guidance import CleanLatents
 
 _NONE: Mapping[int, Tensor] = MappingProxyType({})
 
@@ -70,23 +70,19 @@ class LatentHistory:
             parts = [self.latents, window] if section.is_closing else [window, self.latents]
             self.latents = torch.cat([self._before, *parts] if section.has_start else parts, dim=2)
 
-    def context(self, section: Section) -> Context:
+    def context(self, section: Section) -> CleanLatents:
         """Return the latents that a section sees: the picture's and the nearest ones, padded with zeros."""
-        shape = list(self.start.shape)
-        shape[2] = HISTORY
-        nothing = self.start.new_zeros(shape)
-        if self._mode == "forward":
-            near = torch.cat([nothing, self.latents[:, :, -HISTORY:]], dim=2)[:, :, -HISTORY:]
-            history_4x, history_2x, history_1x = near.split([HISTORY_4X, HISTORY_2X, HISTORY_1X], dim=2)
-        else:
-            near = torch.cat([self.latents[:, :, :HISTORY], nothing], dim=2)[:, :, :HISTORY]
-            history_1x, history_2x, history_4x = near.split([HISTORY_1X, HISTORY_2X, HISTORY_4X], dim=2)
         start = self.latents[:, :, -1:] if section.is_closing else self.start
         indices, start = section.indices, self._starts.get(section.number, start)
+        if self._mode == "forward":
+            return CleanLatents.after(indices, start, self.latents)
+        nothing = start.new_zeros(*start.shape[:2], HISTORY, *start.shape[3:])
+        near = torch.cat([self.latents[:, :, :HISTORY], nothing], dim=2)[:, :, :HISTORY]
+        history_1x, history_2x, history_4x = near.split([HISTORY_1X, HISTORY_2X, HISTORY_4X], dim=2)
         if self._end is not None and section.number == 1:
             (place,) = indices.history_1x
             indices, history_1x = replace(indices, history_1x=(place + self._distance,)), self._end
-        return Context(indices, start, history_1x, history_2x, history_4x)
+        return CleanLatents(indices, start, history_1x, history_2x, history_4x)
 
     def to_decode(self, section: Section) -> Tensor:
         """Return the latents to decode after a section was added.

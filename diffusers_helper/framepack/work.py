@@ -6,7 +6,7 @@ This module is a `job.work.Work`; `families.family.FRAMEPACK` has the numbers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -16,8 +16,8 @@ from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.conditions.footage import in_fours
-from diffusers_helper.conditions.timeline import pictures_of, start_of, texts_of, words_of
-from diffusers_helper.families.packing import HISTORY, HISTORY_1X, FrameIndices, Section
+from diffusers_helper.conditions.timeline import pictures_of, start_of, words_of
+from diffusers_helper.families.packing import HISTORY, HISTORY_1X, Section
 from diffusers_helper.files import sha256_of
 from diffusers_helper.framepack.blending import FrameBlender
 from diffusers_helper.framepack.encoders import (
@@ -27,7 +27,7 @@ from diffusers_helper.framepack.encoders import (
     encode_vision,
     mixed,
 )
-from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser
+from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
@@ -36,17 +36,18 @@ from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import flow_sigmas, shift_of
 from diffusers_helper.sampling import sampler as sampler_named
-from diffusers_helper.sampling.schedule import noise_for
+from diffusers_helper.sampling.schedule import noise_for, tokens_of
 from diffusers_helper.sampling.step_cache import Blocks
 from diffusers_helper.vae.codec import encode_pictures
 
-denoiser = GuidedDenoiser
+denoiser = FramePackDenoiser
 _TAIL = "tail"
+_TEXTS = ("positive", "negative")
 
 
 def encode(job: OpenJob) -> dict[str, Tensor]:
     """Encode the prompts and the pictures, and return the encodings by name, on the host."""
-    prompts = json.dumps(_texts(job))
+    prompts = json.dumps(job.texts)
     texts = job.encoded(("text_encoder", "tokenizer"), _text_states, texts=prompts)
     texts |= job.encoded(("text_encoder_2", "tokenizer_2"), _text_vectors, texts=prompts)
     return {**texts, **latents(job), **visions(job)}
@@ -61,9 +62,7 @@ def latents(job: OpenJob) -> dict[str, Tensor]:
     once = cache(partial(_latent, job))
     found = {_named("start", of): once(job.pictures.same(of)) for of in seen}
     if not job.pictures.start:  # noise, in which nothing is to be seen
-        found["start"] = noise_for(
-            job.lineage.root(job.request).seed, "start_latent", 0, job.latents_shape(1)
-        )
+        found["start"] = noise_for(job.root.seed, "start_latent", 0, job.latents_shape(1))
     if job.original:
         found[_TAIL] = _tail(job, job.original)
     job.note_vae(0)
@@ -98,33 +97,19 @@ def _named(encoding: str, of: str) -> str:
     return encoding if of == START_PICTURE else f"{encoding}_{of}"
 
 
-def _texts(job: OpenJob) -> tuple[str, ...]:
-    return texts_of(job.request, job.lineage, job.family)
-
-
 def _text_states(job: OpenJob) -> dict[str, Tensor]:
     """Return the large text encoder's states of each prompt's tokens."""
-    tokenizer, prompts = job.models.part("tokenizer"), _texts(job)
-
-    def states(llama: Any) -> dict[str, Tensor]:
-        return {f"states_{n}": to_host(encode_states(llama, tokenizer, p)) for n, p in enumerate(prompts)}
-
-    return job.run("text", states, prompts=prompts)
+    return job.each_text("text", "tokenizer", "states", encode_states)
 
 
 def _text_vectors(job: OpenJob) -> dict[str, Tensor]:
     """Return the small text encoder's vector of each prompt."""
-    tokenizer, prompts = job.models.part("tokenizer_2"), _texts(job)
-
-    def pooled(clip: Any) -> dict[str, Tensor]:
-        return {f"pooled_{n}": to_host(encode_pooled(clip, tokenizer, p)) for n, p in enumerate(prompts)}
-
-    return job.run("text_2", pooled, prompts=prompts)
+    return job.each_text("text_2", "tokenizer_2", "pooled", encode_pooled)
 
 
 def _latent(job: OpenJob, of: str = START_PICTURE) -> Tensor:
     """Encode the picture of a setting with the VAE, and return its latent."""
-    seed = job.lineage.root(job.request).seed
+    seed = job.root.seed
     noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
     picture, pieces = job.pictures.fitted[of], job.pieces("vae_encode")
     work = partial(encode_pictures, job.vae, [picture], noise, pieces, job.cancel)
@@ -135,7 +120,7 @@ def _tail(job: OpenJob, original: Original) -> Tensor:
     """Encode the end of the video that is continued, in one causal pass, and return its latents."""
     tail = original.tail[-in_fours(len(original.tail)) :]
     count = (len(tail) - 1) // job.family.latent_frames + 1
-    noise = noise_for(job.lineage.root(job.request).seed, _TAIL, 0, job.latents_shape(count))
+    noise = noise_for(job.root.seed, _TAIL, 0, job.latents_shape(count))
     return encode_pictures(job.vae, tail, noise, job.pieces("vae_encode"), job.cancel)
 
 
@@ -154,29 +139,26 @@ encoders: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> Condition:
+def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> FramePackCondition:
     """Return the condition for a section, given the result of `encode`."""
     request, places = job.lineage.request_for(section.number, job.request), {}
-    for n, text in enumerate(_texts(job)):
+    for n, text in enumerate(job.texts):
         places[text] = TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"])
     words = words_of(section.number, job.request, job.lineage, job.family)
     negative = places[request.negative] if len(request.texts) > 1 else None
     seen = pictures_of(section.number, job.request, job.lineage, job.family)
     visions = [(encodings[_named("vision", of)], share) for of, share in seen]
     vision = visions[0][0] if len(seen) == 1 else torch.stack([share * one for one, share in visions]).sum(0)
-    return Condition(
-        mixed([(places[text], share) for text, share in words]), negative, vision,
-        request.guidance, request.cfg, request.cfg_rescale,
+    return FramePackCondition(
+        positive=mixed([(places[text], share) for text, share in words]), negative=negative, vision=vision,
+        guidance=request.guidance, cfg=request.cfg, cfg_rescale=request.cfg_rescale,
     )  # fmt: skip
 
 
-def restored(section: Section, captured: Mapping[str, Any]) -> tuple[Condition, Context]:
-    """Return a section's condition and context from a capture."""
-    condition, context = dict(captured["condition"]), dict(captured["context"])
-    context["indices"] = FrameIndices(**{name: tuple(one) for name, one in context["indices"].items()})
-    texts = (condition.pop(name) for name in ("positive", "negative"))
-    positive, negative = (text and TextCondition(**text) for text in texts)
-    return Condition(positive, negative, **condition), Context(**context)
+def restored(condition: Mapping[str, Any]) -> FramePackCondition:
+    """Return the condition of a section from a capture."""
+    texts = {name: text and TextCondition(**text) for name, text in condition.items() if name in _TEXTS}
+    return FramePackCondition(**{**condition, **texts})
 
 
 def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
@@ -184,7 +166,7 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
 
     The weaker the end picture is, the farther it lies from the video, within the reach of the history.
     """
-    strength = job.lineage.root(job.request).end_strength
+    strength = job.root.end_strength
     distance = round((1 - strength) * (HISTORY - HISTORY_1X))
     start, end = encodings["start"], encodings.get(_named("start", END_PICTURE))
     before = encodings.get(_TAIL, start) if job.pictures.start else start[:, :, :0]
@@ -203,14 +185,8 @@ def joiner(job: OpenJob) -> FrameBlender:
 def blocks(network: HunyuanVideoFramepackTransformer3DModel, noise: Tensor) -> Blocks:
     """Return the transformer's blocks, as a step cache sees them, for noise of this shape."""
     return Blocks(
-        [*network.transformer_blocks, *network.single_transformer_blocks], _tokens(noise.shape), _modulated
+        [*network.transformer_blocks, *network.single_transformer_blocks], tokens_of(noise.shape), _modulated
     )
-
-
-def _tokens(shape: Sequence[int]) -> int:
-    """Return the number of tokens of latents (1, C, W, h, w), which are patches of 2x2."""
-    window, height, width = shape[2:]
-    return window * (height // 2) * (width // 2)
 
 
 def _modulated(block: Any, hidden: Tensor, text: Tensor, time: Tensor, *_: object) -> Tensor:
@@ -220,7 +196,7 @@ def _modulated(block: Any, hidden: Tensor, text: Tensor, time: Tensor, *_: objec
 
 def sigmas(job: OpenJob, request: GenerationRequest) -> Tensor:
     """Return the noise levels of a section, which by default are shifted by its number of tokens."""
-    by_tokens = shift_of(_tokens(job.latents_shape(job.family.window)))
+    by_tokens = shift_of(tokens_of(job.latents_shape(job.family.window)))
     return flow_sigmas(request.steps, request.shift or job.models.info.shift or by_tokens)
 
 

@@ -1,4 +1,4 @@
-"""Helios' transformer as a denoiser, which takes noisy latents and a noise level and returns clean ones."""
+"""What conditions a section of Helios, and the arguments that its transformer takes for it."""
 
 from __future__ import annotations
 
@@ -9,86 +9,47 @@ import torch
 from diffusers import HeliosTransformer3DModel
 from torch import Tensor
 
-from diffusers_helper.framepack.guidance import Context, guide
+from diffusers_helper.sampling.guidance import CleanLatents, Guidance, GuidedDenoiser
 from diffusers_helper.sampling.step_cache import AllPasses, Passes
 
-# The model was trained with times from 0 to 1000.
-_UNIT = 1000.0
 
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """The prompts and the guidance that condition a section.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeliosCondition(Guidance[Tensor]):
+    """The states of the prompts, (1, 512, D), padded with zeros, and the guidance that condition a section.
 
     Attributes:
-        positive: The states of the prompt, (1, 512, D), padded with zeros.
-        negative: Those of the prompt to avoid; None without classifier-free guidance.
-        cfg: The scale of classifier-free guidance.
-        cfg_rescale: The share of the rescaled result in `guide`.
         times: The time at noise level 0 and its growth up to level 1, for each size of a pyramid from the
             smallest to the largest; empty for a model that samples in one size.
     """
 
-    positive: Tensor
-    negative: Tensor | None
-    cfg: float
-    cfg_rescale: float
-    times: tuple[tuple[float, float], ...]
+    times: tuple[tuple[float, float], ...] = ()
 
 
-class GuidedDenoiser:
-    """The transformer as a denoiser, which returns x0 = x - sigma v for its velocity v (flow matching).
-
-    The transformer computes in the type of its weights. The time and x0 are in fp32.
-    """
+class HeliosDenoiser(GuidedDenoiser[Tensor]):
+    """Helios' transformer as a denoiser of latents in any size of a pyramid."""
 
     def __init__(
         self,
         transformer: HeliosTransformer3DModel,
-        condition: Condition,
-        context: Context,
+        condition: HeliosCondition,
+        context: CleanLatents,
         passes: Passes = AllPasses(),  # noqa: B008 - it has no state
     ) -> None:
-        self._transformer, self._condition, self._passes = transformer, condition, passes
-        self._width = context.start.shape[-1]
-        self._shared = self._arguments(context)
-        texts = (condition.positive, condition.negative)
-        self._positive, self._negative = (None if text is None else self._put(text) for text in texts)
-
-    def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Return x0 for x (1, 16, W, h, w) at the scalar noise level sigma, in x's shape and dtype."""
-        assert self._positive is not None
-        v = self._velocity("positive", x, sigma, self._positive)
-        if self._negative is not None:
-            away = self._velocity("negative", x, sigma, self._negative)
-            v = guide(v, away, self._condition.cfg, self._condition.cfg_rescale)
-        return x - sigma.to(x.dtype) * v.to(x.dtype)
-
-    def _velocity(self, branch: str, x: Tensor, sigma: Tensor, text: Tensor) -> Tensor:
-        def compute() -> Tensor:
-            return self._transformer(
-                hidden_states=x.to(self._transformer.dtype),
-                timestep=self._time(x, sigma).reshape(1),
-                encoder_hidden_states=text,
-                **self._shared,
-                return_dict=False,
-            )[0].float()
-
-        return self._passes(branch, x, compute)
+        super().__init__(transformer, condition, context, passes)
+        self._times, self._width = condition.times, context.start.shape[-1]
 
     def _time(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Return the time at a noise level, which in a pyramid is a whole number that depends on x's size."""
-        times = self._condition.times
-        if not times:
-            return (sigma * _UNIT).to(torch.float32)
+        if not self._times:
+            return super()._time(x, sigma)
         halvings = (self._width // x.shape[-1]).bit_length() - 1
-        begin, growth = times[len(times) - 1 - halvings]
+        begin, growth = self._times[len(self._times) - 1 - halvings]
         return (begin + sigma * growth).to(torch.int64)
 
-    def _put(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._transformer.device, self._transformer.dtype)
+    def _text_arguments(self, text: Tensor) -> dict[str, Tensor]:
+        return {"encoder_hidden_states": self._put(text)}
 
-    def _arguments(self, context: Context) -> dict[str, Any]:
+    def _arguments(self, context: CleanLatents) -> dict[str, Any]:
         indices = context.indices
         positions = {
             "indices_hidden_states": indices.noisy,

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, Section
-from diffusers_helper.framepack.guidance import Context
+from diffusers_helper.families.packing import Section
 from diffusers_helper.output.frames import to_uint8
+from diffusers_helper.sampling.guidance import CleanLatents
 
 
 class SectionHistory:
@@ -33,17 +33,13 @@ class SectionHistory:
         """Add the latents (1, 16, W, h, w) of a section."""
         self.latents = torch.cat([self.latents, window], dim=2)
 
-    def context(self, section: Section) -> Context:
+    def context(self, section: Section) -> CleanLatents:
         """Return the latents that a section sees: the first one and the nearest ones, padded with zeros."""
         made = torch.cat([self._before, self.latents], dim=2)
-        shape = list(made.shape)
-        shape[2] = HISTORY
-        near = torch.cat([made.new_zeros(shape), made[:, :, -HISTORY:]], dim=2)[:, :, -HISTORY:]
-        history_4x, history_2x, history_1x = near.split([HISTORY_4X, HISTORY_2X, HISTORY_1X], dim=2)
         start = self.latents[:, :, :1] if self._start is None else self._start
         if not start.shape[2]:
-            start = torch.zeros_like(history_1x)
-        return Context(section.indices, start, history_1x, history_2x, history_4x)
+            start = made.new_zeros(*made.shape[:2], 1, *made.shape[3:])
+        return CleanLatents.after(section.indices, start, made)
 
     def to_decode(self, section: Section) -> Tensor:
         """Return the latents to decode after a section was added, which are its own."""

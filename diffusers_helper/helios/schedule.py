@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from diffusers_helper.sampling.denoiser import Denoise, Denoiser, OnStep, StepInfo
-from diffusers_helper.sampling.schedule import mu_of
+from diffusers_helper.sampling.schedule import mu_of, tokens_of
 
 _FIRST_LEVEL = 0.999
 _PATCH = 2
@@ -49,12 +49,6 @@ def times_of(scheduler: Any) -> tuple[tuple[float, float], ...]:
     return tuple((float(times.min()), float(times.max() - times.min())) for times in each)
 
 
-def tokens_of(shape: Sequence[int]) -> int:
-    """Return the number of tokens of latents (1, C, W, h, w), which are patches of 2x2."""
-    window, height, width = shape[2:]
-    return window * height * width // _PATCH**2
-
-
 def flat_levels(scheduler: Any, steps: int, shape: Sequence[int], shift: float = 0.0) -> Tensor:
     """Return the noise levels for one size, which descend to 0. The scheduler is then at their beginning."""
     levels = np.linspace(_FIRST_LEVEL, 0.0, steps + 1)[:-1]
@@ -82,7 +76,7 @@ def sample_flat(
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PyramidStage:
     """One size of a pyramid.
 
     Attributes:
@@ -106,7 +100,7 @@ def steps_of(steps: int, stages: int) -> list[int]:
 def pyramid(
     scheduler: Any, steps: int, shape: Sequence[int], draw: Callable[[int, tuple[int, int]], Tensor],
     *, shift: float = 0.0,
-) -> list[Stage]:  # fmt: skip
+) -> list[PyramidStage]:  # fmt: skip
     """Return the sizes of a pyramid, the smallest first.
 
     Args:
@@ -116,19 +110,19 @@ def pyramid(
         draw: Returns normally distributed noise for a size, given its number and the shape of the noise.
         shift: The factor by which the noise levels are shifted; 0 for the scheduler's rule.
     """
-    count, gamma, found = scheduler.config.stages, scheduler.config.gamma, list[Stage]()
+    count, gamma, found = scheduler.config.stages, scheduler.config.gamma, list[PyramidStage]()
     for stage, own in enumerate(steps_of(steps, count)):
         size, before = (_smaller(shape, count - 1 - place) for place in (stage, max(0, stage - 1)))
         # The levels go by the tokens of the size before, as diffusers has it.
         scheduler.set_timesteps(own, stage, mu=shift or mu_of(tokens_of(before)))
         if stage == 0:
-            found.append(Stage(scheduler.sigmas))
+            found.append(PyramidStage(scheduler.sigmas))
             continue
         begin = 1 - scheduler.ori_start_sigmas[stage]
         signal = 1 / (math.sqrt(1 + 1 / gamma) * (1 - begin) + begin)
         drawn = draw(stage, (math.prod(size) // _PATCH**2, _PATCH**2))
         level = signal * (1 - begin) / math.sqrt(gamma)
-        found.append(Stage(scheduler.sigmas, signal, level, block_noise(drawn, size, gamma)))
+        found.append(PyramidStage(scheduler.sigmas, signal, level, block_noise(drawn, size, gamma)))
     return found
 
 
@@ -151,7 +145,7 @@ def block_noise(drawn: Tensor, size: Sequence[int], gamma: float) -> Tensor:
 
 
 def sample_pyramid(
-    denoise: Denoise, x: Tensor, stages: Sequence[Stage], *, on_step: OnStep | None = None
+    denoise: Denoise, x: Tensor, stages: Sequence[PyramidStage], *, on_step: OnStep | None = None
 ) -> Tensor:
     """Return clean latents, with one model call per step.
 

@@ -15,12 +15,11 @@ from diffusers import HeliosTransformer3DModel
 from PIL import Image
 from torch import Tensor
 
-from diffusers_helper.conditions.timeline import texts_of, words_of
+from diffusers_helper.conditions.timeline import words_of
 from diffusers_helper.families.helios import SECTION_FRAMES
-from diffusers_helper.families.packing import FrameIndices, Section
-from diffusers_helper.framepack.guidance import Context
+from diffusers_helper.families.packing import Section
 from diffusers_helper.helios.encoders import encode_states, mixed
-from diffusers_helper.helios.guidance import Condition, GuidedDenoiser
+from diffusers_helper.helios.guidance import HeliosCondition, HeliosDenoiser
 from diffusers_helper.helios.history import Appender, SectionHistory
 from diffusers_helper.helios.schedule import (
     flat_levels,
@@ -30,19 +29,17 @@ from diffusers_helper.helios.schedule import (
     sample_flat,
     sample_pyramid,
     times_of,
-    tokens_of,
 )
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Sample
-from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.euler import sample_euler
-from diffusers_helper.sampling.schedule import Purpose, levels_for, noise_for
+from diffusers_helper.sampling.schedule import Purpose, levels_for, noise_for, tokens_of
 from diffusers_helper.sampling.step_cache import Blocks
 from diffusers_helper.vae.codec import encode_pictures
 
-denoiser = GuidedDenoiser
+denoiser = HeliosDenoiser
 # What precedes a video has noise of a level in this range, so that mistakes in it weigh less.
 _LEAST_NOISE, _MOST_NOISE = 0.111, 0.135
 _START, _PREFIX, _BEFORE = "start", "prefix", "before"
@@ -50,7 +47,7 @@ _START, _PREFIX, _BEFORE = "start", "prefix", "before"
 
 def encode(job: OpenJob) -> dict[str, Tensor]:
     """Encode the prompts and what precedes the video, and return the encodings by name, on the host."""
-    texts = job.encoded(("text_encoder", "tokenizer"), _text_states, texts=json.dumps(_texts(job)))
+    texts = job.encoded(("text_encoder", "tokenizer"), _text_states, texts=json.dumps(job.texts))
     return {**texts, **latents(job), **visions(job)}
 
 
@@ -79,18 +76,9 @@ def visions(job: OpenJob) -> dict[str, Tensor]:
     return {}
 
 
-def _texts(job: OpenJob) -> tuple[str, ...]:
-    return texts_of(job.request, job.lineage, job.family)
-
-
 def _text_states(job: OpenJob) -> dict[str, Tensor]:
     """Return the text encoder's states of each prompt's tokens."""
-    tokenizer, prompts = job.models.part("tokenizer"), _texts(job)
-
-    def states(encoder: Any) -> dict[str, Tensor]:
-        return {f"states_{n}": to_host(encode_states(encoder, tokenizer, p)) for n, p in enumerate(prompts)}
-
-    return job.run("text", states, prompts=prompts)
+    return job.each_text("text", "tokenizer", "states", encode_states)
 
 
 def _latent(job: OpenJob, of: str = START_PICTURE) -> Tensor:
@@ -102,7 +90,7 @@ def _latent(job: OpenJob, of: str = START_PICTURE) -> Tensor:
 def _encoded(job: OpenJob, frames: Sequence[Image.Image], purpose: Purpose, number: int = 0) -> Tensor:
     """Encode 4 n + 1 frames, and return a sample of their latents."""
     count = (len(frames) - 1) // job.family.latent_frames + 1
-    noise = noise_for(_seed(job), purpose, number, job.latents_shape(count))
+    noise = noise_for(job.root.seed, purpose, number, job.latents_shape(count))
     return encode_pictures(job.vae, frames, noise, job.pieces("vae_encode"), job.cancel)
 
 
@@ -116,35 +104,31 @@ def _tail(job: OpenJob, original: Original) -> Tensor:
 
 def _noisy(job: OpenJob, clean: Tensor, number: int) -> Tensor:
     """Return latents with noise, whose level is drawn for each frame."""
-    drawn = levels_for(_seed(job), "levels", number, clean.shape[2]).view(1, 1, -1, 1, 1)
+    drawn = levels_for(job.root.seed, "levels", number, clean.shape[2]).view(1, 1, -1, 1, 1)
     level = _LEAST_NOISE + drawn * (_MOST_NOISE - _LEAST_NOISE)
-    return level * noise_for(_seed(job), "blur", number, tuple(clean.shape)) + (1 - level) * clean
-
-
-def _seed(job: OpenJob) -> int:
-    return job.lineage.root(job.request).seed
+    return level * noise_for(job.root.seed, "blur", number, tuple(clean.shape)) + (1 - level) * clean
 
 
 encoders: Mapping[str, Callable[..., Any]] = {"text": _text_states, "vae_encode": _latent}
 
 
-def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> Condition:
+def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> HeliosCondition:
     """Return the condition for a section, given the result of `encode`."""
     request = job.lineage.request_for(section.number, job.request)
-    states = {text: encodings[f"states_{n}"] for n, text in enumerate(_texts(job))}
+    states = {text: encodings[f"states_{n}"] for n, text in enumerate(job.texts)}
     words = words_of(section.number, job.request, job.lineage, job.family)
     negative = mixed([(states[request.negative], 1.0)]) if len(request.texts) > 1 else None
     times = times_of(job.models.part("scheduler"))
     positive = mixed([(states[text], share) for text, share in words])
-    return Condition(positive, negative, request.cfg, request.cfg_rescale, times)
+    return HeliosCondition(
+        positive=positive, negative=negative, cfg=request.cfg, cfg_rescale=request.cfg_rescale, times=times
+    )
 
 
-def restored(section: Section, captured: Mapping[str, Any]) -> tuple[Condition, Context]:
-    """Return a section's condition and context from a capture."""
-    condition, context = dict(captured["condition"]), dict(captured["context"])
-    context["indices"] = FrameIndices(**{name: tuple(one) for name, one in context["indices"].items()})
-    condition["times"] = tuple((begin, growth) for begin, growth in condition["times"])
-    return Condition(**condition), Context(**context)
+def restored(condition: Mapping[str, Any]) -> HeliosCondition:
+    """Return the condition of a section from a capture."""
+    times = tuple((begin, growth) for begin, growth in condition["times"])
+    return HeliosCondition(**{**condition, "times": times})
 
 
 def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> SectionHistory:

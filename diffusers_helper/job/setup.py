@@ -22,7 +22,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, keep_original, load_pictures
 from diffusers_helper.conditions.prompts import check_prompt
-from diffusers_helper.conditions.timeline import Timeline
+from diffusers_helper.conditions.timeline import Timeline, texts_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Stage
 from diffusers_helper.families.family import Family
@@ -35,6 +35,7 @@ from diffusers_helper.loading.casting import find_scales
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.machine.local import Local
+from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.output.capture import Recorder
 from diffusers_helper.output.checkpoints import Checkpoints, EncodingCache, Origins, versions
@@ -107,6 +108,27 @@ class OpenJob:
     @property
     def family(self) -> Family:
         return self.models.info.family
+
+    @property
+    def root(self) -> GenerationRequest:
+        """Return the request with which the video began, whose seed that of the pictures' latents is."""
+        return self.lineage.root(self.request)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return all texts that any section needs."""
+        return texts_of(self.request, self.lineage, self.family)
+
+    def each_text(
+        self, stage: str, tokenizer: str, name: str, encode: Callable[[Any, Any, str], torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Encode each text with a stage's network, and return the results as `name` with their numbers."""
+        splits, texts = self.models.part(tokenizer), self.texts
+
+        def encoded(network: Any) -> dict[str, torch.Tensor]:
+            return {f"{name}_{n}": to_host(encode(network, splits, text)) for n, text in enumerate(texts)}
+
+        return self.run(stage, encoded, prompts=texts)
 
     def pieces(self, stage: Stage, section: Section | None = None) -> Progress:
         """Return a callback that reports each piece that the VAE finishes in a stage."""

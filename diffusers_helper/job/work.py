@@ -12,6 +12,7 @@ from diffusers_helper.families.packing import Section
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.denoiser import Denoise, OnStep
+from diffusers_helper.sampling.guidance import CleanLatents, Guidance
 from diffusers_helper.sampling.step_cache import Blocks, Passes
 
 Encodings = Mapping[str, Tensor]
@@ -31,8 +32,9 @@ class LatentsSoFar(Protocol):
     def add(self, window: Tensor, section: Section) -> None:
         """Add the latents of a section."""
 
-    def context(self, section: Section) -> Any:
-        """Return what a section sees of the others; a dataclass of tensors and plain values."""
+    def context(self, section: Section) -> CleanLatents:
+        """Return what a section sees of the others."""
+        ...
 
     def to_decode(self, section: Section) -> Tensor: ...
 
@@ -67,11 +69,12 @@ class Work(Protocol):
         """Encode what is seen of the pictures without the seed."""
         ...
 
-    def condition(self, job: OpenJob, section: Section, encodings: Encodings) -> Any:
+    def condition(self, job: OpenJob, section: Section, encodings: Encodings) -> Guidance[Any]:
         """Return what conditions a section; a dataclass of tensors and plain values."""
+        ...
 
-    def restored(self, section: Section, captured: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return a section's condition and context from a capture, which has mappings for dataclasses."""
+    def restored(self, condition: Mapping[str, Any]) -> Guidance[Any]:
+        """Return the condition of a section from a capture, which has mappings for dataclasses."""
         ...
 
     def history(self, job: OpenJob, encodings: Encodings) -> LatentsSoFar:
@@ -86,7 +89,7 @@ class Work(Protocol):
         """Return the network's blocks, as a step cache sees them, for noise of this shape."""
         ...
 
-    def denoiser(self, network: Any, condition: Any, context: Any, passes: Passes, /) -> Denoise:
+    def denoiser(self, network: Any, condition: Any, context: CleanLatents, passes: Passes, /) -> Denoise:
         """Return the network as a function from noisy latents and a noise level to clean latents.
 
         It has `passes` run each pass of the network.

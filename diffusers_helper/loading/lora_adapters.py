@@ -21,8 +21,9 @@ from torch.nn import functional
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import file_sum
-from diffusers_helper.lora_choice import Choice, text_of
+from diffusers_helper.lora_choice import Choice
 from diffusers_helper.models.sizes import BLOCKS
+from diffusers_helper.setting import text_of
 from diffusers_helper.weights.lora_files import LoraFile, Pair, count_keys
 
 _NAME = "lora_branches"

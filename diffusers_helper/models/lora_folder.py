@@ -8,7 +8,8 @@ from pathlib import Path
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import given_path, named_folder
-from diffusers_helper.lora_choice import Choice, choices_of, text_of
+from diffusers_helper.lora_choice import Choice, choices_of
+from diffusers_helper.setting import text_of
 
 VARIABLE = "LONGTAKE_LORAS"
 _SUFFIX = ".safetensors"

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.placed import Placed, text_of
+from diffusers_helper.placed import Placed
 from diffusers_helper.provenance.lineage import Lineage, Span, joined, recorded
 from diffusers_helper.provenance.metadata import MAX_TEXT, Embedded, read_embedded, with_recipe
 from diffusers_helper.request import (
@@ -28,6 +28,7 @@ from diffusers_helper.request import (
     placed_name,
     with_pictures,
 )
+from diffusers_helper.setting import text_of
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import parse_json, plain_json
 

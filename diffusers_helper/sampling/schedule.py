@@ -20,6 +20,12 @@ MAX_SHIFT = 7.0
 Purpose = Literal["start_latent", "noise", "tail", "still", "first", "blur", "levels", "stage"]
 
 
+def tokens_of(shape: Sequence[int]) -> int:
+    """Return the number of tokens of latents (1, C, W, h, w), which are patches of 2x2."""
+    window, height, width = shape[2:]
+    return window * (height // 2) * (width // 2)
+
+
 def shift_of(num_tokens: int) -> float:
     """Return the shift e^mu for `num_tokens` noisy tokens (latent T * H * W / 4 of one section).
 

@@ -16,16 +16,15 @@ from torch import Tensor
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, JobStarted, StepDone, Warned
-from diffusers_helper.lora_choice import choices_of, text_of
+from diffusers_helper.lora_choice import choices_of
 from diffusers_helper.machine.local import Local
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names
 from diffusers_helper.placed import placed_of
-from diffusers_helper.placed import text_of as placed_text
 from diffusers_helper.planning.variables import conv_rung
 from diffusers_helper.request import PICTURES, PLACED, SETTINGS, GenerationRequest
-from diffusers_helper.setting import SettingInfo
+from diffusers_helper.setting import SettingInfo, text_of
 from diffusers_helper.units import count_text
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, importing, interruptible, management
@@ -78,7 +77,7 @@ class ROCMFramePackVideo:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class NodeWork:
     """What a node works with on a model.
 
     Attributes:
@@ -92,7 +91,7 @@ class Work:
 
 
 @contextmanager
-def at_work(info: ModelInfo) -> Iterator[Work]:
+def at_work(info: ModelInfo) -> Iterator[NodeWork]:
     """Free the device of ComfyUI's models, and yield a model with what connects a job with ComfyUI.
 
     Raises:
@@ -114,7 +113,7 @@ def at_work(info: ModelInfo) -> Iterator[Work]:
         place = host.get_torch_device().type
         models = load_models(info, device=place, cancel=interrupt, convolutions=convolutions)
         local = Local(dict(os.environ), is_guest=True)
-        yield Work(models, {"on_event": _shown(notes), "cancel": interrupt, "local": local}, notes)
+        yield NodeWork(models, {"on_event": _shown(notes), "cancel": interrupt, "local": local}, notes)
 
 
 def pictures_in(settings: dict[str, Any]) -> dict[str, Image.Image]:
@@ -141,7 +140,7 @@ def request_of(
     values["lora"] = _lora_paths(values.get("lora", ""))
     if placed := placed_of(str(values.get(PLACED) or "")):
         find = comfy("folder_paths").get_annotated_filepath
-        values[PLACED] = placed_text(replace(one, file=find(one.file)) for one in placed)
+        values[PLACED] = text_of(replace(one, file=find(one.file)) for one in placed)
     return GenerationRequest.from_dict(values)
 
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.vae_decode import Row, chart, target_line, targets
+from benchmarks.vae_decode import DecodeRow, chart, target_line, targets
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "vae_decode.py"
 
@@ -53,7 +53,7 @@ def test_figures_and_chart_of_small_videos(tmp_path: Path) -> None:
 
 
 def test_a_time_is_held_against_the_target_of_its_own_size_and_network() -> None:
-    row = Row("wan", "two seconds 33x320x320", "engine", "", 4.0, 2**30, None, target_seconds=5.0)
+    row = DecodeRow("wan", "two seconds 33x320x320", "engine", "", 4.0, 2**30, None, target_seconds=5.0)
     others = [replace(row, kind="hunyuan", seconds=1.0, target_seconds=None), replace(row, seconds=6.0)]
     found = {target["name"]: target["measured"] for target in targets([row, *others])}
     assert found["seconds for two seconds 33x320x320, WAN 2.2"] == 4.0

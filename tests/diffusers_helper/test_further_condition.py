@@ -35,11 +35,11 @@ CHANGES = (
     ),
     (
         "diffusers_helper/framepack/history.py",
-        "        return Context(indices, start, history_1x, history_2x, history_4x)",
+        "        return CleanLatents(indices, start, history_1x, history_2x, history_4x)",
         "        if getattr(self, 'depth', None) is not None:\n"
         "            start = torch.cat([start, self.depth], dim=2)\n"
         "            indices = replace(indices, start=indices.start * 2)\n"
-        "        return Context(indices, start, history_1x, history_2x, history_4x)",
+        "        return CleanLatents(indices, start, history_1x, history_2x, history_4x)",
     ),
     ("app/ui/form/form.html", "$end_strength\n", "$end_strength\n$depth_image\n"),
 )

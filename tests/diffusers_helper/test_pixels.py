@@ -18,10 +18,10 @@ from torch import Tensor
 
 from diffusers_helper.families.packing import MODES, Mode, Section, plan_sections
 from diffusers_helper.framepack.blending import FrameBlender
-from diffusers_helper.framepack.guidance import guide
 from diffusers_helper.memory.accounting import Account
 from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.output.previews import TINY_FILE, LatentColours, Preview, TinyDecoder
+from diffusers_helper.sampling.guidance import guide
 from tests.support.making import write_scene
 
 

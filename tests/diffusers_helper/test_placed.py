@@ -17,10 +17,11 @@ from diffusers_helper.families.family import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode, led_by, paddings, plan_sections
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.checkpoints import read_tensors
-from diffusers_helper.placed import Placed, normal_text, placed_of
+from diffusers_helper.placed import Placed, placed_of
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest, with_pictures
+from diffusers_helper.setting import text_of
 from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
 
 
@@ -32,7 +33,7 @@ def models(tiny_model: Path) -> Models:
 def test_each_line_is_a_time_and_a_file() -> None:
     text = " 4.8s : b c.png\n\n2.4 s@0.25: a:1s.png\n"
     assert placed_of(text) == (Placed(2.4, "a:1s.png", 0.25), Placed(4.8, "b c.png"))
-    assert normal_text(text) == "2.4s@0.25: a:1s.png\n4.8s: b c.png"
+    assert text_of(placed_of(text)) == "2.4s@0.25: a:1s.png\n4.8s: b c.png"
     for wrong in ("a.png", "2.4: a.png", "2.4s@2: a.png", "-1s: a.png"):
         with pytest.raises(InputError, match="pictures has the line"):
             GenerationRequest(image="a.png", pictures=wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 
 from tests.support.layers import (
@@ -43,6 +44,17 @@ def test_no_room_of_the_library_imports_itself_by_way_of_others() -> None:
 
 def test_a_circle_would_be_noticed() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == ["b", "c"]
+
+
+def test_every_class_of_the_product_has_a_name_of_its_own() -> None:
+    places: dict[str, list[str]] = {}
+    for source in sources():
+        if source.path.partition("/")[0] in FOLDERS:
+            for node in ast.walk(source.tree):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(source.path)
+    assert {"GuidedDenoiser", "GenerationRequest"} <= places.keys()
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_no_folder_is_crowded() -> None:

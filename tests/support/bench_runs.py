@@ -10,7 +10,7 @@ from typing import Any
 
 from app.bench.parts import PARTS, Needs
 from app.bench.report import FORMAT, VERSION, Report, read_report, to_bytes
-from app.bench.runner import Plan, Runner
+from app.bench.runner import BenchRun, Plan
 from diffusers_helper.files import write_atomic
 
 FACTS: dict[str, Any] = {
@@ -48,7 +48,7 @@ def run(folder: Path, parts: dict[str, str], report: Report | None = None, **fac
             sys.stdout.write(f"{label}\n")
             sys.stdout.flush()
 
-    Runner(plan, report or new_report(), lambda found: write_atomic(file, to_bytes(found)), show).run()
+    BenchRun(plan, report or new_report(), lambda found: write_atomic(file, to_bytes(found)), show).run()
     return read_report(file)
 
 

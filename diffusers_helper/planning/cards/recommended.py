@@ -41,7 +41,7 @@ PlanOf = Callable[[GenerationRequest, ModelInfo, Network | None], VideoPlan]
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class WeightsChoice:
     """One way to have the transformer's weights.
 
     Attributes:
@@ -62,7 +62,7 @@ class SetUp:
     """
 
     request: GenerationRequest
-    weights: Weights
+    weights: WeightsChoice
     plan: VideoPlan
 
     @property
@@ -178,7 +178,7 @@ def _first_hidden(set_ups: Iterator[SetUp]) -> Recommendation:
     return Recommendation(best, min(copies, key=lambda one: one.seconds, default=None))
 
 
-def _weights_of(info: ModelInfo) -> Iterator[Weights]:
+def _weights_of(info: ModelInfo) -> Iterator[WeightsChoice]:
     """Yield the ways to have a model's weights, the most precise first.
 
     They are those of the model's own files, of converted copies on this machine, of a rounding to int8 while
@@ -187,19 +187,19 @@ def _weights_of(info: ModelInfo) -> Iterator[Weights]:
     Raises:
         LongtakeError: If a local model's files cannot be read.
     """
-    yield Weights(info)
+    yield WeightsChoice(info)
     bases = ADDED_MODELS.bases()
     added = [ADDED_MODELS.find(name) for name, base in bases.items() if base == info.name]
     copies = [one.name for one in added if one is not None and one.copy]
-    yield from (Weights(find_model(name)) for name in copies)
+    yield from (WeightsChoice(find_model(name)) for name in copies)
     try:
         small, own = (transformer_in(info, name) for name in (_SMALL, _STORED))
     except InputError:  # weights that cannot be cast
         return
     if small.file_bytes < own.file_bytes:
-        yield Weights(info, _SMALL)
+        yield WeightsChoice(info, _SMALL)
         if not copies:
-            yield Weights(info, copy=small)
+            yield WeightsChoice(info, copy=small)
 
 
 def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Iterator[SetUp]:
@@ -214,7 +214,7 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
         try:
             usual = plan(own, weights.info, weights.copy)
         except DoesNotFit:
-            if weights == Weights(info):
+            if weights == WeightsChoice(info):
                 raise
             continue
         yield SetUp(own, weights, usual)

@@ -17,7 +17,7 @@ from app.bench.facts import hint
 from app.bench.page import to_markdown, video_rate
 from app.bench.parts import PARTS, QUICK_BYTES, parts_of
 from app.bench.report import checksum, read_report, sealed, to_bytes
-from app.bench.runner import Runner
+from app.bench.runner import BenchRun
 from app.cli import main
 from app.machine import this_local
 from diffusers_helper.errors import InputError
@@ -175,7 +175,7 @@ def test_the_quick_level_writes_little() -> None:
 def test_the_command_leaves_a_report_after_ctrl_c(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stopped(self: Runner) -> None:
+    def stopped(self: BenchRun) -> None:
         self.report["parts"]["bus"] = {
             "title": "Copies", "level": "quick", "reason": "", "seconds": 0.5, "is_complete": False,
             "card": {}, "cases": {"copies": {"figures": {"host_to_device_bytes_per_second": 1e9}}},
@@ -183,7 +183,7 @@ def test_the_command_leaves_a_report_after_ctrl_c(
         self._keep()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Runner, "run", stopped)
+    monkeypatch.setattr(BenchRun, "run", stopped)
     monkeypatch.setattr("app.commands.bench.ask_torch", lambda environ: {})
     target = tmp_path / "mine.json"
     assert main(["bench", "--out", str(tmp_path / "out"), "--report", str(target), "--json"]) == 130

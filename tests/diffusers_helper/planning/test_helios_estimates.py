@@ -12,10 +12,10 @@ from transformers import UMT5Config, UMT5EncoderModel
 
 from benchmarks.calibrate_memory import measure, network
 from diffusers_helper.families.packing import WINDOW, frame_indices
-from diffusers_helper.framepack.guidance import Context
-from diffusers_helper.helios.guidance import Condition, GuidedDenoiser
+from diffusers_helper.helios.guidance import HeliosCondition, HeliosDenoiser
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.estimates import helios_bytes, latent_tokens, umt5_bytes
+from diffusers_helper.sampling.guidance import CleanLatents
 
 TYPES = (torch.bfloat16, torch.float32)
 ROPE = {32: (12, 10, 10), 64: (24, 20, 20), 128: (44, 42, 42)}
@@ -38,9 +38,9 @@ def test_a_pass_takes_what_was_estimated(
         return torch.randn(1, 16, frames, height // 8, width // 8)
 
     def work() -> None:
-        condition = Condition(torch.randn(1, 512, 64), None, 1.0, 0.0, ())
-        context = Context(frame_indices("forward"), latents(1), latents(1), latents(2), latents(16))
-        GuidedDenoiser(module, condition, context)(latents(WINDOW), torch.tensor(0.9))
+        condition = HeliosCondition(positive=torch.randn(1, 512, 64), negative=None, cfg=1.0, cfg_rescale=0.0)
+        context = CleanLatents(frame_indices("forward"), latents(1), latents(1), latents(2), latents(16))
+        HeliosDenoiser(module, condition, context)(latents(WINDOW), torch.tensor(0.9))
 
     known, tokens = network(module, module.config, dtype), latent_tokens(height, width)
     estimated = helios_bytes(known, height, width, tokens, backend=Backend())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from diffusers_helper.families.packing import frame_indices
 from diffusers_helper.framepack.encoders import TextCondition
-from diffusers_helper.framepack.guidance import Condition, Context, GuidedDenoiser, guide
+from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser
+from diffusers_helper.sampling.guidance import CleanLatents, guide
 
 
 def test_constants_are_computed_once_per_section_with_the_same_bits() -> None:
@@ -22,9 +24,12 @@ def test_constants_are_computed_once_per_section_with_the_same_bits() -> None:
             image_proj_dim=16, has_image_proj=True, has_clean_x_embedder=True,
         ).eval()  # fmt: skip
         texts = [TextCondition(torch.randn(1, tokens, 16), torch.randn(1, 16)) for tokens in (5, 7)]
-        condition = Condition(texts[0], texts[1], torch.randn(1, 4, 16), 10.0, 2.0, 0.5)
+        condition = FramePackCondition(
+            positive=texts[0], negative=texts[1], vision=torch.randn(1, 4, 16),
+            guidance=10.0, cfg=2.0, cfg_rescale=0.5,
+        )  # fmt: skip
         start, *history = (torch.randn(1, 16, count, 8, 8) for count in (1, 1, 2, 16))
-        context = Context(frame_indices("forward"), start, *history)
+        context = CleanLatents(frame_indices("forward"), start, *history)
         noisy = [torch.randn(1, 16, 9, 8, 8) for _ in range(3)]
         sigmas = [torch.tensor(level, dtype=torch.float64) for level in (1.0, 0.7, 0.2)]
 
@@ -32,14 +37,13 @@ def test_constants_are_computed_once_per_section_with_the_same_bits() -> None:
             """Call the transformer as diffusers' pipeline does, with inputs that it has never seen."""
             v = []
             for text in texts:
-                denoiser = GuidedDenoiser(
-                    network, Condition(text, None, condition.vision, 10.0, 1.0, 0.0), context
-                )
+                alone = replace(condition, positive=text, negative=None, cfg=1.0, cfg_rescale=0.0)
+                denoiser = FramePackDenoiser(network, alone, context)
                 v.append((x - denoiser(x, sigma)) / sigma)
             return x - sigma.to(x.dtype) * guide(v[0], v[1], 2.0, 0.5)
 
         expected = [
-            GuidedDenoiser(network, condition, context)(*each) for each in zip(noisy, sigmas, strict=True)
+            FramePackDenoiser(network, condition, context)(*each) for each in zip(noisy, sigmas, strict=True)
         ]
         assert torch.allclose(expected[1], plain(noisy[1], sigmas[1]), atol=1e-5)
         ran: Counter[str] = Counter()
@@ -53,7 +57,7 @@ def test_constants_are_computed_once_per_section_with_the_same_bits() -> None:
             part.__dict__["forward"] = lambda *given, name=name, **named: (
                 ran.update([name]) or inner[name](*given, **named)
             )
-        denoiser = GuidedDenoiser(network, condition, context)
+        denoiser = FramePackDenoiser(network, condition, context)
         found = [denoiser(*each) for each in zip(noisy, sigmas, strict=True)]
     assert all(map(torch.equal, found, expected))
     assert ran == {"rope": 4, "clean": 1, "image": 1, "text": 2, "pooled": 2, "refiner": 6}

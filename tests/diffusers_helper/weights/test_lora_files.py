@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.lora_choice import MOST_LORAS, Choice, choices_of, normal_text, shown
+from diffusers_helper.lora_choice import MOST_LORAS, Choice, choices_of, shown
 from diffusers_helper.models.lora_folder import located, lora_folder, lora_names, relative, within
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.setting import text_of
 from diffusers_helper.weights.lora_files import count_keys, loras_of, read_lora
 from tests.support.loras import HUNYUAN, comfyui_name, numbered, write_lora
 
@@ -244,7 +245,7 @@ def test_the_text_of_the_setting() -> None:
         Choice("a b.safetensors"), Choice("/x/c.safetensors", -0.5), Choice("d", 0.1, SUM),
     )  # fmt: skip
     normal = f"a b.safetensors:1\n/x/c.safetensors:-0.5\nd:0.1 sha256:{SUM}"
-    assert normal_text(text) == normal == normal_text(normal)
+    assert text_of(choices_of(text)) == normal == text_of(choices_of(normal))
     assert GenerationRequest(image="x", lora=text).lora == normal
     assert shown(normal) == "a b.safetensors (1), c.safetensors (-0.5), d (0.1)"
     assert choices_of("") == ()
