@@ -45,6 +45,7 @@ from diffusers_helper.families.vae_windows import OWN_CHUNK  # noqa: E402
 from diffusers_helper.framepack.encoders import TextCondition, encode_states  # noqa: E402
 from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser  # noqa: E402
 from diffusers_helper.loading.loaders import load_models  # noqa: E402
+from diffusers_helper.loading.vae_upsampling import quicken  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
 from diffusers_helper.memory.device import AccountingDevice  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
@@ -182,6 +183,7 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
         block_out_channels=channels, layers_per_block=layers, norm_num_groups=8
     ).to(dtype).eval()  # fmt: skip
     tiles, piece = Tiles.of(tile), (min(tile, height), min(tile, side))
+    quicken(module)
     known = network(module, module.config, dtype)
     case = f"{width} x{layers} {side}x{height} tile {tile} {dtype}"
     vae_family = family_of(module)
@@ -198,6 +200,7 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
 def video(module: nn.Module, latents: int, height: int, width: int, dtype: torch.dtype) -> Iterator[Result]:
     """Measure the decode and the encoding of a video in one pass, or as a stream if the VAE has one."""
     module = nn.Module.to(module, dtype).eval()
+    quicken(module)
     family, known = family_of(module), network(module, cast(Any, module).config, dtype)
     case = f"{type(module).__name__} {latents}x{height}x{width} {dtype}"
     at_once = 1 if family.has_stream else latents

@@ -33,6 +33,7 @@ from diffusers_helper.loading.casting import CASTABLE, EIGHT_BIT, add_scales, ca
 from diffusers_helper.loading.keys import check_names, own_names
 from diffusers_helper.loading.llama_cpp import is_llama_cpp, replace_embeddings, rows_in_order
 from diffusers_helper.loading.tensors import read_tensors
+from diffusers_helper.loading.vae_upsampling import quicken
 from diffusers_helper.machine.sysfs import keeps_bf16
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import class_named
@@ -211,9 +212,8 @@ def load_network(
         else:
             _assign(layer, leaf, _whole(tensor, compute, scale))
     cast_weights(network, compute)
-    for layer in network.modules() if part == "vae" else ():
-        if isinstance(layer, nn.SiLU):  # it follows a norm, whose result nothing else needs
-            layer.inplace = True
+    if part == "vae":
+        quicken(network)
     keeps = keeps_bf16(sum(one.nbytes for one in found.values()), is_quantised=_is_quantised(found))
     return LoadedNetwork(network.eval().requires_grad_(False), compute, is_gguf or bool(scales), keeps)
 

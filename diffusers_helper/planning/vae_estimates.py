@@ -44,10 +44,15 @@ class VaeNeeds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NetworkNeeds:
-    """The needs of a VAE of diffusers, from its configuration."""
+    """The needs of a VAE of diffusers, from its configuration.
+
+    Attributes:
+        is_folded: See `decode_bytes`.
+    """
 
     network: Network
     backend: Backend
+    is_folded: bool = True
 
     @property
     def has_stream(self) -> bool:
@@ -62,7 +67,15 @@ class NetworkNeeds:
         return self.network.weights.total_bytes
 
     def decode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
-        return decode_bytes(self.network, at_once, height, width, backend=self.backend, latents=latents)
+        return decode_bytes(
+            self.network,
+            at_once,
+            height,
+            width,
+            backend=self.backend,
+            latents=latents,
+            is_folded=self.is_folded,
+        )
 
     def encode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
         return encode_bytes(self.network, at_once, height, width, backend=self.backend, latents=latents)
@@ -79,8 +92,9 @@ def is_of_pictures(network: Network) -> bool:
 
 
 def decode_bytes(
-    network: Network, at_once: int, height: int, width: int, *, backend: Backend, latents: int = 1
-) -> int:
+    network: Network, at_once: int, height: int, width: int, *,
+    backend: Backend, latents: int = 1, is_folded: bool = True,
+) -> int:  # fmt: skip
     """Estimate the bytes that it takes to decode one piece.
 
     Args:
@@ -88,6 +102,8 @@ def decode_bytes(
         at_once: The latent frames in one pass (n of them give 4 n - 3 frames). In a stream, the number of
             latent frames whose frames leave the device together.
         latents: The number of all latent frames, which a stream keeps on the device.
+        is_folded: Whether HunyuanVideo's VAE enlarges with folded weights (`loading.vae_upsampling`), as it
+            does unless it belongs to another program.
     """
     size, area = network.dtype_bytes, height * width
     if is_of_pictures(network):
@@ -98,8 +114,12 @@ def decode_bytes(
         values = _stream_decode(network, area, latents) + 24 * (at_once > 1) * at_once * area
         return math.ceil(MARGIN * backend.conv_decode * values * size)
     frames = 4 * at_once - 3
-    # The last block's first convolution, whose input is padded by two frames.
-    values = (8.85 * frames + 4.35) * area * network.config["block_out_channels"][0]
+    widths = network.config["block_out_channels"]
+    # The last block's first convolution, whose input is padded by two frames; for small pieces the widest
+    # enlargement, whose weights are added up anew.
+    per_frame, fixed, weights = (7.12, 4.25, 64 * widths[-1] ** 2) if is_folded else (8.85, 4.35, 0)
+    values = (per_frame * frames + fixed) * area * widths[0]
+    values = max(values, weights + 4.5 * at_once * area * widths[0])
     return math.ceil(
         MARGIN * max(values * size * backend.conv_decode, _attention(network, at_once * area, backend))
     )

@@ -11,6 +11,7 @@ from torch import nn
 
 from cache.conv import card_of
 from cache.conv_routes import ConvCase
+from diffusers_helper.loading.vae_upsampling import quicken
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.vae.families import family_of
 
@@ -35,6 +36,7 @@ def conv_cases(
 
     with torch.device("meta"):
         outline = type(vae).from_config(vae.config).eval()
+    quicken(outline)
     nn.Module.to(outline, dtype)  # diffusers' own method warns about layers that it might keep in fp32
     family = family_of(outline)
     latents = [side // family.shrink for side in (height, width)]

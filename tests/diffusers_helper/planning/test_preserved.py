@@ -31,7 +31,7 @@ def plan(card_gb: int, preserved_gb: float | None = None) -> VideoPlan:
 
 
 def resident(job: JobPlan) -> list[int]:
-    return [stage.resident_bytes for stage in job.stages]
+    return [*(stage.resident_bytes for stage in job.stages), job.keep_all_resident]
 
 
 @pytest.mark.parametrize("card_gb", [12, 16, 20, 24, 48])
