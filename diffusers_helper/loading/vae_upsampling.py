@@ -15,9 +15,9 @@ from diffusers.models.autoencoders.autoencoder_kl_hunyuan_video import HunyuanVi
 from torch import Tensor, nn
 from torch.nn import functional
 
-# For each place in a doubled value, the weights of three that meet the first and the second of the two nearest
-# values. Along time the convolution is causal, and the first frame is not doubled: each frame but the first
-# gives two, of which the first sees the frame before in two of its three weights.
+# For each place in a doubled value: of three weights, those that meet the first and the second of the two
+# nearest values. Along time the convolution is causal, and the first frame is not doubled: each frame but the
+# first gives two, of which the first sees the frame before in two of its three weights.
 _SAME = ((0,), (1,), (2,))
 _IN_SPACE = (((0,), (1, 2)), ((0, 1), (2,)))
 _IN_TIME = (((0, 1), (2,)), ((0,), (1, 2)))
