@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.loading.vae_upsampling import FoldedUpsample
 from diffusers_helper.models.sizes import Network, Weights
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.vae_estimates import NetworkNeeds, VaeNeeds
@@ -159,6 +158,8 @@ def unpatchify(frames: Tensor, patch: int) -> Tensor:
 
 def _needs(vae: Any, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
     total = sum(parameter.numel() for parameter in vae.parameters()) * dtype.itemsize
+    from diffusers_helper.loading.vae_upsampling import FoldedUpsample
+
     is_folded = any(isinstance(layer, FoldedUpsample) for layer in vae.modules())
     return NetworkNeeds(Network(Weights("vae", total), vae.config, dtype.itemsize, 0), backend, is_folded)
 
