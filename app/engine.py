@@ -26,7 +26,6 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Cancelled, Event, to_dict
 from diffusers_helper.failures import failed_event
 from diffusers_helper.machine.signals import end_with_parent, ignore_ctrl_c, unblock_ending
-from diffusers_helper.request import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,6 @@ class Order:
 
     job: str
     folder: Path
-    request: str
     blocklist: list[dict[str, str]]
     cancel: CancelToken = field(default_factory=CancelToken)
 
@@ -58,11 +56,7 @@ class Orders:
             for line in commands:
                 command = json.loads(line)
                 if command["do"] == "run":
-                    self._add(
-                        Order(
-                            command["job"], Path(command["folder"]), command["request"], command["blocklist"]
-                        )
-                    )
+                    self._add(Order(command["job"], Path(command["folder"]), command["blocklist"]))
                 elif command["do"] == "cancel":
                     self._cancel(command["job"])
         os._exit(0)
@@ -145,9 +139,8 @@ def main() -> None:
         order = orders.take()
         for route in order.blocklist:
             convolutions.block(route["case"], route["rung"], route["reason"])
-        request = GenerationRequest.from_json(order.request)
         try:
-            runner.run(request, order.folder, events.send, order.cancel)
+            runner.run(order.folder, events.send, order.cancel)
         except CardLost:
             traceback.print_exc()
             os._exit(1)  # the next engine continues; an ordinary end could hang in the driver

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from diffusers_helper.cancel import CancelToken
+from diffusers_helper.conditions.pictures import kept_request, request_content
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.events import (
     Cancelled,
@@ -34,7 +35,6 @@ from diffusers_helper.miopen_fallback import DEVIATION, MIOpenFallbackHandler, i
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
 # The loggers whose records are written; those of other libraries are not.
@@ -52,18 +52,12 @@ class Runner:
         self._info: ModelInfo | None = None
         self._models: Models | None = None
 
-    def run(
-        self,
-        request: GenerationRequest,
-        folder: Path,
-        on_event: Callable[[Event], None],
-        cancel: CancelToken,
-    ) -> None:
-        """Make the video in `folder`. Every outcome but one is reported as a final event.
+    def run(self, folder: Path, on_event: Callable[[Event], None], cancel: CancelToken) -> None:
+        """Make the video whose request is in `folder`. Every outcome but one is reported as a final event.
 
         Args:
-            request: A request whose sender was allowed to name a folder as its model.
-            folder: The folder for the job's files. The results of an earlier run there are reused.
+            folder: The job's folder, whose request may name a folder as its model. The results of an earlier
+                run there are reused.
             on_event: A function that is called in this thread with each event.
 
         Raises:
@@ -76,17 +70,17 @@ class Runner:
 
         with job_log(JobFolder(folder).log):
             self._convolutions.log_start()
-            self._run(request, folder, _Reporter(on_event, on_end), cancel)
+            self._run(folder, _Reporter(on_event, on_end), cancel)
             self._convolutions.print_stats()
         # The parts of a job refer to each other and hold pictures and tensors. Between small jobs, Python
         # itself would collect only young objects.
         gc.collect()
 
-    def _run(
-        self, request: GenerationRequest, folder: Path, reporter: _Reporter, cancel: CancelToken
-    ) -> None:
+    def _run(self, folder: Path, reporter: _Reporter, cancel: CancelToken) -> None:
         started = time.monotonic()
         try:
+            files = JobFolder(folder)
+            request = kept_request(request_content(files), files)
             models = self._load(find_model(request.model, allow_folder=True), cancel)
             with card_alone(models.device, self._local.folder):
                 generate(

@@ -313,6 +313,6 @@ class InProcessEngine:
             events.put(failed_event(error, job.id, 0.0, None, 0))
             return
         try:
-            self._runner.run(job.request, job.folder, events.put, token)
+            self._runner.run(job.folder, events.put, token)
         except CardLost:
             events.put(None)

@@ -96,15 +96,16 @@ class Queue:
         fill: Callable[[JobFolder], object],
         waits: bool,
     ) -> Job:
-        def fill_all(folder: JobFolder) -> None:
-            fill(folder)
+        def fill_all(new: JobFolder, folder: JobFolder) -> None:
+            fill(new)
+            keep_request(request, pictures, new, at=folder)
             if waits:
-                leave_command(folder, "wait")
+                leave_command(new, "wait")
 
         store = self.store
         with (
             store.transaction() as database,
-            new_folder(store.outputs, request, pictures, store.last_place(), fill_all) as folder,
+            new_folder(store.outputs, store.last_place(), fill_all) as folder,
         ):
             row = put(database, folder)
         store.own.add(folder.job)

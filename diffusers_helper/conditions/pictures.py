@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from PIL import Image
 
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.picture import fit_picture, load_picture, plain_png
+from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import given_path, read_file, replacing, sha256_of, write_atomic
+from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import (
@@ -31,10 +33,13 @@ from diffusers_helper.request import (
     placed_name,
     with_pictures,
 )
+from diffusers_helper.strangers.limited_json import plain_json
 
 Contents = Mapping[str, bytes]
 """The content of each picture as a plain PNG file, by the name of its setting."""
 NO_PICTURES: Contents = MappingProxyType({})
+DAMAGED = "Put the file back as it was, or remove the job."
+_MOST_REQUEST_BYTES = 2**20
 
 
 def named_pictures(request: GenerationRequest) -> dict[str, str]:
@@ -97,26 +102,65 @@ def keep_request(request: GenerationRequest, pictures: Contents, folder: JobFold
         file = folder.picture(name)
         if not file.exists() or read_file(file) != pictures[name]:
             write_atomic(file, pictures[name])
-    own = {name: str(at.picture(name)) for name in named_pictures(request)}
-    if keep_original(request, folder):
-        own["video"] = str(at.original)
-    write_atomic(folder.request, with_paths(request, own).to_json().encode() + b"\n")
+    keep_original(request, folder)
+    own = replace(request, **_with_own_paths(asdict(request), at))
+    write_atomic(folder.request, own.to_json().encode() + b"\n")
 
 
-def keep_original(request: GenerationRequest, folder: JobFolder) -> bool:
-    """Copy the video that a request continues, if any, into a job's folder, and return whether there is one.
+def request_content(folder: JobFolder) -> bytes:
+    """Return the content of the file with a job's request.
+
+    Raises:
+        InputError: If it cannot be read.
+        OSError: If the folder, or the disk that it is on, is out of reach.
+    """
+    try:
+        return read_file(folder.request, _MOST_REQUEST_BYTES)
+    except OSError as error:
+        if is_storage_trouble(error) or not folder.path.is_dir():
+            raise
+        raise _damaged(folder, error.strerror or first_line(error)) from error
+
+
+def kept_request(content: bytes, folder: JobFolder) -> GenerationRequest:
+    """Return the request that a file in a job's folder holds, with paths where the folder is now.
+
+    Raises:
+        InputError: If it cannot be used.
+    """
+    try:
+        data = plain_json(content)
+        if not isinstance(data, dict):
+            raise ValueError(f"it is {short_repr(data)}")
+        return GenerationRequest.from_dict(_with_own_paths(cast(dict[str, Any], data), folder))
+    except ValueError as error:
+        fault = error.message if isinstance(error, InputError) else first_line(error)
+        raise _damaged(folder, fault) from error
+
+
+def _damaged(folder: JobFolder, fault: str) -> InputError:
+    return InputError(f"{folder.request.name} cannot be used: {fault.rstrip('.')}.", DAMAGED)
+
+
+def _with_own_paths(settings: Mapping[str, Any], folder: JobFolder) -> dict[str, Any]:
+    """Return settings whose pictures and video are those in a job's folder."""
+    own = {name: str(folder.picture(name)) for name in paths_in({START_PICTURE: "its", **settings})}
+    return with_pictures(settings, own | ({"video": str(folder.original)} if settings.get("video") else {}))
+
+
+def keep_original(request: GenerationRequest, folder: JobFolder) -> None:
+    """Copy the video that a request continues, if any, into a job's folder.
 
     Raises:
         OSError: If it cannot be read or written.
     """
     if not request.video:
         folder.original.unlink(missing_ok=True)
-        return False
+        return
     given = given_path(request.video, "video")
     if not (folder.original.exists() and given.samefile(folder.original)):
         with replacing(folder.original) as temporary:
             shutil.copyfile(given, temporary)
-    return True
 
 
 @dataclass(frozen=True, slots=True)

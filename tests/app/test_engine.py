@@ -20,6 +20,7 @@ from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import (
     ROOT,
     STAND_IN,
+    asked_in,
     engine_facts,
     is_running,
     processes_in_group,
@@ -33,10 +34,13 @@ import json, sys, time
 from pathlib import Path
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.job import Job
+from diffusers_helper.conditions.pictures import keep_request
 from diffusers_helper.events import to_dict
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 folder, script, model = sys.argv[1:]
 request = GenerationRequest(image="unused", prompt=script, model=model)
+keep_request(request, {}, JobFolder(Path(folder)), at=JobFolder(Path(folder)))
 engine = EngineProcess()
 engine.start()
 print(engine.pid, flush=True)
@@ -62,7 +66,7 @@ def engine(model: str) -> Iterator[EngineProcess]:
 
 def job_for(folder: Path, model: str, script: str, name: str = "job") -> Job:
     request = GenerationRequest(image="unused", prompt=script, model=model)
-    (folder / name).mkdir()
+    asked_in(folder / name, request)
     return Job(id=name, state="running", request=request, folder=folder / name, created=0.0)
 
 

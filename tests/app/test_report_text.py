@@ -12,6 +12,7 @@ from app.jobs.service import JobService
 from app.jobs.storage.folders import new_folder
 from app.jobs.storage.logs import append_event
 from app.report_text import LAST_EVENTS, report_text
+from diffusers_helper.conditions.pictures import keep_request
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Failed, SectionFinished, StepDone, Warned
 from diffusers_helper.request import GenerationRequest
@@ -38,7 +39,7 @@ def report(outputs: Path, events: list[Event], **settings: Any) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("diffusers_helper.provenance.job_folder.new_job_id", lambda: JOB)
         outputs.mkdir()
-        with new_folder(outputs, request, {"image": b""}, 1.0, lambda folder: None):
+        with new_folder(outputs, 1.0, lambda new, at: keep_request(request, {"image": b""}, new, at=at)):
             pass
     for event in events:
         append_event(outputs / JOB / "events.jsonl", event)

@@ -16,6 +16,7 @@ from diffusers_helper.events import Event, Failed, from_dict, to_dict
 from diffusers_helper.failures import MAX_DETAIL, engine_died_event, failed_event, interrupted_event
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.runner import Runner
+from tests.support.jobs import asked_in
 
 
 class OutOfMemoryError(RuntimeError):
@@ -197,6 +198,18 @@ def test_an_interrupted_job_keeps_what_there_is() -> None:
     assert "ended 50 times" in event.message
 
 
+@pytest.mark.parametrize("content", [None, "[]", "{", '{"prompt": 5}'])
+def test_a_job_whose_request_cannot_be_read_fails_in_words(tmp_path: Path, content: str | None) -> None:
+    events: list[Event] = []
+    if content is not None:
+        (tmp_path / "request.json").write_text(content)
+    Runner().run(tmp_path, events.append, CancelToken())
+    (end,) = events
+    assert isinstance(end, Failed)
+    assert (end.code, end.remedy) == ("bad_input", "Put the file back as it was, or remove the job.")
+    assert end.message.startswith("request.json cannot be used: ")
+
+
 @pytest.mark.slow
 def test_a_failed_download_is_logged_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -207,7 +220,7 @@ def test_a_failed_download_is_logged_without_a_traceback(
     monkeypatch.setattr("diffusers_helper.runner.load_models", load)
     events: list[Event] = []
     request = GenerationRequest(image="photo.png")
-    Runner().run(request, tmp_path / "job", events.append, CancelToken())
+    Runner().run(asked_in(tmp_path / "job", request), events.append, CancelToken())
     (end,) = events
     assert isinstance(end, Failed)
     assert end.code == "download"

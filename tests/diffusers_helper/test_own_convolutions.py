@@ -23,6 +23,7 @@ from diffusers_helper.events import Event, Finished, Warned
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, classify, initialize_miopen_fallback
 from diffusers_helper.runner import Runner
 from tests.support.drivers import NO_ALGORITHM, Driver, break_rungs, ladder
+from tests.support.jobs import asked_in
 from tests.support.making import tiny_request
 
 
@@ -187,7 +188,7 @@ def test_a_change_of_the_way_in_the_middle_of_a_video_is_told(
     driver.fails = lambda x, weight: next(calls) >= 4
     events: list[Event] = []
     runner, request = Runner(), tiny_request(small_scene, model=str(tiny_model), seconds=2.4, steps=1)
-    runner.run(request, tmp_path / "job", events.append, CancelToken())
+    runner.run(asked_in(tmp_path / "job", request), events.append, CancelToken())
     *_, warned, end = events
     assert isinstance(end, Finished)
     assert isinstance(warned, Warned)
@@ -195,7 +196,7 @@ def test_a_change_of_the_way_in_the_middle_of_a_video_is_told(
     assert "55 dB" in warned.message
     events.clear()
     driver.fails = lambda x, weight: False
-    runner.run(request, tmp_path / "next", events.append, CancelToken())
+    runner.run(asked_in(tmp_path / "next", request), events.append, CancelToken())
     assert isinstance(events[-1], Finished)
     assert not [event for event in events if isinstance(event, Warned)]
 

@@ -17,6 +17,7 @@ from PIL import Image
 from app.jobs.job import Job
 from app.jobs.making.engine_client import Engine, EngineProcess
 from app.jobs.service import JobService
+from diffusers_helper.conditions.pictures import keep_request, named_pictures
 from diffusers_helper.events import Event, SectionFinished, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
@@ -44,6 +45,15 @@ for script in scripts:
     print(service.queue.add(request, allow_folder=True).id, flush=True)
 sys.stdin.read()
 """
+
+
+def asked_in(folder: Path, request: GenerationRequest) -> Path:
+    """Write a request into a job's folder, with the pictures that are there, and return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    named = {name: Path(path) for name, path in named_pictures(request).items()}
+    pictures = {name: path.read_bytes() for name, path in named.items() if path.exists()}
+    keep_request(request, pictures, JobFolder(folder), at=JobFolder(folder))
+    return folder
 
 
 def write_blank_model(folder: Path) -> Path:

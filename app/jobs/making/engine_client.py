@@ -127,7 +127,7 @@ class EngineProcess:
         self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})
     ) -> Iterator[Event | None]:
         command = {
-            "do": "run", "job": job.id, "folder": str(job.folder), "request": job.request.to_json(),
+            "do": "run", "job": job.id, "folder": str(job.folder),
             "blocklist": [{**asdict(trial), "reason": reason} for trial, reason in blocklist.items()],
         }  # fmt: skip
         with self._lock:

@@ -19,7 +19,13 @@ from typing import Any, cast
 from app.jobs.job import BEGUN, COMMANDS, OVER, Command
 from app.jobs.storage.logs import StateLog, append_event, change_by, events_in
 from app.jobs.storage.rows import put
-from diffusers_helper.conditions.pictures import keep_request, kept_pictures, named_pictures
+from diffusers_helper.conditions.pictures import (
+    keep_request,
+    kept_pictures,
+    kept_request,
+    named_pictures,
+    request_content,
+)
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Event, PieceDone, StageStarted, StepDone, Warned
 from diffusers_helper.failures import interrupted_event
@@ -28,7 +34,6 @@ from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.provenance.branch import changed_from_here
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import GenerationRequest
 from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
@@ -95,7 +100,7 @@ def carry_out_change(folder: JobFolder) -> None:
     if "change" not in commands_of(folder):
         return
     try:
-        request = GenerationRequest.from_json(read_file(folder.request).decode())
+        request = kept_request(request_content(folder), folder)
         changed, lineage = changed_from_here(folder, request, pending_change(folder))
         pictures = kept_pictures(folder, named_pictures(changed))
     except (InputError, ValueError) as error:  # it was checked when it was left, so it is damaged

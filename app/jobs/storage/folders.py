@@ -17,12 +17,10 @@ from pathlib import Path
 
 from app.jobs.job import NoSuchJob
 from app.jobs.storage.logs import StateLog
-from diffusers_helper.conditions.pictures import Contents, keep_request
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import make_folder, sync_folder
 from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
 KEPT_SECONDS = 7 * 24 * 3600.0  # the time that a removed job stays in the trash
@@ -48,16 +46,13 @@ def job_folders(outputs: Path) -> Iterable[JobFolder]:
 
 @contextlib.contextmanager
 def new_folder(
-    outputs: Path,
-    request: GenerationRequest,
-    pictures: Contents,
-    place: float,
-    fill: Callable[[JobFolder], object],
+    outputs: Path, place: float, fill: Callable[[JobFolder, JobFolder], object]
 ) -> Generator[JobFolder, None, None]:
     """Write the folder of a new job, which appears complete, and is removed again if the block fails.
 
     Args:
-        fill: Puts further files into the folder, such as those that a branch keeps.
+        place: The job's place in the queue.
+        fill: Writes the job's files into the first folder, which then is moved to the place of the second.
 
     Raises:
         OSError: If the folder cannot be written.
@@ -67,8 +62,7 @@ def new_folder(
         new = JobFolder(outputs / f".{folder.job}.tmp")
         on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
         new.path.mkdir()
-        fill(new)
-        keep_request(request, pictures, new, at=folder)
+        fill(new, folder)
         first = {"state": "queued", "reason": "A user submitted it.", "created": time.time(), "place": place}
         StateLog(new).append(**first)
         sync_folder(new.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import sqlite3
@@ -17,19 +18,16 @@ from app.jobs.job import Job
 from app.jobs.storage.folders import job_folders
 from app.jobs.storage.logs import StateLog
 from app.jobs.storage.trouble import DamagedRow
-from diffusers_helper.errors import InputError, first_line, short_repr
-from diffusers_helper.files import read_file
+from diffusers_helper.conditions.pictures import DAMAGED, kept_request, request_content
+from diffusers_helper.errors import InputError
 from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import (
-    FILES,
     SETTINGS,
     START_PICTURE,
     GenerationRequest,
-    paths_in,
-    with_pictures,
 )
 from diffusers_helper.strangers.limited_json import plain_json
 
@@ -51,10 +49,9 @@ CREATE INDEX jobs_by_place ON jobs (place);
 CREATE INDEX jobs_by_time ON jobs (created, id);
 PRAGMA user_version = {VERSION};
 """
-_MOST_REQUEST_BYTES = 2**20
 _REMEDIES = {
     "log": "Resume the job; it continues from its finished work.",
-    "request": "Put the file back as it was, or remove the job.",
+    "request": DAMAGED,
 }
 
 
@@ -141,15 +138,11 @@ def check_rows(rows: Iterable[sqlite3.Row]) -> None:
 
 def _request_in(folder: JobFolder) -> tuple[GenerationRequest, str]:
     """Return a job's request, and a clause about the damage to its file."""
-    name = folder.request.name
     try:
-        content = read_file(folder.request, _MOST_REQUEST_BYTES)
-    except OSError as error:
-        if is_storage_trouble(error) or not folder.path.is_dir():
-            raise
-        return GenerationRequest(image=str(folder.input)), f"{name}: {error.strerror}"
-    request, fault = _request_of(content, folder)
-    return request, fault and f"{name} cannot be used: {fault}"
+        content = request_content(folder)
+    except InputError as error:
+        return GenerationRequest(image=str(folder.input)), error.message
+    return _request_of(content, folder)
 
 
 @lru_cache(maxsize=8192)
@@ -158,25 +151,19 @@ def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, s
 
     It is cached, because a page reads a long queue again and again.
     """
-    data: Any = {}
-    pictures = dict[str, str]()
     try:
+        return kept_request(content, folder), ""
+    except InputError as error:
+        fault = error.message
+    data: Any = {}
+    with contextlib.suppress(ValueError):
         data = plain_json(content)
-        if not isinstance(data, dict):
-            raise ValueError(f"it is {short_repr(data)}")
-        data = cast(dict[str, Any], data)
-        pictures |= {name: str(folder.picture(name)) for name in paths_in({START_PICTURE: "its", **data})}
-        if data.get("video"):
-            pictures["video"] = str(folder.original)
-        return GenerationRequest.from_dict(with_pictures(data, pictures)), ""
-    except ValueError as error:
-        fault = error.message if isinstance(error, InputError) else first_line(error)
-    given: dict[str, Any] = dict(pictures)
+    usable: dict[str, Any] = {START_PICTURE: "its"}
     for name, value in cast(dict[str, Any], data if isinstance(data, dict) else {}).items():
-        if name in SETTINGS and name not in FILES:
+        if name in SETTINGS and name != START_PICTURE:
             with contextlib.suppress(InputError):
-                given[name] = SETTINGS[name].check(value)
-    return GenerationRequest.from_dict({START_PICTURE: str(folder.input), **given}), fault
+                usable[name] = SETTINGS[name].check(value)
+    return kept_request(json.dumps(usable).encode(), folder), fault
 
 
 def _parent_of(folder: JobFolder) -> str:

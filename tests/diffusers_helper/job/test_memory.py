@@ -26,6 +26,7 @@ from diffusers_helper.planning.budget import DoesNotFit, JobPlan
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.runner import Runner
 from diffusers_helper.units import GB
+from tests.support.jobs import asked_in
 from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
 from tests.support.moves import DOCUMENT, SECTION, moves
 
@@ -151,7 +152,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_loaded(
 def test_a_runner_says_that_it_does_not_fit(deep_model: Path, small_scene: Path, tmp_path: Path) -> None:
     events: list[Event] = []
     request = tiny_request(small_scene, model=str(deep_model), vram_cap_gb=0.002)
-    Runner().run(request, tmp_path / "job", events.append, CancelToken())
+    Runner().run(asked_in(tmp_path / "job", request), events.append, CancelToken())
     failed = events[-1]
     assert isinstance(failed, Failed)
     assert failed.code == "does_not_fit"
@@ -164,7 +165,7 @@ def test_a_runner_keeps_nothing_of_a_job(tiny_model: Path, small_scene: Path, tm
     gc.disable()  # as if each collection of old objects came much later
     try:
         request = tiny_request(small_scene, model=str(tiny_model), steps=1)
-        runner.run(request, tmp_path / "job", events.append, CancelToken())
+        runner.run(asked_in(tmp_path / "job", request), events.append, CancelToken())
         left = [one for one in gc.get_objects() if isinstance(one, OpenJob | Store) and id(one) not in before]
     finally:
         gc.enable()

@@ -11,6 +11,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.runner import MOST_BYTES, Runner, job_log
+from tests.support.jobs import asked_in
 from tests.support.making import tiny_request
 
 _log = logging.getLogger("diffusers_helper.test")
@@ -22,10 +23,9 @@ def test_a_job_has_the_documents_lines_in_its_log(
 ) -> None:
     events: list[Event] = []
     folder = JobFolder(tmp_path / "job")
-    folder.path.mkdir()
     request = tiny_request(small_scene, model=str(tiny_model), steps=1, vram_cap_gb=0.5)
     caplog.handler.setLevel(logging.WARNING)  # as the console of a program without --verbose
-    Runner().run(request, folder.path, events.append, CancelToken())
+    Runner().run(asked_in(folder.path, request), events.append, CancelToken())
     assert events[-1].is_final
     lines = folder.log.read_text(encoding="utf-8").splitlines()
     expected = (

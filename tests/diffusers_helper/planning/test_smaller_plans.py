@@ -35,6 +35,7 @@ from diffusers_helper.planning.video import plan_video
 from diffusers_helper.runner import Runner
 from diffusers_helper.units import GB
 from diffusers_helper.vae import engine
+from tests.support.jobs import asked_in
 from tests.support.making import make, tiny_request, write_scene
 
 NUMBERS = (
@@ -366,9 +367,8 @@ def test_a_runner_passes_the_advice_on(
 ) -> None:
     fail("encode_pass", [HSA] * 9)
     events: list[Event] = []
-    Runner().run(
-        tiny_request(small_scene, model=str(deep_model)), tmp_path / "job", events.append, CancelToken()
-    )
+    request = tiny_request(small_scene, model=str(deep_model))
+    Runner().run(asked_in(tmp_path / "job", request), events.append, CancelToken())
     failed = events[-1]
     assert isinstance(failed, Failed)
     assert failed.code == "out_of_memory"

@@ -285,7 +285,7 @@ from app.jobs.storage import folders
 from app.jobs.service import JobService
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, place = sys.argv[1:]
-module = queue if place == "put" else folders
+module = queue if place in ("put", "keep_request") else folders
 whole = getattr(module, place)
 def die(*given, **named):
     if place == "sync_folder" and given != (Path(outputs),):
