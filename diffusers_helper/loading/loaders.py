@@ -23,7 +23,7 @@ from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
 from diffusers_helper.loading.networks import LoadedNetwork, check_fit, load_network, load_scheduler
 from diffusers_helper.loading.read_ahead import read_ahead
-from diffusers_helper.machine.sysfs import slow_types
+from diffusers_helper.machine.processor import slow_types
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.hub_cache import part_here
 from diffusers_helper.models.registry import ModelInfo

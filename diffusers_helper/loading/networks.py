@@ -34,7 +34,7 @@ from diffusers_helper.loading.keys import check_names, own_names
 from diffusers_helper.loading.llama_cpp import is_llama_cpp, replace_embeddings, rows_in_order
 from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.loading.vae_upsampling import quicken
-from diffusers_helper.machine.sysfs import keeps_bf16
+from diffusers_helper.machine.processor import keeps_bf16
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import class_named
 from diffusers_helper.strangers.limited_json import read_json

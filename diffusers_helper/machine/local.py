@@ -112,7 +112,7 @@ class Local:
 
     @property
     def encodings(self) -> Path | None:
-        """Return the folder of encodings of texts and pictures (`output.checkpoints.EncodingCache`)."""
+        """Return the folder of encodings of texts and pictures (`output.encoding_cache.EncodingCache`)."""
         return self.folder and self.folder / "encodings"
 
     def _facts(self, name: str) -> Facts:

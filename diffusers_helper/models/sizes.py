@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
-from diffusers_helper.machine.sysfs import keeps_bf16, slow_types
+from diffusers_helper.machine.processor import keeps_bf16, slow_types
 from diffusers_helper.models.added import PUT_BACK
 from diffusers_helper.models.published import CONFIGS_OF
 from diffusers_helper.models.registry import ModelInfo

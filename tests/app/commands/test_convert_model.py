@@ -25,7 +25,7 @@ from diffusers_helper.files import file_sum
 from diffusers_helper.loading import copying
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.loading.read_ahead import own_bytes
-from diffusers_helper.machine.sysfs import slow_types
+from diffusers_helper.machine.processor import slow_types
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import built_in_names, find_model, model_names
 from diffusers_helper.models.sizes import networks

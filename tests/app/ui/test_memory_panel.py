@@ -22,7 +22,7 @@ from app.ui.form.describe import Describer
 from app.ui.form.memory_view import report
 from app.ui.live.memory_record import memory_of
 from app.ui.planner import Planner
-from diffusers_helper.machine import sysfs
+from diffusers_helper.machine import processor
 from diffusers_helper.machine.attention import keep_kernel
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import HostMemory
@@ -140,7 +140,7 @@ def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
 
 
 def test_without_a_gpu_it_says_what_the_cap_means(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sysfs, "computes_bf16", lambda: True)
+    monkeypatch.setattr(processor, "computes_bf16", lambda: True)
     state, text = reported(Planner(COMPUTER.profile), "demo")
     assert state == "fits, peak 0.095 GB"
     assert "Everything fits at once and stays on the device." in text
