@@ -176,7 +176,7 @@ def test_the_plans_by_card_are_told(service: JobService, lit_hub: tuple[Hub, Pat
     plans = calls_of(service).models_plan("framepack-i2v")
     assert [plan["card"] for plan in plans] == ["8 GB", "12 GB", "16 GB", "20 GB", "24 GB"]
     assert (plans[0]["rows"][0][1], plans[0]["cap"], plans[0]["least"]) == ("0.77", "5", "5.1")
-    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "0.8 s", "22.3", "22.3", "6.4", "as stored"]
+    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "0.8 s", "22.3", "22.3", "5.9", "as stored"]
     assert len(plans[-1]["rows"]) == 2
     automatic = calls_of(service).models_plan("framepack-i2v", "auto")[-1]["rows"]
     assert [row[-1] for row in automatic] == ["as stored", "int8"]
