@@ -36,6 +36,7 @@ from diffusers_helper.framepack import work
 from diffusers_helper.framepack.encoders import TextCondition
 from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser
 from diffusers_helper.job.setup import OpenJob, open_job
+from diffusers_helper.job.work import encode
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import denoise
 from diffusers_helper.request import GenerationRequest
@@ -83,7 +84,7 @@ def jobs(models: Models, steps: int, **settings: Any) -> Iterator[Iterator[tuple
                 job = open_job(request, models, folder=Path(folder) / str(number))
                 with job.memory:
                     job.load()
-                    encodings = work.encode(job)
+                    encodings = encode(job, work)
                     section = job.sections[0]
                     history = work.history(job, encodings)
                     yield job, section, work.condition(job, section, encodings), history.context(section)

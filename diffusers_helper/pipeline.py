@@ -33,7 +33,7 @@ from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.helios import work as helios
 from diffusers_helper.job.setup import OpenJob, open_job
-from diffusers_helper.job.work import LatentsSoFar, Work
+from diffusers_helper.job.work import LatentsSoFar, Work, encode
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
@@ -101,7 +101,7 @@ def generate(
     try:
         with torch.inference_mode(), job.loras, job.memory:
             checkpoints = job.load()
-            encodings = checkpoints.encodings(otherwise=partial(work.encode, job))
+            encodings = checkpoints.encodings(otherwise=partial(encode, job, work))
             history, joiner = work.history(job, encodings), work.joiner(job)
             for section in sample_sections(job, checkpoints, encodings, history):
                 if section.number < job.video.sections:

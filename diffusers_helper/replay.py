@@ -25,7 +25,7 @@ from diffusers_helper.output.capture import Comparison, Missing, read_capture
 from diffusers_helper.planning.variables import DEBUG_VARIABLE
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.guidance import CleanLatents
 
 
@@ -47,7 +47,8 @@ def replay(
             when it was captured.
     """
     capture = read_capture(file)
-    stages = {"sample", "decode"}.union(*(work.encoders for work in pipeline.WORK.values()))
+    works = pipeline.WORK.values()
+    stages = {"sample", "decode"}.union(*(one for work in works for one in (work.texts, work.encoders)))
     if capture.what not in stages:
         raise InputError(
             f"{file} is a capture of {capture.what}; expected one of the stages {', '.join(sorted(stages))}.",
@@ -82,8 +83,10 @@ def replay(
 def _run(job: OpenJob, what: str, inputs: Mapping[str, Any]) -> Any:
     """Run a stage of a job with its captured inputs, and return its result."""
     work = pipeline.WORK[job.family.name]
+    if what in work.texts:
+        return work.texts[what].run(job, what)
     if what in work.encoders:
-        return work.encoders[what](job, **({"of": inputs["of"]} if "of" in inputs else {}))
+        return work.encoders[what](job, inputs.get("of", START_PICTURE))
     section = job.sections[inputs["section"] - 1]
     if what == "sample":
         context = CleanLatents.restored(inputs["context"])

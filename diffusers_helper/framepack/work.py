@@ -5,7 +5,6 @@ This module is a `job.work.Work`; `families.family.FRAMEPACK` has the numbers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
@@ -31,7 +30,7 @@ from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDen
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Sample
+from diffusers_helper.job.work import Sample, TextStage
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import flow_sigmas, shift_of
@@ -41,16 +40,12 @@ from diffusers_helper.sampling.step_cache import Blocks
 from diffusers_helper.vae.codec import encode_pictures
 
 denoiser = FramePackDenoiser
+texts: Mapping[str, TextStage] = {
+    "text": TextStage("text_encoder", "tokenizer", "states", encode_states),
+    "text_2": TextStage("text_encoder_2", "tokenizer_2", "pooled", encode_pooled),
+}
 _TAIL = "tail"
 _TEXTS = ("positive", "negative")
-
-
-def encode(job: OpenJob) -> dict[str, Tensor]:
-    """Encode the prompts and the pictures, and return the encodings by name, on the host."""
-    prompts = json.dumps(job.texts)
-    texts = job.encoded(("text_encoder", "tokenizer"), _text_states, texts=prompts)
-    texts |= job.encoded(("text_encoder_2", "tokenizer_2"), _text_vectors, texts=prompts)
-    return {**texts, **latents(job), **visions(job)}
 
 
 def latents(job: OpenJob) -> dict[str, Tensor]:
@@ -78,7 +73,7 @@ def visions(job: OpenJob) -> dict[str, Tensor]:
         if checksum not in made:
             known = job.encoded(
                 ("image_encoder", "feature_extractor"),
-                lambda job, of=of: {"vision": _vision_states(job, of)},
+                lambda of=of: {"vision": _vision_states(job, of)},
                 picture=checksum,
             )
             made[checksum] = known["vision"]
@@ -95,16 +90,6 @@ def _shown(job: OpenJob) -> dict[str, Image.Image]:
 def _named(encoding: str, of: str) -> str:
     """Return the name of a picture's encoding; that of the start picture has no further name."""
     return encoding if of == START_PICTURE else f"{encoding}_{of}"
-
-
-def _text_states(job: OpenJob) -> dict[str, Tensor]:
-    """Return the large text encoder's states of each prompt's tokens."""
-    return job.each_text("text", "tokenizer", "states", encode_states)
-
-
-def _text_vectors(job: OpenJob) -> dict[str, Tensor]:
-    """Return the small text encoder's vector of each prompt."""
-    return job.each_text("text_2", "tokenizer_2", "pooled", encode_pooled)
 
 
 def _latent(job: OpenJob, of: str = START_PICTURE) -> Tensor:
@@ -134,9 +119,7 @@ def _vision_states(job: OpenJob, of: str = START_PICTURE) -> Tensor:
     return job.run("vision", vision, of=of)
 
 
-encoders: Mapping[str, Callable[..., Any]] = {
-    "text": _text_states, "text_2": _text_vectors, "vision": _vision_states, "vae_encode": _latent,
-}  # fmt: skip
+encoders: Mapping[str, Callable[..., Any]] = {"vision": _vision_states, "vae_encode": _latent}
 
 
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> FramePackCondition:

@@ -5,7 +5,6 @@ This module is a `job.work.Work`; `families.family.HELIOS` has the numbers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -32,7 +31,7 @@ from diffusers_helper.helios.schedule import (
 )
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Sample
+from diffusers_helper.job.work import Sample, TextStage
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.euler import sample_euler
 from diffusers_helper.sampling.schedule import Purpose, levels_for, noise_for, tokens_of
@@ -40,15 +39,10 @@ from diffusers_helper.sampling.step_cache import Blocks
 from diffusers_helper.vae.codec import encode_pictures
 
 denoiser = HeliosDenoiser
+texts: Mapping[str, TextStage] = {"text": TextStage("text_encoder", "tokenizer", "states", encode_states)}
 # What precedes a video has noise of a level in this range, so that mistakes in it weigh less.
 _LEAST_NOISE, _MOST_NOISE = 0.111, 0.135
 _START, _PREFIX, _BEFORE = "start", "prefix", "before"
-
-
-def encode(job: OpenJob) -> dict[str, Tensor]:
-    """Encode the prompts and what precedes the video, and return the encodings by name, on the host."""
-    texts = job.encoded(("text_encoder", "tokenizer"), _text_states, texts=json.dumps(job.texts))
-    return {**texts, **latents(job), **visions(job)}
 
 
 def latents(job: OpenJob) -> dict[str, Tensor]:
@@ -74,11 +68,6 @@ def latents(job: OpenJob) -> dict[str, Tensor]:
 def visions(job: OpenJob) -> dict[str, Tensor]:
     """Return nothing, since Helios sees a picture only by its latent."""
     return {}
-
-
-def _text_states(job: OpenJob) -> dict[str, Tensor]:
-    """Return the text encoder's states of each prompt's tokens."""
-    return job.each_text("text", "tokenizer", "states", encode_states)
 
 
 def _latent(job: OpenJob, of: str = START_PICTURE) -> Tensor:
@@ -109,7 +98,7 @@ def _noisy(job: OpenJob, clean: Tensor, number: int) -> Tensor:
     return level * noise_for(job.root.seed, "blur", number, tuple(clean.shape)) + (1 - level) * clean
 
 
-encoders: Mapping[str, Callable[..., Any]] = {"text": _text_states, "vae_encode": _latent}
+encoders: Mapping[str, Callable[..., Any]] = {"vae_encode": _latent}
 
 
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> HeliosCondition:

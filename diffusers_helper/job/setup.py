@@ -35,7 +35,6 @@ from diffusers_helper.loading.casting import find_scales
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.machine.local import Local
-from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.output.capture import Recorder
 from diffusers_helper.output.checkpoints import Checkpoints, Origins, versions
@@ -96,7 +95,7 @@ class OpenJob:
         return 1, self.family.channels, num_latent_frames, height, width
 
     def encoded(
-        self, parts: Sequence[str], encode: Callable[[OpenJob], dict[str, torch.Tensor]], **inputs: str
+        self, parts: Sequence[str], encode: Callable[[], dict[str, torch.Tensor]], **inputs: str
     ) -> dict[str, torch.Tensor]:
         """Return encodings from an earlier job, or make them.
 
@@ -104,7 +103,7 @@ class OpenJob:
             parts: The names of the encoder and of its tokenizer or its processor of pictures.
         """
         facts = self.models.computes_as(*parts) | inputs
-        return self.encodings.get(facts, partial(encode, self))
+        return self.encodings.get(facts, encode)
 
     @property
     def family(self) -> Family:
@@ -119,17 +118,6 @@ class OpenJob:
     def texts(self) -> tuple[str, ...]:
         """Return all texts that any section needs."""
         return texts_of(self.request, self.lineage, self.family)
-
-    def each_text(
-        self, stage: str, tokenizer: str, name: str, encode: Callable[[Any, Any, str], torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        """Encode each text with a stage's network, and return the results as `name` with their numbers."""
-        splits, texts = self.models.part(tokenizer), self.texts
-
-        def encoded(network: Any) -> dict[str, torch.Tensor]:
-            return {f"{name}_{n}": to_host(encode(network, splits, text)) for n, text in enumerate(texts)}
-
-        return self.run(stage, encoded, prompts=texts)
 
     def pieces(self, stage: Stage, section: Section | None = None) -> Progress:
         """Return a callback that reports each piece that the VAE finishes in a stage."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +13,7 @@ from torch import Tensor
 
 from diffusers_helper.families.packing import Section
 from diffusers_helper.job.setup import OpenJob
+from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.denoiser import Denoise, OnStep
 from diffusers_helper.sampling.guidance import CleanLatents, Guidance
@@ -47,22 +51,46 @@ class Joiner(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class TextStage:
+    """The encoding of a job's texts by one network.
+
+    Attributes:
+        network, tokenizer: The names of these parts of the model.
+        result: The name of the encodings, before the number of the text.
+        encode: Returns the encoding of a text, given the network, the tokenizer and the text.
+    """
+
+    network: str
+    tokenizer: str
+    result: str
+    encode: Callable[[Any, Any, str], Tensor]
+
+    def run(self, job: OpenJob, stage: str) -> dict[str, Tensor]:
+        """Encode the texts on the device, as the stage of this name."""
+        tokenizer, texts = job.models.part(self.tokenizer), job.texts
+
+        def encoded(network: Any) -> dict[str, Tensor]:
+            each = (to_host(self.encode(network, tokenizer, text)) for text in texts)
+            return {f"{self.result}_{n}": one for n, one in enumerate(each)}
+
+        return job.run(stage, encoded, prompts=texts)
+
+
 class Work(Protocol):
     """The half of a family of models that works on tensors. A module with these members is one.
 
     Attributes:
-        encoders: The stages of `encode` by their names in captures, each of which can be run by itself;
-            those of pictures take the name of the setting as `of`.
+        texts: The stages that encode the texts, by their names.
+        encoders: The stages that encode pictures, by their names, each of which can be run by itself for the
+            name of a setting, `of`.
     """
 
+    texts: Mapping[str, TextStage]
     encoders: Mapping[str, Callable[..., Any]]
 
-    def encode(self, job: OpenJob) -> dict[str, Tensor]:
-        """Encode what conditions the video. The latent of the picture is named `start`."""
-        ...
-
     def latents(self, job: OpenJob) -> dict[str, Tensor]:
-        """Encode what depends on the seed."""
+        """Encode what depends on the seed. The latent of the start picture is named `start`."""
         ...
 
     def visions(self, job: OpenJob) -> dict[str, Tensor]:
@@ -97,3 +125,17 @@ class Work(Protocol):
         ...
 
     def joiner(self, job: OpenJob) -> Joiner: ...
+
+
+def encode(job: OpenJob, work: Work) -> dict[str, Tensor]:
+    """Encode what conditions the video, and return the encodings by name, on the host."""
+    return {**encode_texts(job, work), **work.latents(job), **work.visions(job)}
+
+
+def encode_texts(job: OpenJob, work: Work) -> dict[str, Tensor]:
+    """Return the encodings of the texts by name, from an earlier job if it has had the same ones."""
+    found, texts = dict[str, Tensor](), json.dumps(job.texts)
+    for name, stage in work.texts.items():
+        parts = stage.network, stage.tokenizer
+        found |= job.encoded(parts, partial(stage.run, job, name), texts=texts)
+    return found

@@ -151,6 +151,7 @@ class ROCMFramePackConditions:
             folder = Path(place)
             request = request_of(settings, pictures, folder)
             with at_work(model.info) as work:
+                from diffusers_helper.job.work import encode_texts
                 from diffusers_helper.pipeline import WORK, open_job
 
                 write_pictures(pictures, folder)
@@ -158,9 +159,7 @@ class ROCMFramePackConditions:
                 family = WORK[job.family.name]
                 with torch.inference_mode(), job.loras, job.memory:
                     job.load()
-                    encodings = family.visions(job)
-                    for stage in ("text", "text_2"):
-                        encodings |= family.encoders[stage](job) if stage in family.encoders else {}
+                    encodings = {**encode_texts(job, family), **family.visions(job)}
         height, width = job.pictures.shape
         lines = [f"{count_text(len(pictures), 'picture')} and the prompt are encoded for {width}x{height}."]
         result = Conditions(model, settings, pictures, encodings)
