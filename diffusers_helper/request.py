@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import PurePath
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Self
 
 from diffusers_helper import placed
 from diffusers_helper.attention.ways import WAYS
@@ -313,23 +313,6 @@ class GenerationRequest:
                 "Leave it out.",
             )
         return cls(**data)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return a validated request, given a text written by `to_json`.
-
-        Raises:
-            InputError: If the text is not a JSON object of valid settings.
-        """
-        try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise InputError(f"The request is not JSON ({error}).", "Write it again.") from error
-        if not isinstance(data, dict):
-            raise InputError(
-                f"The request is {short_repr(data)}; expected a JSON object of settings.", "Write it again."
-            )
-        return cls.from_dict(cast(dict[str, Any], data))
 
 
 SETTINGS = settings_of(GenerationRequest)

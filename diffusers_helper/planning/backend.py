@@ -160,6 +160,3 @@ def reserve_of(card: str, family: str) -> Setting[int]:
     if ratio is None:
         return found
     return Setting(round(found.value * ratio), found.reason, "measured on such a card")
-
-
-ROCM = backend_of("", "", "rocm")

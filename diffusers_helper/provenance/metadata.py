@@ -1,4 +1,4 @@
-"""Functions that write recipes into MP4 and PNG files and read them, without decoding pictures or video.
+"""Functions that write recipes into MP4 files, and read them there and in PNG files, without decoding them.
 
 An MP4 file has the recipe's JSON as its comment, which players and ffprobe can show, and the pictures in
 boxes at the end, where they do not delay players. A PNG file has both in chunks. Other programs skip boxes
@@ -50,23 +50,6 @@ def append_pictures(video: Path, pictures: Mapping[str, bytes]) -> None:
             box, content = _written(name, picture, _PICTURE_BOX, _NAMED_BOX)
             file.write(struct.pack(">I4s16s", 24 + len(content), b"uuid", box))
             file.write(content)
-
-
-def with_recipe(png: bytes, text: str, pictures: Mapping[str, bytes]) -> bytes:
-    """Return the content of a PNG file with a recipe and its pictures added; its own picture is unchanged.
-
-    Raises:
-        ValueError: If `png` is not a PNG file.
-    """
-    end = png.rfind(struct.pack(">I4s", 0, b"IEND"))
-    if not png.startswith(_PNG) or end < 0:
-        raise ValueError("the file is not a PNG")
-    # The zeros mean: end of the keyword, no compression, no language, no translated keyword
-    written = _KEYWORD + b"\0\0\0\0\0" + text.encode()
-    chunks = [
-        _chunk(*_written(name, one, _PICTURE_CHUNK, _NAMED_CHUNK)) for name, one in pictures.items() if one
-    ]
-    return png[:end] + _chunk(b"iTXt", written) + b"".join(chunks) + png[end:]
 
 
 def _written(name: str, picture: bytes, start: bytes, named: bytes) -> tuple[bytes, bytes]:
@@ -191,10 +174,6 @@ def _content(file: BinaryIO, begin: int, end: int, most: int) -> bytes:
     if len(content) < end - begin:
         raise _damaged("it ends early")
     return content
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I4s", len(content), kind) + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
 def _damaged(reason: str) -> InputError:

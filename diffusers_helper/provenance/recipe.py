@@ -17,7 +17,7 @@ from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.placed import Placed
 from diffusers_helper.provenance.lineage import Lineage, Span, joined, recorded
-from diffusers_helper.provenance.metadata import MAX_TEXT, Embedded, read_embedded, with_recipe
+from diffusers_helper.provenance.metadata import MAX_TEXT, Embedded, read_embedded
 from diffusers_helper.request import (
     PICTURES,
     PLACED,
@@ -156,14 +156,6 @@ class Recipe:
             "made_with": dict(self.made_with or {}),
         }
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
-
-    def into_png(self, png: bytes) -> bytes:
-        """Return the content of a PNG file with this recipe added; its own picture is unchanged.
-
-        Raises:
-            ValueError: If `png` is not a PNG file.
-        """
-        return with_recipe(png, self.to_json(), self.pictures)
 
     def request(self, pictures: Mapping[str, str], **changes: Any) -> GenerationRequest:
         """Return the request that makes the video again.

@@ -146,7 +146,7 @@ def test_a_dry_run_prints_what_would_be_made(
         main(["generate", "--batch", "a.jsonl", "--variants", "2", "--steps", "3", "--dry-run", "--json"])
         == 0
     )
-    made = [GenerationRequest.from_json(line) for line in capsys.readouterr().out.splitlines()]
+    made = [GenerationRequest.from_dict(json.loads(line)) for line in capsys.readouterr().out.splitlines()]
     assert [(one.seed, one.steps, one.prompt) for one in made] == [(4, 3, "a"), (5, 3, "a")]
     assert not (folder / "outputs").exists()
 

@@ -25,6 +25,7 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 from tests.support.clips import read
 from tests.support.making import Frames, load_tiny, make, seconds_for
+from tests.support.recipe_png import with_recipe
 
 
 @pytest.fixture(scope="module")
@@ -147,5 +148,5 @@ def test_a_recipe_of_a_video_from_words_says_so_in_a_png(tmp_path: Path) -> None
     from diffusers_helper.provenance.recipe import Recipe
 
     recipe = Recipe.of(request, (), (), model="demo", side=128, made_with={}, pictures={})
-    found = read_recipe(recipe.into_png(content.getvalue()))
+    found = read_recipe(with_recipe(content.getvalue(), recipe.to_json(), recipe.pictures))
     assert found.request({}) == replace(request, resolution=128)

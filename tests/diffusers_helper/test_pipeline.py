@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -234,7 +235,7 @@ def test_previews_show_the_section(short_job: ShortJob) -> None:
 
 def test_the_folder_says_what_was_made_of_what(short_job: ShortJob) -> None:
     request, _, folder = short_job
-    kept = GenerationRequest.from_json((folder / "request.json").read_text(encoding="utf-8"))
+    kept = GenerationRequest.from_dict(json.loads((folder / "request.json").read_text(encoding="utf-8")))
     assert kept == request
     with Image.open(folder / "input.png") as picture, Image.open(request.image) as given:
         assert np.array_equal(np.asarray(picture), np.asarray(given))

@@ -12,11 +12,13 @@ from PIL import Image
 
 from app.cli import main
 from diffusers_helper.conditions.picture import load_picture, plain_png
+from diffusers_helper.conditions.pictures import kept_request
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import GenerationRequest
 from tests.support.program import Program, answer
+from tests.support.recipe_png import with_recipe
 
 PICTURE = Image.effect_noise((64, 96), 80).convert("RGB")
 
@@ -37,7 +39,7 @@ def write_still(file: Path, **settings: object) -> Recipe:
     made = Recipe.of(
         request, spans, (), model=None, side=64, made_with={}, pictures={"image": plain_png(PICTURE)}
     )  # fmt: skip
-    file.write_bytes(made.into_png(plain_png(Image.new("RGB", (20, 20)))))
+    file.write_bytes(with_recipe(plain_png(Image.new("RGB", (20, 20))), made.to_json(), made.pictures))
     return made
 
 
@@ -49,7 +51,7 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
     code, out, err = program.run("generate", "--recipe", "still.png", *arguments)
     assert code == 0, err
     folder = JobFolder(Path(out.splitlines()[-1]).parent)
-    request = GenerationRequest.from_json(folder.request.read_text())
+    request = kept_request(folder.request.read_bytes(), folder)
     assert (request.seed, request.steps, request.resolution, request.seconds) == (11, 6, 64, 3.6)
     assert np.array_equal(load_picture(folder.input), PICTURE)
     assert Lineage.read(folder.lineage) == Lineage(made.spans)

@@ -12,6 +12,7 @@ import pytest
 
 from app.jobs.job import Command, Job, JobState
 from app.jobs.storage.commands import carry_out_change, commands_of, leave_command
+from diffusers_helper.conditions.pictures import kept_request
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.machine.file_locks import Lock
@@ -19,7 +20,6 @@ from diffusers_helper.provenance.branch import count_kept
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import read_recipe
-from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import RealStudio, Studio, wait_until
 
 SECTIONS = 4
@@ -154,7 +154,7 @@ def test_changes_before_the_end_of_a_section_add_up(tmp_path: Path) -> None:
         steering.change(folder.job, {"prompt": "b", "seed": 7})
         steering.change(folder.job, {"seed": 8})
     carry_out_change(folder)
-    request = GenerationRequest.from_json(folder.request.read_text())
+    request = kept_request(folder.request.read_bytes(), folder)
     assert (request.prompt, request.seed) == ("b", 8)
 
 

@@ -23,10 +23,11 @@ from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES
 from diffusers_helper.provenance.lineage import Span
-from diffusers_helper.provenance.metadata import MAX_PICTURE, MAX_TEXT, append_pictures, with_recipe
+from diffusers_helper.provenance.metadata import MAX_PICTURE, MAX_TEXT, append_pictures
 from diffusers_helper.provenance.recipe import Recipe, VaeUse, note_use, read_recipe, read_uses
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.clips import parts_of, read, scene, writer
+from tests.support.recipe_png import with_recipe
 
 PICTURE = plain_png(Image.effect_noise((96, 64), 90).convert("RGB"))
 USES = (VaeUse(0, 128, "fp32", 3),)
@@ -79,7 +80,7 @@ def test_every_setting_comes_back(video: Path, kind: str) -> None:
     exported = plain_png(Image.new("RGB", (40, 30), "red"))
     source: Path | bytes = {
         "mp4": video,
-        "png": made.into_png(exported),
+        "png": with_recipe(exported, made.to_json(), made.pictures),
         "json": made.to_json().encode(),
     }[kind]
     found = read_recipe(source)
