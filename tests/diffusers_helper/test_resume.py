@@ -23,14 +23,10 @@ from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.request import GenerationRequest
-from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
+from tests.support.making import Stop, load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
 pytestmark = pytest.mark.slow
 SECTIONS = 3
-
-
-class Stop(Exception):
-    pass
 
 
 @pytest.fixture(scope="module")

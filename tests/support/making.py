@@ -17,6 +17,10 @@ from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.request import GenerationRequest
 
 
+class Stop(Exception):
+    """The error with which a test ends a job in the middle."""
+
+
 def write_scene(path: Path, width: int = 64, height: int = 64) -> Path:
     """Write a picture with gradients and an edge, in which every latent differs from its neighbours."""
     y, x = np.mgrid[0:height, 0:width]

@@ -25,7 +25,7 @@ from diffusers_helper.planning.video import plan_video
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import ATTENTIONS, SETTINGS, GenerationRequest
 from tests.support.attention_kernels import ABORTS, HANGS, RAISES, RIGHT, WRONG, write_kernel
-from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request
+from tests.support.making import Stop, load_tiny, make, outline, seconds_for, tiny_request
 
 SHAPE = (2, 96, 16, "bfloat16", 2**20)
 FLASH, MATH = "_scaled_dot_product_flash_attention", "_scaled_dot_product_attention_math"
@@ -162,9 +162,6 @@ def test_a_gpu_tries_once_for_each_shape_and_a_cpu_never(
 
 @pytest.mark.slow
 def test_a_resumed_job_attends_as_it_began(tiny_model: Path, small_scene: Path, tmp_path: Path) -> None:
-    class Stop(Exception):
-        pass
-
     def stop(event: Event) -> None:
         if outline([event]) == ["sample 2"]:
             raise Stop

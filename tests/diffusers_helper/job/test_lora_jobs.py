@@ -20,7 +20,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from tests.support.loras import merge, write_lora
-from tests.support.making import load_tiny, make, seconds_for, tiny_request
+from tests.support.making import Stop, load_tiny, make, seconds_for, tiny_request
 
 pytestmark = pytest.mark.slow
 
@@ -89,9 +89,6 @@ def test_the_recipe_has_name_and_checksum_and_no_path(
 def test_a_job_is_not_resumed_with_another_lora(
     request_with: GenerationRequest, lora: Path, deep_models: Models, tmp_path: Path
 ) -> None:
-    class Stop(Exception):
-        pass
-
     def stop(event: Event) -> None:
         if isinstance(event, StepDone) and event.section == 2:
             raise Stop

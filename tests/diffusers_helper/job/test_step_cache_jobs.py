@@ -10,11 +10,7 @@ import pytest
 
 from diffusers_helper.events import Event, Finished, StepDone
 from diffusers_helper.pipeline import generate
-from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
-
-
-class Stop(Exception):
-    pass
+from tests.support.making import Stop, load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
 
 @pytest.mark.slow
