@@ -37,7 +37,7 @@ def test_the_parts_make_the_video_of_the_one_node(
     (encoded,), text = run("ROCMFramePackConditions", model=model, **conditions)
     assert "1 picture and the prompt are encoded for 64x64." in text
     assert set(encoded.encodings) == {"states_0", "pooled_0", "vision"}
-    monkeypatch.setattr("diffusers_helper.framepack.work.encode_states", lambda *_: pytest.fail("again"))
+    monkeypatch.setattr("diffusers_helper.job.work.TextStage.run", lambda *_: pytest.fail("again"))
     comfy.shown.clear()
     (sampled, latent), text = run("ROCMFramePackSampler", conditions=encoded, **sampling)
     assert "latent frames in 2 sections." in text
