@@ -22,6 +22,7 @@ from diffusers_helper.models.lora_fit import check_loras
 from diffusers_helper.models.lora_folder import located, lora_folder
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
 from diffusers_helper.request import MAX_SEED, SETTINGS, GenerationRequest
+from diffusers_helper.setting import number_or_text
 
 MAX_BYTES, MAX_VIDEOS, MAX_VARIANTS = 16 * 2**20, 10_000, 1000
 
@@ -195,14 +196,7 @@ def _value(name: str, field: str) -> Any:
     setting = SETTINGS.get(name)
     if setting is None or not setting.is_number:
         return None if setting and setting.is_optional and field == "auto" else field
-    if field == "auto":
-        return None
-    for kind in (int, float):
-        try:
-            return kind(field)
-        except ValueError:
-            continue
-    return field
+    return number_or_text(field)
 
 
 def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> GenerationRequest:

@@ -155,6 +155,18 @@ class SettingInfo:
         return text_of(self.items(value)) if self.items else value
 
 
+def number_or_text(text: str) -> int | float | str | None:
+    """Return a number, or None for "auto". Other text is returned unchanged, for the request to refuse."""
+    if text == "auto":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def text_of(items: Iterable[object]) -> str:
     """Return the text of a setting whose lines name these items."""
     return "\n".join(map(str, items))

@@ -24,7 +24,7 @@ from diffusers_helper.models.lora_folder import located, lora_folder
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, engine_environment
 from diffusers_helper.request import SETTINGS
-from diffusers_helper.setting import Section, text_of
+from diffusers_helper.setting import Section, number_or_text, text_of
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -185,18 +185,6 @@ def with_lora_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
 def flag(name: str) -> str:
     """Return the argument for a setting."""
     return f"--{name.replace('_', '-')}"
-
-
-def number_or_text(text: str) -> int | float | str | None:
-    """Return a number, or None for "auto". Other text is returned unchanged, for the request to refuse."""
-    if text == "auto":
-        return None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def add_find_mode(parser: argparse._ActionsContainer) -> None:

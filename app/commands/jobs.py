@@ -22,16 +22,14 @@ from app.commands.arguments import (
     command_words,
     given_settings,
 )  # fmt: skip
-from app.commands.origin import check_changes_of, request_of
+from app.commands.origin import check_changes_of, queue_branch, request_of
 from app.jobs.job import Job, JobState, allows
 from app.jobs.service import JobService
 from app.jobs.stdio import say
 from app.jobs.view import full_record, record
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path, replacing
-from diffusers_helper.provenance.branch import kept_words, may_differ
-from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.lineage import Lineage
+from diffusers_helper.provenance.branch import may_differ
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import count_text
 
@@ -168,13 +166,7 @@ def _resume(service: JobService, arguments: argparse.Namespace) -> int:
 
 def _branch(service: JobService, arguments: argparse.Namespace) -> int:
     changes = given_settings(arguments)
-    check_changes_of(service, arguments.job, changes)
-    if arguments.keep is not None:
-        job = service.queue.branch(arguments.job, arguments.keep, **changes)
-    else:
-        job = service.queue.extend(arguments.job, arguments.longer, **changes)
-    kept = Lineage.read(JobFolder(job.folder).lineage).kept
-    return _queued(service, arguments, job, kept_words(job.request, kept))
+    return _queued(service, arguments, *queue_branch(service, arguments.job, arguments, changes, waits=False))
 
 
 def _change(service: JobService, arguments: argparse.Namespace) -> int:

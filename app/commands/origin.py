@@ -235,24 +235,33 @@ def _pictures_of(recipe: Recipe, file: Path, besides: Mapping[str, str]) -> dict
 
 def _branched(arguments: argparse.Namespace) -> VideoOrigin:
     given = _given(arguments)
-    keep: int | None = arguments.keep
-    longer: float | None = arguments.longer
-    if (keep is None) == (longer is None):
+    if (arguments.keep is None) == (arguments.longer is None):
         raise InputError(
             "--branch is given without --keep and --longer; expected one of them.", "Give one. See --help."
         )
 
     def queue(service: JobService) -> list[Job]:
-        check_changes_of(service, arguments.branch, given)
-        if keep is not None:
-            job = service.queue.branch(arguments.branch, keep, waits=arguments.wait, **given)
-        else:
-            job = service.queue.extend(arguments.branch, longer or 0.0, waits=arguments.wait, **given)
-        kept = Lineage.read(JobFolder(job.folder).lineage).kept
-        complain(kept_words(job.request, kept))
+        job, words = queue_branch(service, arguments.branch, arguments, given, waits=arguments.wait)
+        complain(words)
         return [job]
 
     return VideoOrigin(queue)
+
+
+def queue_branch(
+    service: JobService, job_id: str, how: argparse.Namespace, changes: Mapping[str, Any], *, waits: bool
+) -> tuple[Job, str]:
+    """Queue a branch of a job that keeps sections or is longer, and return it with words about what it keeps.
+
+    Args:
+        how: Its `keep` or its `longer` is given.
+    """
+    check_changes_of(service, job_id, changes)
+    if how.keep is not None:
+        job = service.queue.branch(job_id, how.keep, waits=waits, **changes)
+    else:
+        job = service.queue.extend(job_id, how.longer, waits=waits, **changes)
+    return job, kept_words(job.request, Lineage.read(JobFolder(job.folder).lineage).kept)
 
 
 def check_changes_of(service: JobService, job_id: str, changes: Mapping[str, Any] | None = None) -> None:

@@ -19,7 +19,6 @@ from app.commands.arguments import (
     add_outputs,
     check_proxies,
     error_line,
-    number_or_text,
     take_find_mode,
 )  # fmt: skip
 from app.jobs.service import JobService
@@ -35,6 +34,7 @@ from diffusers_helper.machine.signals import handle, wake_at_signals
 from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
 from diffusers_helper.request import SETTINGS
+from diffusers_helper.setting import number_or_text
 
 AUTH_VARIABLE = "LONGTAKE_AUTH"
 _ENGINE_SECONDS, _END_SECONDS = 3.0, 4.5
