@@ -164,6 +164,14 @@ def by_longtake(
     save_file({"latents": result.latents.contiguous()}, folder.parent / "latents.safetensors")
 
 
+def plain_vae(models: Models) -> Any:
+    """Return the model's VAE as diffusers makes it, without our enlargement."""
+    ours = models.part("vae")
+    plain = type(ours).from_config(ours.config).eval().requires_grad_(False)
+    plain.load_state_dict(ours.state_dict())
+    return plain
+
+
 def by_diffusers(models: Models, request: GenerationRequest, folder: Path, watch: Watch) -> None:
     """Make the video with diffusers' pipeline, and encode it at the end."""
     from diffusers import FlowMatchEulerDiscreteScheduler, HunyuanVideoFramepackPipeline
@@ -228,6 +236,8 @@ def measure(arguments: argparse.Namespace) -> Run:
     options = {"local": Local({}, scratch / "cache")} if peer == "again" else {}
     first = short if peer != "again" else request  # the first job, which fills the cache of encodings
     if peer in ("diffusers", "original"):  # `generate` casts the weights itself
+        plain, ours = plain_vae(models), models.part
+        patch.object(models, "part", lambda name: plain if name == "vae" else ours(name)).start()
         for name in PARTS:
             if isinstance(models.part(name), torch.nn.Module) and (dtype := models.compute_dtype(name)):
                 models.part(name).to(dtype)
