@@ -153,7 +153,7 @@ def denoise(job: OpenJob, section: Section, condition: Any, context: Any) -> Ten
     """
     work, request = WORK[job.family.name], job.lineage.request_for(section.number, job.request)
     seed = seed_of(section.number, job.request, job.lineage, job.family)
-    noise = noise_for(seed, "noise", section.number, job.latents_shape(job.family.window))
+    noise = noise_for(seed, "noise", section.number, job.latents_shape(job.sections.window))
     run = work.sampler(job, section, request)
 
     def sample(network: Any) -> Tensor:
@@ -191,7 +191,7 @@ def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
 
 def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray) -> None:
     """Add a section's final and pending frames to the video, and report the section."""
-    if section.video_position == 0 and job.request.is_from_words:
+    if section.video_position == 0 and job.request.gives_picture:
         first = (final if len(final) else pending)[0]  # the next section is blended with it in a share of 0
         write_atomic(job.folder.first, plain_png(Image.fromarray(first)))
     # The last section of an earlier run is in the video already; it was decoded only to blend the next one.

@@ -123,7 +123,7 @@ class ProgressBar:
             video = event.video
             skipped = event.steps_skipped
             steps = f" {count_text(skipped, 'step')} reused what earlier ones computed." if skipped else ""
-            self._say(f"Finished: {event.frames} frames in {duration(event.seconds)}.{steps}")
+            self._say(f"Finished: {count_text(event.frames, 'frame')} in {duration(event.seconds)}.{steps}")
             if event.advice:
                 self._say(event.advice)
         elif isinstance(event, Cancelled | Failed):

@@ -26,7 +26,9 @@ SECTION_WORDS = "section_words"
 
 def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
     """Return the sections of the form's video; None for values that the start refuses."""
-    length = {name: settings.get(name, SETTINGS[name].default) for name in ("seconds", "mode", "loop")}
+    length = {
+        name: settings.get(name, SETTINGS[name].default) for name in ("seconds", "mode", "loop", "one_frame")
+    }
     prompt = str(settings.get("prompt") or "")
     image = "any" if settings.get("image") or not prompt.strip() else ""
     try:

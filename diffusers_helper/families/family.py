@@ -21,6 +21,7 @@ from diffusers_helper.families.packing import (
     frames_of,
     led_by,
     looped,
+    plan_one_frame,
     plan_sections,
 )
 from diffusers_helper.placed import Placed
@@ -44,6 +45,9 @@ class Length(Protocol):
 
     @property
     def placed(self) -> Sequence[Placed]: ...
+
+    @property
+    def one_frame(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,8 @@ class Family:
         from_words: The same for a video without a start picture; None if the models need one.
         led_by: Returns a plan with the places of sections that begin with a picture of their own; None if its
             models take no such pictures.
+        one_frame: Returns the plan of a single picture at a time after the start picture; None if its models
+            make none.
         licence: A sentence on the licence of its published weights.
         magnitudes: The magnitudes of its published models by their order; see `step_caches.nearest`.
     """
@@ -115,6 +121,7 @@ class Family:
     plan: Callable[[float, Mode], SectionPlan]
     from_words: Callable[[float, Mode], SectionPlan] | None = None
     led_by: Callable[[SectionPlan, Sequence[int]], SectionPlan] | None = None
+    one_frame: Callable[[int], SectionPlan] | None = None
     vae_precision: str = ""
     suits: Callable[[Path], Mapping[str, Any]] = lambda folder: {}
     lacks: tuple[str, ...] = ()
@@ -131,6 +138,8 @@ class Family:
         return self.latent_frames * self.window / self.fps
 
     def sections(self, length: Length) -> SectionPlan:
+        if length.one_frame and self.one_frame:
+            return self.one_frame(length.one_frame)
         plan = ((length.is_from_words and self.from_words) or self.plan)(length.seconds, length.mode)
         if length.placed and self.led_by:
             plan = self.led_by(plan, [one.place(self.section_seconds) for one in length.placed])
@@ -162,7 +171,7 @@ FRAMEPACK = Family(
     reading=PromptReading(_TEMPLATE, 95, 256), tail_frames=frames_of(HISTORY),
     plan=lambda seconds, mode: plan_sections(seconds, mode=mode),
     from_words=lambda seconds, mode: plan_sections(seconds, mode=mode, has_picture=False),
-    led_by=led_by, magnitudes=_MAGNITUDES,
+    led_by=led_by, one_frame=plan_one_frame, magnitudes=_MAGNITUDES,
     licence="Its weights descend from HunyuanVideo, whose Tencent Hunyuan Community License grants no rights "
     "in the European Union, the United Kingdom and South Korea.",
 )  # fmt: skip
@@ -177,7 +186,7 @@ HELIOS = Family(
     reading=PromptReading("{}", 0, helios.MAX_TEXT_TOKENS, helios.MAX_TEXT_TOKENS),
     tail_frames=helios.TAIL_SECTIONS * helios.SECTION_FRAMES,
     plan=helios.plan, from_words=helios.plan, vae_precision="fp32", suits=helios.suits,
-    lacks=("end_image", "pictures", "lora"), ignored=("guidance",),
+    lacks=("end_image", "pictures", "one_frame", "lora"), ignored=("guidance",),
     licence="Its weights may be used under the Apache License 2.0.",
 )  # fmt: skip
 FAMILIES = {family.name: family for family in (FRAMEPACK, HELIOS)}

@@ -204,6 +204,19 @@ def plan_sections(
     )
 
 
+def plan_one_frame(time: int) -> SectionPlan:
+    """Return the plan of a single picture, which is one latent frame at a time after the start picture.
+
+    Its place in time is free: the later, the more the picture changes (one-frame inference, as in kohya-ss'
+    musubi-tuner, docs/framepack_1f.md).
+
+    Args:
+        time: The temporal position in latent frames, at least 1.
+    """
+    section = _section("inverted", 1, 1, 1, time - 1, has_picture=False)
+    return SectionPlan("inverted", 1, (replace(section, has_start=False),))
+
+
 def led_by(plan: SectionPlan, begins: Sequence[int]) -> SectionPlan:
     """Return an inverted plan in which runs of sections begin with pictures; one in forward order stays.
 

@@ -179,7 +179,7 @@ def _modulated(block: Any, hidden: Tensor, text: Tensor, time: Tensor, *_: objec
 
 def sigmas(job: OpenJob, request: GenerationRequest) -> Tensor:
     """Return the noise levels of a section, which by default are shifted by its number of tokens."""
-    by_tokens = shift_of(tokens_of(job.latents_shape(job.family.window)))
+    by_tokens = shift_of(tokens_of(job.latents_shape(job.sections.window)))
     return flow_sigmas(request.steps, request.shift or job.models.info.shift or by_tokens)
 
 

@@ -202,7 +202,9 @@ class OpenJob:
         if self.original:
             facts["video"] = self.original.checksum
         origins = Origins(self.request, self.lineage, self.pictures.origin, self.family, **facts)
-        checkpoints = Checkpoints(self.folder, origins, self.earlier, self.latents_shape(self.family.window))
+        checkpoints = Checkpoints(
+            self.folder, origins, self.earlier, self.latents_shape(self.sections.window)
+        )
         self.video.recipe = partial(self.recipe, self.pictures.contents)
         for doubt in checkpoints.doubts:
             self.report.warned(doubt)

@@ -57,6 +57,7 @@ requests = st.builds(
 
 def test_defaults_are_framepacks() -> None:
     assert asdict(GenerationRequest(image="a.png")) == {
+        "one_frame": 0,
         "image": "a.png", "prompt": "", "negative": "", "seconds": 5.0, "seed": 31337, "steps": 25,
         "shift": 0.0, "mode": "inverted", "resolution": None, "guidance": 10.0, "cfg": 1.0,
         "cfg_rescale": 0.0, "step_cache": "off", "crf": 16,

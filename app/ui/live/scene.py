@@ -193,14 +193,18 @@ def _pictures(live: LiveJob) -> Shown:
         # Each version has its own address, even if a later one gets the same name.
         # Events hold the paths of their time; the outputs folder may have been moved since.
         url = f"{file_url(live.job, Path(live.video).name)}?v={live.video_frames}"
+        is_whole, seconds = live.state == "finished", live.video_frames / live.plan.fps
+        name = download_name(live.job.request.prompt, live.job.id, 0 if is_whole else live.video_frames)
+        video = f"Download the video{'' if is_whole else ' so far'} ({seconds:.2f} s)"
+        is_picture = live.job.request.one_frame and shown["first"]
         shown["video"] = {
             "url": url,
             "front": round(live.seconds_in_front, 4),
-            "seconds": round(live.video_frames / live.plan.fps, 2),
-            "name": download_name(
-                live.job.request.prompt, live.job.id, 0 if live.state == "finished" else live.video_frames
-            ),
-            "whole": live.state == "finished",
+            "seconds": round(seconds, 2),
+            "file": shown["first"] if is_picture else url,
+            "name": str(Path(name).with_suffix(folder.first.suffix)) if is_picture else name,
+            "download": "Download the picture" if is_picture else video,
+            "whole": is_whole,
         }
     # A job that has ended makes no section any more, even if its last event has not been read yet.
     made = next((cell for cell in live.cells if cell.state == "running"), None)

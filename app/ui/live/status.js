@@ -29,9 +29,9 @@ function showDownload(link, { video, isOpen }) {
   link.hidden = !video && !isOpen;
   link.classList.toggle('lt-reserved', !video);
   if (!video) return;
-  link.href = video.url;
+  link.href = video.file;
   link.download = video.name;
-  setText(link, `Download ${video.whole ? 'the video' : 'the video so far'} (${video.seconds.toFixed(2)} s)`);
+  setText(link, video.download);
 }
 
 function showWarnings(list, warnings) {
