@@ -122,6 +122,8 @@ def count_kept(folder: JobFolder) -> int:
 
 def keepable(request: GenerationRequest) -> int:
     """Return the number of sections that a branch can keep: those before the one that begins the video."""
+    if request.one_frame:
+        return 0
     return sum(not (section.has_start or section.is_closing) for section in plan_of(request))
 
 

@@ -181,6 +181,8 @@ def _extras_words(settings: dict[str, Any]) -> str:
 
 def length_text(seconds: float, plan: SectionPlan) -> str:
     """Return markup for the actual length of the video, which consists of whole sections."""
+    if plan.total_frames == 1:
+        return "<b>One picture</b> is made instead of a video."
     return (
         f"{seconds:g} s becomes <b>{plan.seconds:.2f} s</b> "
         f"({plan.total_frames} frames, {count_text(len(plan), 'section')})."

@@ -122,13 +122,15 @@ _ONE_SECTION = (
     "nothing can come before it. Make the video in forward order to continue it."
 )
 
+_ONE_PICTURE = "This is one picture. To make a video of it, take it into the form."
 
-def _why_not_longer(most: int, *, is_whole: bool, has_room: bool) -> str:
+
+def _why_not_longer(most: int, why_not: str, *, is_whole: bool, has_room: bool) -> str:
     """Return why a video cannot be made longer, or "" if it can."""
     if not is_whole:
         return "Only a video whose sections are all finished can be made longer."
     if most < 1:
-        return _ONE_SECTION
+        return why_not
     return "" if has_room else f"A video can have at most {MAX_SECONDS:g} s."
 
 
@@ -152,9 +154,10 @@ def branch_facts(job: Job) -> Shown:
     longest, plain = (len(family.plan(seconds, request.mode)) for seconds in (MAX_SECONDS, request.seconds))
     longest, each = longest - plain, family.section_seconds
     further = [name for name in names_of("section") if name not in _OWN_FIELDS]
+    one = _ONE_PICTURE if request.one_frame else _ONE_SECTION
     return {
-        "whyNot": "" if most > 0 else _NONE_KEPT if not found else _ONE_SECTION,
-        "whyNotLonger": _why_not_longer(most, is_whole=found >= sections, has_room=longest > 0),
+        "whyNot": "" if most > 0 else _NONE_KEPT if not found else one,
+        "whyNotLonger": _why_not_longer(most, one, is_whole=found >= sections, has_room=longest > 0),
         "isInverted": request.mode == "inverted",
         "kept": [kept_words(request, keep) for keep in range(1, most + 1)],
         "prompt": request.prompt,

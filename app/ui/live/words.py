@@ -143,7 +143,7 @@ def remark(live: LiveJob, commands: Collection[Command] = (), *, awake: bool = F
 def _outcome(live: LiveJob) -> str:
     if live.video is None:
         return "No section was finished, so there is no video."
-    made = f"{live.video_frames / live.plan.fps:.2f} s, {live.video_frames} frames"
+    made = f"{live.video_frames / live.plan.fps:.2f} s, {count_text(live.video_frames, 'frame')}"
     return made if live.state == "finished" else f"The part made until then is kept: {made}."
 
 
