@@ -37,7 +37,17 @@ NOT_IN_A_RECIPE = {
     "lora", "video",
 }  # fmt: skip
 # These are recorded if they are not the defaults.
-LATER = {"prompt_blend", "shift", "step_cache", "attention", "end_strength", "loop", "pictures", "shape"}
+LATER = {
+    "prompt_blend",
+    "shift",
+    "step_cache",
+    "attention",
+    "end_strength",
+    "loop",
+    "pictures",
+    "shape",
+    "one_frame",
+}
 
 
 def recipe_of(**changes: Any) -> Recipe:
