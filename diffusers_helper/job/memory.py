@@ -26,8 +26,8 @@ from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
 from diffusers_helper.memory.retry import retry
 from diffusers_helper.memory.store import Store
+from diffusers_helper.planning.ladder import MAX_STEPS
 from diffusers_helper.planning.shortage import OutOfDeviceMemory, Shortage, is_out_of_memory, read_shortage
-from diffusers_helper.planning.smaller_plans import MAX_STEPS
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.vae.engine import Part

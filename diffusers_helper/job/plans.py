@@ -21,9 +21,8 @@ from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import TILES, Calibration
-from diffusers_helper.planning.first import first_plan, learned_levels, limit_notes
+from diffusers_helper.planning.ladder import LearnedLevels, first_plan, learned_levels, limit_notes
 from diffusers_helper.planning.profiles import YOU, Machine, Profile, Setting, detect, profile_in_force
-from diffusers_helper.planning.smaller_plans import LearnedLevels
 from diffusers_helper.planning.video import (
     attention_note,
     attention_shape,

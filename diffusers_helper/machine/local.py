@@ -87,7 +87,7 @@ class Local:
 
     @property
     def learned(self) -> Facts:
-        """Return the store of the levels that jobs reached after shortages (`planning.smaller_plans`)."""
+        """Return the store of the levels that jobs reached after shortages (`planning.ladder`)."""
         return self._facts("smaller_plans.json")
 
     @property

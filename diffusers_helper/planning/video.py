@@ -28,7 +28,7 @@ from diffusers_helper.planning.estimates import (
     tile_steps,
     vision_tokens,
 )
-from diffusers_helper.planning.first import Needs, first_plan, limit_notes
+from diffusers_helper.planning.ladder import Needs, first_plan, limit_notes
 from diffusers_helper.planning.preserved import PreservedChoice, preserved_choice
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
 from diffusers_helper.planning.vae import OWN_CHUNK

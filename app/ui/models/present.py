@@ -27,7 +27,7 @@ from diffusers_helper.planning.cards.by_size import (
     plans_by_format,
     transformer_bytes,
 )
-from diffusers_helper.planning.first import limit_notes
+from diffusers_helper.planning.ladder import limit_notes
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, about, gb_text, size_text
 

@@ -16,9 +16,8 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.machine.attention import keep_kernel
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.first import learned_levels
+from diffusers_helper.planning.ladder import Level, learned_levels
 from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.planning.smaller_plans import Level
 from diffusers_helper.planning.video import FORGET
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, gb_bytes

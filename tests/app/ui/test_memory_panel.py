@@ -28,9 +28,8 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.first import learned_levels
+from diffusers_helper.planning.ladder import Level, learned_levels
 from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.planning.smaller_plans import Level
 from diffusers_helper.planning.video import FORGET
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
@@ -142,7 +141,7 @@ def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
 def test_without_a_gpu_it_says_what_the_cap_means(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "computes_bf16", lambda: True)
     state, text = reported(Planner(COMPUTER.profile), "demo")
-    assert state == "fits, peak 0.095 GB"
+    assert state == "fits, peak 0.081 GB"
     assert "Everything fits at once and stays on the device." in text
     assert "This machine has no GPU. The plan is for main memory" in text
 

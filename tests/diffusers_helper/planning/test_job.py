@@ -19,9 +19,8 @@ from diffusers_helper.machine.local import Facts, Local
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.first import learned_levels
+from diffusers_helper.planning.ladder import Level, learned_levels
 from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
-from diffusers_helper.planning.smaller_plans import Level
 from diffusers_helper.planning.video import (
     FORGET,
     VideoPlan,

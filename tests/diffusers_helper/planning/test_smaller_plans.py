@@ -22,6 +22,7 @@ from diffusers_helper.memory.accounting import AccountedOutOfMemory
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.pipeline import Result
 from diffusers_helper.planning.budget import Budget, Demand, Stage
+from diffusers_helper.planning.ladder import MAX_STEPS, Ladder, LearnedLevels, Level
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.shortage import (
     LONGTAKE,
@@ -30,7 +31,6 @@ from diffusers_helper.planning.shortage import (
     is_out_of_memory,
     read_shortage,
 )
-from diffusers_helper.planning.smaller_plans import MAX_STEPS, Ladder, LearnedLevels, Level
 from diffusers_helper.planning.video import plan_video
 from diffusers_helper.runner import Runner
 from diffusers_helper.units import GB

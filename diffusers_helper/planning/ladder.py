@@ -1,0 +1,301 @@
+"""The plan that a job begins with, and the smaller ones that it tries after it ran out of memory.
+
+Page, command line and engine begin with the same plan. The estimates behind it were measured on other
+machines and can be too low on this one. Each step down halves the memory for weights beyond the least that
+they need. If it was the VAE that failed, its tiles become smaller, too. A job takes at most three steps, and
+later jobs start with the plan that it ended with.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.lora_choice import shown
+from diffusers_helper.machine.local import Facts
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.planning.budget import (
+    Budget,
+    Demand,
+    DoesNotFit,
+    JobPlan,
+    StagePlan,
+    least_resident,
+    plan_job,
+)
+from diffusers_helper.planning.estimates import largest_bucket
+from diffusers_helper.planning.profiles import YOU, Profile
+from diffusers_helper.planning.weight_type import choose_weights
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.units import GB, gb_text
+
+_SIDE_STEP = 32  # between the resolutions that a refusal may name
+MAX_STEPS = 3
+_VAE_STAGES = ("vae_encode", "decode")
+# The share of the memory beyond their minimum that weights may take, by the level of the plan.
+_SHARES = (1.0, 0.5, 0.25, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The size of a plan: how many steps down it takes for the weights and for the VAE's tiles.
+
+    A failure of the VAE counts for both, since its weights take memory, too.
+
+    Attributes:
+        weights: The number of steps down for the weights, an index into `_SHARES`.
+        tile: The number of the largest tile sizes that are left out.
+    """
+
+    weights: int = 0
+    tile: int = 0
+
+    def below(self, stage: str) -> Level:
+        """Return the next level after `stage` has failed."""
+        return Level(min(self.weights + 1, len(_SHARES) - 1), self.tile + (stage in _VAE_STAGES))
+
+
+class Ladder:
+    """The plans of one job, each smaller than the one before.
+
+    Attributes:
+        first: The plan before any shortage.
+    """
+
+    def __init__(self, budget: Budget, demands: Sequence[Demand], level: Level | None = None) -> None:
+        """Make the first plan.
+
+        Args:
+            budget: The memory that the job may use.
+            demands: The job's needs for each size of tiles, the largest first.
+            level: The level to begin at, remembered from an earlier job; None for the largest plan.
+
+        Raises:
+            DoesNotFit: If no plan keeps within the cap.
+        """
+        self._budget, self._demands = budget, tuple(demands)
+        self.first = self.plan = plan_job(budget, demands)
+        self.level: Level = Level()
+        self.retries = 0
+        if level is not None and level != self.level:
+            self.plan, self.level = self._plan(level), level
+
+    def renew(self, demands: Sequence[Demand]) -> None:
+        """Plan for other demands from now on, at the level in force.
+
+        Raises:
+            DoesNotFit: If no plan keeps within the cap.
+        """
+        self._demands = tuple(demands)
+        self.first = plan_job(self._budget, demands)
+        self.plan = self._plan(self.level)
+
+    def step_down(self, stage: str) -> str | None:
+        """Take a smaller plan after a stage has run out of memory.
+
+        Returns:
+            A description of the change, or None if there is no smaller plan or `MAX_STEPS` were taken.
+        """
+        if self.retries >= MAX_STEPS:
+            return None
+        before, level = self.plan, self.level
+        for _ in _SHARES:
+            level = level.below(stage)
+            level = replace(level, tile=min(level.tile, len(self._demands) - 1))
+            self.plan, self.level = self._plan(level), level
+            if change := _difference(before, self.plan, stage):
+                self.retries += 1
+                return change
+        return None
+
+    def step_to_end(self, stage: str) -> str | None:
+        """Take the smallest plan for a stage that has ended the engine's process instead of raising an error.
+
+        For a stage of the VAE this means the smallest tiles. If these are fixed or already in use, and for
+        all other stages, as few weights as possible stay on the device.
+
+        Returns:
+            A description of the change, or None if there is no smaller plan.
+        """
+        before, level = self.plan, self.level
+        if stage in _VAE_STAGES:
+            level = replace(level, tile=len(self._demands) - 1)
+        for end in (level, replace(level, weights=len(_SHARES) - 1)):
+            self.plan, self.level = self._plan(end), end
+            if change := _difference(before, self.plan, stage):
+                self.retries += 1
+                return change
+        return None
+
+    @property
+    def reason(self) -> str:
+        """Return a description of how the plan in force differs from the first, or "" if it does not."""
+        old, new = (max(map(_held, plan.stages)) for plan in (self.first, self.plan))
+        return _changes(old, new, self.first.vae_tile_px, self.plan.vae_tile_px)
+
+    def _plan(self, level: Level) -> JobPlan:
+        demands = self._demands[min(level.tile, len(self._demands) - 1) :]
+        if not level.weights:
+            return plan_job(self.first.budget, demands)
+        least = max(least_resident(stage.model) for demand in demands for stage in demand.stages)
+        most = max(plan.resident_bytes + plan.others_bytes + plan.ring_bytes for plan in self.first.stages)
+        room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
+        budget = self.first.budget
+        preserved = max(budget.preserved_bytes, budget.cap_bytes - room)
+        return plan_job(replace(budget, preserved_bytes=preserved, is_default=False), demands)
+
+
+def _difference(before: JobPlan, after: JobPlan, stage: str) -> str:
+    """Return a description of what changes for the stage that failed, or "" if nothing does."""
+    tiles = (before.vae_tile_px, after.vae_tile_px) if stage in _VAE_STAGES else (None, None)
+    return _changes(_held(before.stage(stage)), _held(after.stage(stage)), *tiles)
+
+
+def _changes(held: int, holds: int, tile_px: int | None, new_tile_px: int | None) -> str:
+    changes: list[str] = []
+    if holds < held:
+        changes.append(f"{gb_text(holds)} GB of weights stay on the device instead of {gb_text(held)}")
+    if tile_px != new_tile_px:
+        changes.append(f"the VAE works in tiles of {new_tile_px} pixels instead of {tile_px}")
+    return " and ".join(changes)
+
+
+def _held(plan: StagePlan) -> int:
+    return plan.resident_bytes + plan.others_bytes
+
+
+class LearnedLevels:
+    """The level at which the last job with the same card, model, size and cap ended."""
+
+    def __init__(self, facts: Facts, key: str) -> None:
+        self._facts, self._key = facts, key
+
+    def read(self) -> Level:
+        entry = self._facts.read(self._key)
+        weights, tile = entry.get("weights", 0), entry.get("tile", 0)
+        if not all(isinstance(value, int) and 0 <= value < 100 for value in (weights, tile)):
+            return Level()
+        return Level(min(weights, len(_SHARES) - 1), tile)
+
+    def write(self, level: Level) -> None:
+        self._facts.write(self._key, {"weights": level.weights, "tile": level.tile})
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPlan:
+    """The plan that a job begins with.
+
+    Attributes:
+        request: The settings of the video, in which the type of the weights is known.
+        demands: The job's needs for each size of tiles, the largest first.
+        levels: The store of the level that such jobs have reached after shortages.
+        ladder: The plan, with the smaller ones that can follow it.
+        reason: A sentence that says why this type was chosen; empty if the request has named it.
+    """
+
+    request: GenerationRequest
+    demands: Sequence[Demand]
+    levels: LearnedLevels
+    ladder: Ladder
+    reason: str
+
+
+Needs = Callable[[GenerationRequest, int, int], Sequence[Demand]]
+"""A function that returns the result of `demands_for` for a request and the height and width of a video."""
+
+
+def first_plan(
+    request: GenerationRequest,
+    info: ModelInfo,
+    profile: Profile,
+    height: int,
+    width: int,
+    needs: Needs,
+    learned: Facts,
+) -> FirstPlan:
+    """Return the plan that a job begins with. It is the same on the page, on the command line and in a job.
+
+    Args:
+        height, width: The sides of the video in pixels.
+        profile: The settings of the machine, with those of the request for the VAE (`profile_of`).
+        learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
+
+    Raises:
+        DoesNotFit: If no plan keeps within the cap. It names the largest resolution that does.
+        LongtakeError: If the cap depends on the card's size, which only its driver knows.
+    """
+    budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
+    if not budget.cap_bytes:
+        raise LongtakeError(
+            "Only the driver knows how much memory this card has, so the plan is made when a video starts.",
+            "Set `vram_cap_gb` to see a plan.",
+        )
+
+    def begin(height: int, width: int) -> FirstPlan:
+        chosen = choose_weights(request, budget, lambda one: needs(one, height, width))
+        levels = learned_levels(learned, chosen.request, info, profile, height, width)
+        found = needs(chosen.request, height, width)
+        return FirstPlan(chosen.request, found, levels, Ladder(budget, found, levels.read()), chosen.reason)
+
+    def fits(side: int) -> bool:
+        try:
+            begin(*largest_bucket(side, info.multiple, info.family.offered))
+        except DoesNotFit:
+            return False
+        return True
+
+    try:
+        return begin(height, width)
+    except DoesNotFit as error:
+        side = request.resolution or info.side
+        sides = range(max(int(SETTINGS["resolution"].low), info.multiple), side, _SIDE_STEP)
+        count = bisect(sides, 0, key=lambda one: 0 if fits(one) else 1)
+        raise DoesNotFit(error.budget, error.demands, sides[count - 1] if count else 0) from None
+
+
+def learned_levels(
+    facts: Facts, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
+) -> LearnedLevels:
+    """Return the store of the level that jobs with this card, model, video size and cap have reached.
+
+    The key contains the card's memory in whole GB, since the web process and the engine may read figures that
+    differ slightly.
+    """
+    machine = profile.machine
+    size = f" {round(machine.total_bytes / GB)} GB" if machine.kind == "rocm" and not machine.is_apu else ""
+    cap = "the card's"
+    if request.vram_cap_gb is not None or profile.cap_bytes.source == YOU:
+        cap = str(profile.budget(request.vram_cap_gb).cap_bytes)
+    model = info.folder or info.name
+    # A level counts down from the largest tiles that such a job may use, so these settings belong to the key.
+    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}{_others(request)}"
+    lora = f", LoRA {shown(request.lora)}" if request.lora else ""
+    return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}{lora}")
+
+
+def _others(request: GenerationRequest) -> str:
+    """Return further settings that the plan depends on, if they differ from their defaults."""
+    names = ("vae_chunk", "vae_threshold", "weight_dtype", "step_cache")
+    values = {name: getattr(request, name) for name in names}
+    return "".join(f", {name} {value}" for name, value in values.items() if value != SETTINGS[name].default)
+
+
+def limit_notes(job: JobPlan, profile: Profile) -> list[str]:
+    """Return sentences on limits that give way: a default cap that is raised, and preserved memory."""
+    notes, budget, default = list[str](), job.budget, profile.cap_bytes
+    cap, total = budget.cap_bytes, budget.total_bytes
+    if budget.most_bytes and cap > default.value:
+        notes.append(
+            f"The default cap of {gb_text(default.value)} GB is too small for this video, which gets "
+            f"{gb_text(cap, up=True)} GB. {gb_text(total - cap)} of {gb_text(total)} GB stay free for other "
+            f"programs, instead of {gb_text(total - default.value)} GB."
+        )
+    if job.preserved_bytes < budget.preserved_bytes:
+        notes.append(
+            f"Of the {gb_text(budget.preserved_bytes)} GB to preserve, {gb_text(job.preserved_bytes)} GB are "
+            f"preserved under the cap of {gb_text(cap, up=True)} GB, since some weights have to stay on the "
+            f"device. {gb_text(job.stage('sample').streamed_bytes)} GB are streamed in each pass."
+        )
+    return notes
