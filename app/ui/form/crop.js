@@ -2,9 +2,9 @@
 import { make } from '../elements.js';
 import { changed } from './changes.js';
 import { facts, onDescribed } from './describe.js';
+import { makeMovable } from './moving.js';
 import { pictureNames, read, write } from './values.js';
 
-const KEYS = { ArrowLeft: -0.02, ArrowUp: -0.02, ArrowRight: 0.02, ArrowDown: 0.02, PageUp: -0.2, PageDown: 0.2, Home: -1, End: 1 };
 const LEAST_ROOM = 0.5; // percent of the picture; the crop cannot be moved by less
 
 /** Return the name of a picture's field as people read it. */
@@ -13,17 +13,11 @@ export const labelOf = (name) => document.querySelector(`#set-${name} .lt-label`
 /** The crop over the picture of one field. */
 class Crop {
   #name;
-
   #block;
-
   #hole;
-
   #frame;
-
   #sizes = new ResizeObserver(() => this.place());
-
   #described = null; // the picture that the server's crop belongs to
-
   #path = null; // the path of the picture in the field
 
   constructor(name) {
@@ -31,8 +25,9 @@ class Crop {
     this.#block = document.querySelector(`#set-${name}`);
     this.#hole = make('i', { role: 'slider', ariaLabel: `Part of the ${labelOf(name).toLowerCase()} that the video shows`, ariaValueMin: 0, ariaValueMax: 100 });
     this.#frame = make('div', { className: 'lt-crop' }, this.#hole);
-    this.#hole.addEventListener('keydown', (event) => this.#takeKey(event));
-    this.#hole.addEventListener('pointerdown', (event) => this.#takePointer(event));
+    makeMovable(this.#hole, {
+      at: () => this.#position, way: (x, y) => this.#wayOf(x, y), move: (position) => this.#move(position), done: changed,
+    });
     this.#sizes.observe(this.#block);
     onDescribed(() => {
       this.#described = this.#image?.getAttribute('src') ?? null;
@@ -89,39 +84,16 @@ class Crop {
     this.#describeHole();
   }
 
-  #move(position) {
-    write(this.#block.dataset.crop, Math.round(100 * Math.min(1, Math.max(0, position))) / 100);
-    this.place();
-  }
-
-  #takeKey(event) {
-    if (!(event.key in KEYS) || !this.#frame.dataset.moves) return;
-    event.preventDefault();
-    this.#move(this.#position + KEYS[event.key]);
-    changed();
-  }
-
-  #takePointer(down) {
-    if (!this.#frame.dataset.moves || down.button) return;
-    down.preventDefault();
-    this.#hole.focus({ preventScroll: true });
-    this.#hole.setPointerCapture(down.pointerId);
-    const [across, along] = this.#room;
+  #wayOf(x, y) {
     const box = this.#frame.getBoundingClientRect();
-    const start = this.#position;
-    const listening = new AbortController();
-    const { signal } = listening;
-    this.#hole.addEventListener('pointermove', (event) => {
-      const isAcross = this.#frame.dataset.moves === 'across';
-      const way = isAcross ? (event.clientX - down.clientX) / box.width : (event.clientY - down.clientY) / box.height;
-      this.#move(start + (100 * way) / (isAcross ? across : along));
-    }, { signal });
-    for (const name of ['pointerup', 'pointercancel']) {
-      this.#hole.addEventListener(name, () => {
-        listening.abort();
-        if (this.#position !== start) changed();
-      }, { signal });
-    }
+    const [across, down] = this.#room;
+    if (!this.#frame.dataset.moves) return null;
+    return this.#frame.dataset.moves === 'across' ? (100 * x) / box.width / across : (100 * y) / box.height / down;
+  }
+
+  #move(position) {
+    write(this.#block.dataset.crop, position);
+    this.place();
   }
 
   /** Move the crop back to the middle when another picture replaces one, whose path is given. */

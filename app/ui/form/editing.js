@@ -1,12 +1,13 @@
 // The editing of a video that waits: the form shows its settings, and a button in place of Start saves them.
 import { call } from '../calls/call.js';
-import { make, setText } from '../elements.js';
+import { actOnce, make, setText } from '../elements.js';
 import { sceneNow, onJobsReported } from '../jobs.js';
 import { goTo } from '../tabs.js';
-import { fillForm } from './fill.js';
-import { whenSaved } from './notice.js';
-import { addressOf } from './uploaded.js';
-import { pictureNames, values } from './values.js';
+import { changed } from './changes.js';
+import { take } from './describe.js';
+import { restoreForm } from './fill.js';
+import { refuse, whenSaved } from './notice.js';
+import { pictureNames, values, write } from './values.js';
 
 const MOST_PROMPT = 80; // characters
 const BEGUN = 'The video has begun and keeps its settings. You can start another one with these.';
@@ -25,30 +26,27 @@ function show(text, label) {
 }
 
 /** End the editing, and restore what the form held before. */
-function end() {
+async function end() {
   const form = before;
   [job, before] = [null, null];
   show('', '');
-  if (form) {
-    for (const name of pictureNames()) form[name] = form[name] && addressOf(form[name].path);
-    fillForm(form).catch((error) => console.info('form:', error.message));
-  }
   goTo('queue');
   document.querySelector('#tab-queue').focus();
-}
-
-function short(prompt) {
-  return prompt.length > MOST_PROMPT ? `${prompt.slice(0, MOST_PROMPT)}…` : prompt;
+  if (!form) return;
+  take(await call('form_restore', JSON.stringify(form)));
+  for (const name of pictureNames()) write(name, form[name]);
+  changed();
 }
 
 /** Put the settings of a job that has not begun into the form. */
-export async function editJob({ id, offered }) {
-  if (!offered) throw new Error('This page does not offer the model of this video. Change it with python -m app jobs, or duplicate it.');
-  const found = await call('jobs_show', id);
+export async function editJob(found) {
+  if (!found.offered) throw new Error('This page does not offer the model of this video. Change it with python -m app jobs, or duplicate it.');
+  const restored = await call('history_settings', found.id);
   before ??= values();
   job = found;
-  await fillForm(job.request);
-  show(`You are editing a video in the queue: ${short(job.request.prompt)}`, 'Cancel editing');
+  await restoreForm(restored);
+  const { prompt } = found.request;
+  show(`You are editing a video in the queue: ${prompt.length > MOST_PROMPT ? `${prompt.slice(0, MOST_PROMPT)}…` : prompt}`, 'Cancel editing');
   document.querySelector('#set-prompt').scrollIntoView({ block: 'center' });
   bar.focus({ preventScroll: true });
 }
@@ -56,8 +54,8 @@ export async function editJob({ id, offered }) {
 /** Return the id of the job that is edited, or "". */
 export const editedJob = () => job?.id ?? '';
 
-leave.addEventListener('click', () => (job ? end() : show('', '')));
-whenSaved(end);
+leave.addEventListener('click', () => actOnce(leave, async () => (job ? end() : show('', '')), refuse));
+whenSaved(() => end().catch((error) => refuse(error.message)));
 onJobsReported(() => {
   if (!job || sceneNow().job !== job.id || sceneNow().actions.includes('edit')) return;
   [job, before] = [null, null];

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +49,6 @@ class FormCalls:
             name: The file's name, for messages.
         """
         return Restored.of_recipe(read_recipe(uploaded(file)), name[:_MOST_NAME], self._catalogue).to_dict()
-
-    def video_continue(self, file: dict[str, Any], name: str = "the file") -> dict[str, Any]:
-        """Return what the form needs to continue an uploaded video, in the form of `recipe_read`.
-
-        Args:
-            file: The upload, as for `recipe_read`.
-            name: The file's name, for messages.
-        """
-        path, name = uploaded(file), name[:_MOST_NAME]
-        found = read_footage(path)
-        notice = f"The new video continues {name} ({found.seconds:.1f} s)."
-        extras = Extras.of({"video": str(path)}, ()).to_text()
-        pictures = offered_end(found)
-        return Restored(name, {}, extras, is_whole=False, pictures=pictures, notices=(notice,)).to_dict()
 
     def preset_list(self) -> list[str]:
         """Return the names of the presets, sorted. The page begins with the one that is named "start"."""
@@ -150,6 +137,31 @@ class DropCalls:
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
+
+    def file_read(self, file: dict[str, Any], name: str = "the file") -> dict[str, Any]:
+        """Return what an uploaded file brings to the form, as `recipe_read` does; nothing for a mere picture.
+
+        A video without settings is continued.
+
+        Args:
+            file: The upload, as for `recipe_read`.
+            name: The file's name, for messages.
+        """
+        path, name = uploaded(file), name[:_MOST_NAME]
+        kind = guess_type(name)[0] or ""
+        try:
+            return Restored.of_recipe(read_recipe(path), name, self._catalogue).to_dict()
+        except InputError:
+            if kind == "application/json":
+                raise
+        if not kind.startswith("video/"):
+            self.picture_check(file)
+            return {}
+        found = read_footage(path)
+        notice = f"The new video continues {name} ({found.seconds:.1f} s)."
+        extras = Extras.of({"video": str(path)}, ()).to_text()
+        pictures = offered_end(found)
+        return Restored(name, {}, extras, is_whole=False, pictures=pictures, notices=(notice,)).to_dict()
 
     def picture_check(self, file: dict[str, Any]) -> list[int]:
         """Return the width and the height of an uploaded picture, or refuse it."""

@@ -29,38 +29,10 @@ export const takeSettings = (settings) => (
 /** Show the form with this model and its own steps, guidance and size; the other settings stay as they are. */
 export const chooseModel = (model) => takeSettings({ model, steps: null, guidance: null, resolution: null });
 
-/** Return the file at an address, or null if there is none. */
-async function fetched(address) {
-  const answer = await fetch(address);
-  return answer.ok ? new File([await answer.blob()], address.split('/').pop()) : null;
-}
-
 /** Show the form with the picture at an address as its start picture; everything else stays as it is. */
 export async function offerPicture(address) {
-  const file = await fetched(address);
-  if (!file) throw new Error('This picture no longer exists.');
+  const answer = await fetch(address);
+  if (!answer.ok) throw new Error('This picture no longer exists.');
   if (place()[0] !== 'create') goTo('create');
-  setPicture(await upload(file));
-}
-
-/**
- * Show the form with these settings, by their names in a request; those that are missing get their defaults.
- * Pictures are addresses relative to the page.
- */
-export async function fillForm(given) {
-  const pictures = given.image ? {} : { image: '' };
-  for (const name of pictureNames().filter((one) => given[one])) {
-    const file = await fetched(given[name]);
-    if (file) ({ path: pictures[name] } = await upload(file));
-  }
-  const lines = [];
-  for (const line of (given.pictures ?? '').split('\n').filter(Boolean)) {
-    const [, when, address] = line.match(/^(.*?): (.*)$/);
-    const file = await fetched(address);
-    if (file) lines.push(`${when}: ${(await upload(file)).path}`);
-  }
-  const settings = { ...given, pictures: lines.join('\n') };
-  const extras = given.extras ?? '';
-  await restoreForm({ pictures, text: JSON.stringify({ name: '', settings, extras, is_whole: true, notices: [] }) });
-  if (given.image && !pictures.image) throw new Error('The start picture of this video no longer exists.');
+  setPicture(await upload(new File([await answer.blob()], address.split('/').pop())));
 }

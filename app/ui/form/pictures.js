@@ -4,7 +4,6 @@ import { make } from '../elements.js';
 import { goTo, place } from '../tabs.js';
 import { restoreForm } from './fill.js';
 import { setPicture, showField } from './picture.js';
-import { recipeOf } from './recipe.js';
 import { upload } from './uploaded.js';
 import { values } from './values.js';
 
@@ -35,12 +34,12 @@ const BATCH = /\.(csv|jsonl|ndjson)$/i;
 const START = 'image';
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 
-/** Upload a picture and let the field of a setting take it, unless it cannot be used. */
-async function givePicture(file, name) {
+/** Let the form take the settings in a file, or else the field of a setting the picture. */
+async function giveFile(file, name) {
   const given = await upload(file);
-  await call('picture_check', { path: given.path });
-  problem.remove();
-  setPicture(given, name);
+  const found = await call('file_read', { path: given.path }, given.orig_name);
+  if (found.text) await restoreForm(found);
+  else setPicture(given, name);
 }
 
 /** Queue the videos that a file lists, whose pictures may be among the other files. */
@@ -58,13 +57,8 @@ async function addBatch(file, others) {
 async function takeFiles(files, name) {
   if (place()[0] !== 'create') goTo('create');
   const batch = files.find((file) => BATCH.test(file.name) || file.type === 'text/csv');
-  if (batch) {
-    await addBatch(batch, files.filter((file) => file !== batch));
-    return;
-  }
-  const recipe = await recipeOf(files[0]);
-  if (recipe) await restoreForm(recipe);
-  else await givePicture(files[0], name);
+  if (batch) await addBatch(batch, files.filter((file) => file !== batch));
+  else await giveFile(files[0], name);
 }
 
 function handle(files, name = START) {

@@ -3,7 +3,7 @@ import { call } from '../calls/call.js';
 import { actOnce, make, setText } from '../elements.js';
 import { restoreForm } from './fill.js';
 import { keptSettings } from './keep.js';
-import { uploadRecipe } from './recipe.js';
+import { upload } from './uploaded.js';
 
 const START = 'start'; // the preset with which the page begins
 
@@ -135,9 +135,8 @@ class Presets {
   }
 
   async #take(name, file) {
-    const upload = await uploadRecipe(file);
-    if (!upload) throw new Error(`${file.name} contains no settings. Choose a JSON file, or a video or picture from Longtake.`);
-    this.#show(await call('preset_import', name, { path: upload.path }));
+    const { path } = await upload(file);
+    this.#show(await call('preset_import', name, { path }));
   }
 }
 

@@ -15,7 +15,7 @@ const fold = (summary, ...content) => make('details', {}, make('summary', { text
 async function layOut(root) {
   const view = await emptyView();
   const find = (selector) => view.querySelector(selector);
-  for (const part of view.querySelectorAll('.lt-empty, .lt-latent, .lt-latent-show, .lt-next, .lt-notify, .lt-pulse, .lt-say')) part.remove();
+  for (const part of view.querySelectorAll('.lt-latent, .lt-latent-show, .lt-next, .lt-notify, .lt-pulse, .lt-say')) part.remove();
   find('.lt-status').ariaLabel = 'This video';
   const parts = {
     view, body: make('div', { className: 'lt-opened' }), say: make('p', { className: 'lt-past-say', role: 'status' }),

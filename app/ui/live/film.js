@@ -1,5 +1,6 @@
 // A video with all that belongs to it: stage, sections, state, actions and records. The Create tab shows the one that
 // is being made, and the History tab any other.
+import { setText } from '../elements.js';
 import { Actions } from './actions.js';
 import { Anew } from './anew.js';
 import { Log } from './log.js';
@@ -48,6 +49,7 @@ export class Film {
     this.#view.dataset.state = scene.state;
     film.dataset.words = scene.words ?? 'beneath';
     film.style.setProperty('--ratio', scene.ratio || '');
+    setText(this.#view.querySelector('.lt-empty b'), scene.blank ?? 'No video yet');
     if (scene.job) this.#strip.show(scene);
     showStatus(this.#view, scene);
     this.#actions.show(scene);

@@ -180,6 +180,7 @@ def _pictures(live: LiveJob) -> Shown:
     folder = JobFolder(live.job.folder)
     ratio = live.width / live.height if live.height else None
     shown: Shown = {
+        "blank": words.blank(live),
         "poster": None if live.job.request.is_from_words else file_url(live.job, folder.input.name),
         "first": file_url(live.job, folder.first.name) if folder.first.exists() else None,
         "crop": live.job.request.crop,

@@ -11,10 +11,10 @@ class Tile {
   #about = make('span');
   #take = {};
 
-  constructor(open) {
+  constructor(open, report) {
     this.#video.setAttribute('aria-hidden', 'true');
     this.#button.append(this.#video, this.#name, this.#about);
-    this.#button.addEventListener('click', () => open(this.#take.job));
+    this.#button.addEventListener('click', () => actOnce(this.#button, () => open(this.#take.job), report));
     this.element.append(this.#button);
     const again = () => {
       this.#video.currentTime = this.#take.begin;
@@ -45,7 +45,7 @@ class Tile {
 export class Takes {
   #box;
   #find;
-  #open;
+  #makeTile;
   #tiles = new Map(); // by job
   #takes = null;
   #chosen = null;
@@ -54,7 +54,7 @@ export class Takes {
   constructor(box, steer, open, report) {
     this.#box = box;
     this.#find = (name) => box.querySelector(`.lt-takes-${name}`);
-    this.#open = open;
+    this.#makeTile = () => new Tile(open, report);
     const on = (name, work) => this.#find(name).addEventListener('click', (event) => actOnce(event.currentTarget, work, report));
     on('keep', async () => {
       const { name } = this.#chosen;
@@ -88,7 +88,7 @@ export class Takes {
 
   #tile(job) {
     if (!this.#tiles.has(job)) {
-      this.#tiles.set(job, new Tile(this.#open));
+      this.#tiles.set(job, this.#makeTile());
       this.#box.querySelector('ul').append(this.#tiles.get(job).element);
     }
     return this.#tiles.get(job);
