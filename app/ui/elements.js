@@ -61,6 +61,14 @@ export function fillList(list, pairs) {
   )));
 }
 
+/** Return a table with these heads of its columns and rows, whose first cells are heads. A cell is a text or elements. */
+export function makeTable(heads, rows, className = '') {
+  const head = (scope, content) => make('th', { scope }, ...[content].flat());
+  const line = ([first, ...rest]) => make('tr', {}, head('row', first), ...rest.map((one) => make('td', {}, ...[one].flat())));
+  const top = heads.length ? [make('thead', {}, make('tr', {}, ...heads.map((one) => head('col', one))))] : [];
+  return make('table', { className }, ...top, make('tbody', {}, ...rows.map(line)));
+}
+
 /**
  * Run the action of a button, which shows at once that it was pressed, and takes no other press before that is done.
  * `report` is called with the text of an error.

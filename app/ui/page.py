@@ -24,6 +24,7 @@ from app.ui.live.subscribe import Updates
 from app.ui.loras import LoraCalls
 from app.ui.models.endpoints import ModelCalls, OwnFileCalls
 from diffusers_helper import __version__
+from diffusers_helper.request import WEIGHT_TYPES
 from diffusers_helper.units import gb_text
 
 _HERE = Path(__file__).parent
@@ -63,12 +64,18 @@ def _document(catalogue: Catalogue) -> str:
     """Return the page with the preselected model's form. Scripts fill it with what the endpoints answer."""
     profile, info = catalogue.planner.profile, catalogue.info(catalogue.preselected)
     parts, groups = parts_of(info), GROUPS.items()
-    states = "".join(f'<option value="{" ".join(states)}">{name}</option>' for name, states in groups)
+    states = "".join(_option(" ".join(states), name) for name, states in groups)
     cap = f"memory cap {gb_text(profile.cap_bytes.value)} GB"
     if not catalogue.planner.knows_the_size:
         cap = "memory cap set by the card’s size"
     panels = {name: _file(f"{name}/{name}.html") for name in ("live", "queue", "history", "models")}
     panels["history"] = panels["history"].replace("@states@", states)
+    types = "".join(_option(one, words, is_chosen=one == "default") for one, words in WEIGHT_TYPES.items())
+    copies = "".join(
+        _option(one, f"{one} ({words})", is_chosen=one == "int8")
+        for one, words in WEIGHT_TYPES.items() if one not in ("auto", "default")
+    )  # fmt: skip
+    panels["models"] = panels["models"].replace("@types@", types).replace("@copies@", copies)
     return Template(_file("page.html")).substitute(
         panels,
         scripts=scripts.folder(),
@@ -77,6 +84,10 @@ def _document(catalogue: Catalogue) -> str:
         reason=escape(f"{profile.cap_bytes.reason} ({profile.cap_bytes.source})"),
         form=form_markup(catalogue), offer=parts["try-it"], demo=parts["demo-box"],
     )  # fmt: skip
+
+
+def _option(value: str, words: str, *, is_chosen: bool = False) -> str:
+    return f'<option value="{escape(value)}"{" selected" if is_chosen else ""}>{escape(words)}</option>'
 
 
 def _file(name: str) -> str:

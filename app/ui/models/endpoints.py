@@ -16,7 +16,7 @@ from typing import Any
 from app.jobs.service import JobService
 from app.redact import plain_paths
 from app.ui.catalogue import Catalogue
-from app.ui.models.present import ModelPresenter, card_plans, copy_offer, format_plans
+from app.ui.models.present import ModelPresenter, card_plans, copy_offer, format_plans, part_title
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 from diffusers_helper.files import named_folder
 from diffusers_helper.models.added import check_new_name, name_for
@@ -160,9 +160,16 @@ def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
     """
     names = weights_names(folder)
     files = [_entry(folder, name) | {"model": name_for(_stem(name), taken)} for name in names[:_MOST_LISTED]]
+    more = max(0, len(names) - _MOST_LISTED)
+    say = "Tick one file of the folder “{}” for each part of a new model. To use another folder,"
+    if not files:
+        say = "Put files with weights into the folder “{}”. To use another one, such as ComfyUI's models,"
+    words = (
+        f"{say.format(folder.name)} set the environment variable {VARIABLE} to it and start Longtake again."
+    )
     return {
         "folder": folder.name, "variable": VARIABLE, "files": sorted(files, key=lambda one: not one["part"]),
-        "more": max(0, len(names) - _MOST_LISTED),
+        "more": more, "words": f"{words} {more} more files are not listed." if more else words,
     }  # fmt: skip
 
 
@@ -234,7 +241,7 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
     try:
         facts = inspected(path)
     except InputError as error:
-        return {"name": name, "part": "", "words": "", "problem": error.message}
+        return {"name": name, "part": "", "title": "", "words": "", "problem": error.message}
     models = facts.model.split(" + ")
     part = next((part for part, known in PART_MODELS.items() if {*known} & {*models}), "")
     problem = plain_paths(next(iter(facts.problems), ""))
@@ -246,7 +253,10 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
         problem = "Shards can only be used from a folder that has their config.json, too."
     if not problem and path.is_dir() and not weight_files(path):
         problem = "In a folder, only safetensors files can be used."
-    return {"name": name, "part": "" if problem else part, "words": _words(facts), "problem": problem}
+    part = "" if problem else part
+    return {
+        "name": name, "part": part, "title": part_title(part), "words": _words(facts), "problem": problem,
+    }  # fmt: skip
 
 
 def _stem(name: str) -> str:

@@ -3,7 +3,7 @@ import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { place, whenShown } from '../tabs.js';
-import { ACTIVE, Card } from './card.js';
+import { Card } from './card.js';
 import { OwnFiles } from './own.js';
 
 const PAUSE = 1000; // milliseconds between two looks while something is downloaded or checked
@@ -55,10 +55,10 @@ class Models {
     this.#revision = revisionNow();
     let isActive = false;
     try {
-      const { models, disk, weight_types: types } = await call('models_list');
+      const { models, disk, is_busy: isBusy } = await call('models_list');
       if (asked !== this.#asked || this.#open) return;
-      this.#draw(models, disk, types);
-      isActive = models.some(({ state }) => ACTIVE.includes(state));
+      this.#draw(models, disk);
+      isActive = isBusy;
       this.#complain(null);
     } catch (error) {
       if (asked !== this.#asked) return;
@@ -83,20 +83,20 @@ class Models {
     await this.load();
   }
 
-  #draw(models, disk, types) {
+  #draw(models, disk) {
     const { list, section, say } = this.#parts;
     const names = models.map(({ model }) => model);
     for (const [name, card] of this.#cards) if (!names.includes(name)) this.#forget(name, card);
     for (const model of models) {
       if (!this.#cards.has(model.model)) {
-        const card = new Card(this, types);
+        const card = new Card(this);
         this.#cards.set(model.model, card);
         list.append(card.element);
       }
       this.#cards.get(model.model).show(model);
     }
     this.#own.offer(models);
-    setText(say, disk || 'All models are on this machine.');
+    setText(say, disk);
     section.dataset.state = 'known';
     this.#lead();
   }

@@ -1,49 +1,39 @@
 // The user's own files below the models: what each of them is, and the form that makes a model of some of them.
 import { call, callLong } from '../calls/call.js';
-import { hasChanged, make, setText } from '../elements.js';
-import { named } from './parts.js';
+import { actOnce, hasChanged, make, makeTable, setText } from '../elements.js';
 
-const MOST_LETTERS = 60; // of a model's name
 const PAUSE = 1000; // milliseconds between two looks at a model that is being added
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
-let ids = 0;
 
 function factsTable(facts) {
-  const rows = [
+  const types = Object.entries(facts.dtypes).map(([type, share]) => `${type} ${percent(share)}`).join(', ');
+  return makeTable([], [
     ['Format', facts.format], ['Model', [facts.model, facts.variant].filter(Boolean).join(' ')],
-    ['Names of tensors', facts.key_style], ['Tensors', facts.tensors],
-    ['Types', Object.entries(facts.dtypes).map(([type, share]) => `${type} ${percent(share)}`).join(', ')],
+    ['Names of tensors', facts.key_style], ['Tensors', facts.tensors], ['Types', types],
     ['Quantised', facts.quantised || 'no'], ['Remarks', [...facts.hints, ...facts.problems].join(' ')],
-  ].filter(([, value]) => value);
-  return make('table', {}, make('tbody', {}, ...rows.map(([name, value]) => (
-    make('tr', {}, make('th', { scope: 'row', textContent: name }), make('td', { className: 'lt-wide', textContent: value }))
-  ))));
+  ].filter(([, value]) => value), 'lt-wide');
 }
 
 /** One file or folder of the list. */
 class Row {
-  element;
+  element = document.querySelector('#own-file').content.firstElementChild.cloneNode(true);
   file;
-  box = make('input', { type: 'checkbox' });
+  box = this.element.querySelector('input');
 
   constructor(file, choose) {
     this.file = file;
-    const { name, part, words, problem } = file;
-    this.box.disabled = !part;
+    const [words, problem] = this.element.querySelectorAll('p');
+    const [summary, inside] = this.element.querySelector('details').children;
+    this.box.disabled = !file.part;
     this.box.addEventListener('change', () => choose(this));
-    const inside = make('div', { className: 'lt-model-table', tabIndex: 0, role: 'region' });
-    inside.setAttribute('aria-label', `Inside ${name}`);
-    const summary = make('summary', { textContent: 'Inspect' });
-    summary.setAttribute('aria-label', `Inspect ${name}`);
-    const details = make('details', {}, summary, inside);
-    details.addEventListener('toggle', () => { if (details.open) this.#inspect(inside); });
-    ids += 1;
-    const about = make(
-      'div', { id: `lt-own-${ids}` }, make('p', { textContent: [part && named(part), words].filter(Boolean).join(': ') }),
-      ...(problem ? [make('p', { className: 'lt-own-problem', textContent: problem })] : []),
-    );
-    this.box.setAttribute('aria-describedby', about.id);
-    this.element = make('li', {}, make('label', {}, this.box, make('span', { textContent: name })), about, details);
+    this.element.querySelector('span').textContent = file.name;
+    words.textContent = [file.title, file.words].filter(Boolean).join(': ');
+    problem.textContent = file.problem;
+    words.parentElement.id = `own: ${file.name}`.replaceAll(' ', '-');
+    this.box.setAttribute('aria-describedby', words.parentElement.id);
+    summary.ariaLabel = `Inspect ${file.name}`;
+    inside.ariaLabel = `Inside ${file.name}`;
+    summary.parentElement.addEventListener('toggle', () => { if (summary.parentElement.open) this.#inspect(inside); });
   }
 
   async #inspect(inside) {
@@ -60,39 +50,30 @@ export class OwnFiles {
   #section;
   #added; // called with the name of a new model, and shows it
   #rows = [];
-  #list = make('ul', { className: 'lt-own-files' });
-  #say = make('p', { className: 'lt-models-say' });
-  #name = make('input', { type: 'text', maxLength: MOST_LETTERS, autocomplete: 'off', spellcheck: false });
-  #base = make('select', {});
-  #add = make('button', { type: 'submit', className: 'lt-first', textContent: 'Add model' });
-  #bar = make('progress', { hidden: true, ariaLabel: 'Check of the files' });
   #timer = 0;
   #awaited = ''; // the model that was being added at the last look
   #isSubmitting = false;
-  #reported = make('p', { className: 'lt-own-reported' });
-  #form;
   #isNamed = false; // whether the user has written a name
   #asked = 0; // the number of the last request, since only the last answer counts
+  #list;
+  #form;
+  #name;
+  #base;
+  #add;
+  #reported;
 
   constructor(section, added) {
     this.#section = section;
     this.#added = added;
-    this.#reported.setAttribute('role', 'status');
-    this.#list.setAttribute('aria-label', 'Your own files');
-    const again = make('button', { type: 'button', textContent: 'Look again', ariaLabel: 'Look again for your own files' });
-    again.addEventListener('click', () => this.load());
-    this.#form = make(
-      'form', { className: 'lt-own-form', hidden: true },
-      make('label', {}, 'Name', this.#name), make('label', {}, 'All other parts from', this.#base),
-      make('div', { className: 'lt-model-actions' }, this.#add),
-    );
+    const find = (name) => section.querySelector(`.lt-own-${name}`);
+    [this.#list, this.#form, this.#name] = [find('files'), find('form'), find('name')];
+    [this.#base, this.#add, this.#reported] = [find('base'), find('add'), find('reported')];
+    find('again').addEventListener('click', () => actOnce(find('again'), () => this.load(), () => {}));
     this.#form.addEventListener('submit', (event) => {
       event.preventDefault();
       this.#submit();
     });
     this.#name.addEventListener('input', () => { this.#isNamed = this.#name.value !== ''; });
-    section.querySelector('header').append(this.#say, make('div', { className: 'lt-model-actions' }, again));
-    section.append(this.#list, this.#form, this.#bar, this.#reported);
   }
 
   /** Offer these models as the source of all other parts. */
@@ -109,23 +90,18 @@ export class OwnFiles {
     clearTimeout(this.#timer);
     this.#asked += 1;
     const asked = this.#asked;
-    let said;
+    const say = this.#section.querySelector('.lt-own-say');
     try {
-      if (!isQuiet) setText(this.#say, 'Looking…');
-      const { folder, variable, files, more, adding } = await call('models_files');
+      if (!isQuiet) setText(say, 'Looking…');
+      const { files, words, adding } = await call('models_files');
       if (asked !== this.#asked) return;
       this.#show(files);
       this.#follow(adding);
-      const other = `set the environment variable ${variable} to it and start Longtake again.`;
-      said = files.length
-        ? `Tick one file of the folder “${folder}” for each part of a new model. To use another folder, ${other}`
-        : `Put files with weights into the folder “${folder}”. To use another one, such as ComfyUI's models, ${other}`;
-      if (more) said += ` ${more} more files are not listed.`;
+      setText(say, words);
     } catch (error) {
       if (asked !== this.#asked) return;
-      said = error.message;
+      setText(say, error.message);
     }
-    setText(this.#say, said);
     this.#section.dataset.state = 'known';
   }
 
@@ -140,7 +116,7 @@ export class OwnFiles {
       setText(this.#reported, problem);
       if (!problem) this.#added(awaited);
     }
-    this.#bar.hidden = !name;
+    this.#section.querySelector('.lt-own-bar').hidden = !name;
     if (!this.#isSubmitting) this.#isBusy = Boolean(name);
   }
 

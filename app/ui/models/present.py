@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,20 @@ from diffusers_helper.units import GB, about, gb_text, size_text
 
 _CACHED = "models--"  # begins the name of a repository's folder in the hub's cache
 _HUB = "https://huggingface.co/"
+_PARTS = {
+    "transformer": "Transformer", "vae": "VAE", "text_encoder": "Text encoder", "tokenizer": "Its tokenizer",
+    "text_encoder_2": "Second text encoder", "tokenizer_2": "Its tokenizer", "image_encoder": "Image encoder",
+    "feature_extractor": "Its image processor",
+}  # fmt: skip
+_STATES = {
+    "complete": "On this machine", "incomplete": "Incomplete", "missing": "Not on this machine",
+    "getting": "Downloading", "verifying": "Checking", "converting": "Converting", "paused": "Paused",
+    "failed": "Download failed",
+}  # fmt: skip
+_BUSY = ("getting", "verifying", "converting")
+_GET = {
+    "paused": "Resume", "failed": "Try again", "missing": "Download", "incomplete": "Download the rest",
+}  # fmt: skip
 _TAKES_DAYS = "There is no GPU on this machine: a video of this model would take days."
 
 
@@ -61,7 +76,10 @@ class ModelPresenter:
             disk = (
                 f"Downloads are stored in {folder}, which has {gb_text(absence.free_bytes)} GB of free space."
             )
-        return {"models": models, "disk": disk, "weight_types": list(WEIGHT_TYPES.items())}
+        is_busy = any(one["state"] in _BUSY for one in models)
+        disk = disk or "All models are on this machine."
+        types = list(WEIGHT_TYPES.items())
+        return {"models": models, "disk": disk, "weight_types": types, "is_busy": is_busy}
 
     def one(self, name: str) -> dict[str, Any]:
         """Return the facts about one model.
@@ -80,10 +98,14 @@ class ModelPresenter:
         problems = self._service.downloads.problems(name) if is_hub else None
         memory = self._memory(name, info)
         time_fact, time_sentence = self._time(name, info)
+        state = progress.activity or ("complete" if complete else "incomplete" if here else "missing")
+        removal = _removal(info) if (is_hub and here) or is_added else None
+        room = "" if complete else _room(info)
         return {
             "model": name,
             "title": info.title,
-            "state": progress.activity or ("complete" if complete else "incomplete" if here else "missing"),
+            "state": state,
+            "label": _STATES[state],
             "is_hub": is_hub,
             "is_added": is_added,
             "here_bytes": here,
@@ -97,10 +119,13 @@ class ModelPresenter:
             "sources": _sources(info),
             "licence": info.licence,
             "progress": _progress(progress),
+            "problem": " ".join(filter(None, map(page_words, (progress.message, progress.remedy)))) or room,
             "problems": None if problems is None else [*map(page_words, problems)],
-            "removal": _removal(info) if (is_hub and here) or is_added else None,
-            "room": "" if complete else _room(info),
-            "download": "" if complete else _download(info),
+            "removal": removal,
+            "room": room,
+            "actions": _actions(state, info, progress.message, is_here=here > 0, has_room=not room)
+            + ([("remove", "Remove…")] if state not in _BUSY and (removal or is_added) else []),
+            "asks": _asks(state, info, removal),
         }
 
     def _memory(self, name: str, info: ModelInfo) -> _Needs:
@@ -222,16 +247,65 @@ def _size_words(here: int, missing: int, *, complete: bool) -> str:
     return f"{size_text(here)} on this machine, about {gb_text(missing)} GB to download"
 
 
+def _actions(
+    state: str, info: ModelInfo, message: str, *, is_here: bool, has_room: bool
+) -> list[tuple[str, str]]:
+    """Return what can be done with a model, apart from its removal: the verbs and their labels."""
+    if state in _BUSY:
+        ends = {"getting": "Cancel", "verifying": "Stop checking", "converting": "Stop converting"}
+        return [*([("pause", "Pause")] if state == "getting" else []), ("cancel", ends[state])]
+    found: list[tuple[str, str]] = []
+    if state == "complete":
+        found.append(("use", "Make a video with it"))
+        if message:
+            found.append(("cancel", "Dismiss"))
+        if info.folder is None and is_here:
+            found.append(("verify", "Verify"))
+        return [*found, ("convert", "Convert…")] if info.folder is not None or is_here else found
+    if info.folder is None and has_room:
+        found.append(("get", _GET[state]))
+    return [*found, ("cancel", "Cancel")] if state in ("paused", "failed") else found
+
+
+def _asks(state: str, info: ModelInfo, removal: dict[str, Any] | None) -> dict[str, dict[str, str]]:
+    """Return the questions before actions, with the label of the answer that carries them out."""
+    title = info.title
+    loss, sure = f"This takes {title} off the list. Its files stay where they are.", "Remove from the list"
+    if removal is not None:
+        sure, listed, kept = f"Remove {removal['size']}", _listed(removal["parts"]), _listed(removal["kept"])
+        loss = f"This deletes {removal['size']} of {title}: {listed}."
+        loss += f" Another model uses these parts, so they are kept: {kept}." if kept else ""
+    asks = {
+        "remove": {"title": f"Remove {title}?", "words": loss, "sure": sure},
+        "convert": {"title": f"Convert {title}", "words": "Looking at the files…", "sure": "Convert"},
+    }
+    if state in ("missing", "incomplete"):
+        words = _download(info)
+        asks["get"] = {"title": f"Download {title}?", "words": words, "sure": "Download it"}
+    return asks
+
+
+def _listed(parts: Iterable[str]) -> str:
+    return ", ".join(part_title(part).lower() for part in parts)
+
+
+def part_title(part: str) -> str:
+    """Return the name of a part as people read it."""
+    return _PARTS.get(part, part)
+
+
 def _part(one: InstalledPart) -> dict[str, Any]:
     state = "complete" if one.is_complete else "incomplete" if one.here_bytes else "missing"
     size = size_text(one.here_bytes or one.missing_bytes)
+    folder, source = _place(one.folder), plain_paths(one.source)
     return {
         "part": one.part,
-        "state": state,
+        "title": part_title(one.part),
+        "state": "here" if state == "complete" else state,
         "size": size if one.here_bytes or one.missing_bytes else "–",
-        "folder": _place(one.folder),
-        "source": plain_paths(one.source),
-        "shared_with": list(one.shared_with),
+        "folder": folder,
+        "place": [folder, *([f"from {source}"] if source != folder else [])],
+        "shared": [f"also for {', '.join(one.shared_with)}"] if one.shared_with else [],
     }
 
 
@@ -256,9 +330,12 @@ def _progress(progress: DownloadProgress) -> dict[str, Any]:
     if progress.seconds_left is not None and progress.done_bytes < progress.total_bytes:
         words += f", {about(progress.seconds_left)} left"
     share = progress.done_bytes / progress.total_bytes if progress.total_bytes else 0.0
+    rests = progress.activity in ("paused", "failed") and progress.total_bytes > 0
     return asdict(progress) | {
+        "is_shown": rests or progress.activity in _BUSY,
+        "is_download": progress.activity not in ("verifying", "converting"),
         "percent": round(100 * min(1.0, share), 1),
-        "words": words,
+        "words": words or "Starting…",  # the program for it starts, which takes seconds
         "message": page_words(progress.message),
         "remedy": page_words(progress.remedy),
     }

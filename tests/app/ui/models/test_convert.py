@@ -181,7 +181,7 @@ class TestPage:
         assert button.evaluate("one => one === document.activeElement")
         button.click()
         (data / "wait").touch()
-        question.locator("[data-action=start]:not([aria-disabled])").click()
+        question.locator("[data-action=sure]:not([aria-disabled])").click()
         card = page.locator(f"{CARD}[data-state=converting]")
         card.get_by_text("Starting…").wait_for()
         assert card.locator("[role=progressbar]").get_attribute("aria-valuenow") == "0"
@@ -192,7 +192,7 @@ class TestPage:
         page.wait_for_selector(f"{CARD}[data-state=complete]")
         assert leftovers(data) == []
         button.click()
-        question.locator("[data-action=start]:not([aria-disabled])").click()
+        question.locator("[data-action=sure]:not([aria-disabled])").click()
         card.get_by_text("of 15 MB").wait_for()
         part = AddedPart(DEMO.parts["transformer"].location)
         ADDED_MODELS.add(AddedModel("demo-int8", "Demo, int8", "demo", {"transformer": part}))
