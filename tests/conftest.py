@@ -148,14 +148,17 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 @pytest.fixture
 def page(browser: Any, stand: Stand) -> Iterator[Any]:
-    """Open the page in a fresh tab; fail if the page sends a request to any other host."""
+    """Open the page in a fresh tab; fail if a script fails, or sends a request to any other host."""
     context = browser.new_context()
     context.set_default_timeout(TIMEOUT * 1000)
     asked: list[str] = []
+    failed: list[str] = []
     context.on("request", lambda request: asked.append(request.url))
     page = context.new_page()
+    page.on("pageerror", lambda error: failed.append(str(error)))
     visit(page, stand)
     yield page
     context.close()
+    assert not failed, failed
     hosts = {urlsplit(url).netloc for url in asked if urlsplit(url).scheme in ("http", "https", "ws", "wss")}
     assert hosts == {urlsplit(stand.url).netloc}

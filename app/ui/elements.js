@@ -61,19 +61,22 @@ export function fillList(list, pairs) {
   )));
 }
 
-/** Return a table with these heads of its columns and rows, whose first cells are heads. A cell is a text or elements. */
+const headCell = (scope, content) => make('th', { scope }, ...[content].flat());
+
+/** Return the row of a table, whose first cell is a head. A cell is a text or elements. */
+export const makeRow = ([first, ...rest]) => make('tr', {}, headCell('row', first), ...rest.map((one) => make('td', {}, ...[one].flat())));
+
+/** Return a table with these heads of its columns, and rows of cells as `makeRow` takes them. */
 export function makeTable(heads, rows, className = '') {
-  const head = (scope, content) => make('th', { scope }, ...[content].flat());
-  const line = ([first, ...rest]) => make('tr', {}, head('row', first), ...rest.map((one) => make('td', {}, ...[one].flat())));
-  const top = heads.length ? [make('thead', {}, make('tr', {}, ...heads.map((one) => head('col', one))))] : [];
-  return make('table', { className }, ...top, make('tbody', {}, ...rows.map(line)));
+  const top = heads.length ? [make('thead', {}, make('tr', {}, ...heads.map((one) => headCell('col', one))))] : [];
+  return make('table', { className }, ...top, make('tbody', {}, ...rows.map(makeRow)));
 }
 
 /**
  * Run the action of a button, which shows at once that it was pressed, and takes no other press before that is done.
  * `report` is called with the text of an error.
  */
-export async function actOnce(button, act, report) {
+export async function actOnce(button, act, report = () => {}) {
   if (button.ariaBusy === 'true') return;
   button.ariaBusy = 'true'; // `disabled` would take the focus away
   try {
@@ -83,4 +86,21 @@ export async function actOnce(button, act, report) {
   } finally {
     button.ariaBusy = null;
   }
+}
+
+/** Act at each press of a button, as `actOnce` does. */
+export const onPress = (button, act, report) => button.addEventListener('click', () => actOnce(button, act, report));
+
+/** Act when a form is sent, by its button or by a key, as `actOnce` does. */
+export function onSubmit(form, act, report) {
+  form.addEventListener('submit', (event) => {
+    event.preventDefault();
+    actOnce(form.querySelector('button:not([type="button"])'), act, report);
+  });
+}
+
+/** Let a list have these elements in this order. Those that stay are not moved, so they keep the focus and their videos. */
+export function arrange(list, elements) {
+  elements.forEach((one, index) => { if (list.children[index] !== one) list.insertBefore(one, list.children[index] ?? null); });
+  while (list.children.length > elements.length) list.lastElementChild.remove();
 }

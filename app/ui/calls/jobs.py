@@ -48,6 +48,7 @@ class Records:
         return self._outward(record(job, address) | shown, job.folder.parent) | {
             "wishes": sorted(commands),
             "picture": address(job.folder / SMALL_PICTURE),
+            "title": " ".join(request.prompt.split()) or "a video without a prompt",
             "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
             "about": f"{order} · {length:.1f} s · {self._title(request.model, ADDED_MODELS.revision)}",
         }

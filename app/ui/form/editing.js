@@ -1,6 +1,6 @@
 // The editing of a video that waits: the form shows its settings, and a button in place of Start saves them.
 import { call } from '../calls/call.js';
-import { actOnce, make, setText } from '../elements.js';
+import { make, onPress, setText } from '../elements.js';
 import { sceneNow, onJobsReported } from '../jobs.js';
 import { goTo } from '../tabs.js';
 import { changed } from './changes.js';
@@ -54,7 +54,7 @@ export async function editJob(found) {
 /** Return the id of the job that is edited, or "". */
 export const editedJob = () => job?.id ?? '';
 
-leave.addEventListener('click', () => actOnce(leave, async () => (job ? end() : show('', '')), refuse));
+onPress(leave, async () => (job ? end() : show('', '')), refuse);
 whenSaved(() => end().catch((error) => refuse(error.message)));
 onJobsReported(() => {
   if (!job || sceneNow().job !== job.id || sceneNow().actions.includes('edit')) return;

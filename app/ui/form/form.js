@@ -2,7 +2,7 @@
 import { call } from '../calls/call.js';
 import { actOnce, offerCopy, setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
-import { showStage } from '../live/live.js';
+import { expectStage, showStage } from '../live/live.js';
 import { keep, recall, recallTexts } from '../storage.js';
 import { changed } from './changes.js';
 import { watchPictures } from './crop.js';
@@ -129,6 +129,7 @@ function watchJobs() {
 }
 
 async function startExample(index) {
+  expectStage();
   const answer = await call('form_example', read('model'), index, true);
   take({ ...answer, notice: undefined });
   judge();

@@ -1,6 +1,6 @@
 // The presets: a button beside the form's end, and a dialog in which settings are saved, used and passed on.
 import { call } from '../calls/call.js';
-import { actOnce, make, setText } from '../elements.js';
+import { make, onPress, onSubmit, setText } from '../elements.js';
 import { restoreForm } from './fill.js';
 import { keptSettings } from './keep.js';
 import { upload } from './uploaded.js';
@@ -10,7 +10,7 @@ const START = 'start'; // the preset with which the page begins
 const titleOf = (name) => (name === START ? 'Default' : name);
 const textButton = (label, spoken, act) => {
   const button = make('button', { type: 'button', textContent: label, ariaLabel: spoken });
-  button.addEventListener('click', () => actOnce(button, act, () => {}));
+  onPress(button, act);
   return button;
 };
 
@@ -38,10 +38,7 @@ class Presets {
       make('label', { textContent: 'Save the current settings, without picture and prompt, as' }),
       make('div', {}, this.#name, make('button', { type: 'submit', className: 'lt-main-button', textContent: 'Save' })),
     );
-    form.addEventListener('submit', (event) => {
-      event.preventDefault();
-      this.#save();
-    });
+    onSubmit(form, () => this.#save());
     this.#file.addEventListener('change', () => this.#takeFile());
     const ends = make(
       'div', { className: 'lt-preset-ends' },
@@ -116,7 +113,7 @@ class Presets {
 
   #save() {
     const name = this.#name.value.trim();
-    this.#do(async () => {
+    return this.#do(async () => {
       this.#show(await call('preset_save', name, keptSettings() || '{}'));
       this.#name.value = '';
       this.#report(`“${titleOf(name)}” is saved.`);

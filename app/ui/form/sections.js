@@ -101,8 +101,8 @@ function show() {
 /** Bring the strip to life. */
 export function startSections(place) {
   place.append(list);
-  // The form hears of the input after this.
-  list.addEventListener('input', ({ target }) => takeWords(rowOf(target)));
+  // The form hears of the input after this. A picture that is chosen for a section is an input, too.
+  list.addEventListener('input', ({ target }) => { if (target.type === 'textarea') takeWords(rowOf(target)); });
   list.addEventListener('keydown', takeKey);
   list.addEventListener('focusin', () => { entered = null; });
   list.addEventListener('focusout', ({ target }) => {

@@ -1,5 +1,5 @@
 // A card of the history: a still that plays its video while a user points at it, and facts about the video.
-import { actOnce, make, reducedMotion, setText } from '../elements.js';
+import { make, onPress, reducedMotion, setText } from '../elements.js';
 import { call } from '../calls/call.js';
 import { when } from '../text.js';
 
@@ -33,7 +33,7 @@ export class Card {
     this.#frame.append(this.#still, this.#state, this.#length);
     this.#link.append(this.#frame, this.#words, this.#facts);
     this.element.append(this.#link, this.#star);
-    this.#star.addEventListener('click', () => actOnce(this.#star, () => this.toggleFavourite(), onError));
+    onPress(this.#star, async () => this.show(await setFavourite(this.data)), onError);
     this.#listen();
     this.show(data);
   }
@@ -55,11 +55,6 @@ export class Card {
 
   focus() {
     this.#link.focus();
-  }
-
-  /** Mark the video as a favourite, or remove the mark. */
-  async toggleFavourite() {
-    this.show(await setFavourite(this.data));
   }
 
   #listen() {

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from app.jobs.job import Command, Job, allows
+from app.jobs.job import Command, Job
 from app.jobs.service import JobService
 from app.jobs.view import WORDS, states_named, view
 from app.ui.catalogue import Catalogue
@@ -158,7 +158,6 @@ def branch_facts(job: Job) -> Shown:
     return {
         "whyNot": "" if most > 0 else _NONE_KEPT if not found else one,
         "whyNotLonger": _why_not_longer(most, one, is_whole=found >= sections, has_room=longest > 0),
-        "isInverted": request.mode == "inverted",
         "kept": [kept_words(request, keep) for keep in range(1, most + 1)],
         "prompt": request.prompt,
         "seed": str(request.seed),  # a browser's numbers have gaps above 2^53
@@ -220,7 +219,6 @@ class HistoryCalls:
             "words": "beside",  # this tab has the whole width
             "cells": [_with_thumbnail(found, cell) for cell in shown["cells"]],
             "card": self._card(found),
-            "isResumable": allows(found, "resume"),
             # A finished video speaks for itself, and the words about a queued one are about the stage.
             "note": "" if found.state in ("finished", "queued") else ". ".join(sentences),
             "states": self._states(found),

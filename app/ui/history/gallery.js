@@ -1,19 +1,13 @@
 // The gallery: all videos of the outputs folder as cards, with a search, filters, and further pages.
 import { call } from '../calls/call.js';
-import { make, setText } from '../elements.js';
+import { arrange, hasChanged, make, setText } from '../elements.js';
 import { Card } from './card.js';
 
 const PAGE = 24;
 const MOST = 200; // the most that an endpoint returns
 const TYPING = 200; // milliseconds without a key before a search
-const LENGTHS = [['Any length', null, null], ['Up to 3 s', null, 3], ['3 to 10 s', 3, 10], ['10 s and more', 10, null]];
-const ANY_MODEL = 'Any model';
 
 const count = (number) => (number === 1 ? '1 video' : `${number.toLocaleString('en-GB')} videos`);
-
-function fill(select, texts) {
-  select.replaceChildren(...texts.map((textContent, index) => make('option', { textContent, value: String(index) })));
-}
 
 /** The list of cards with its search. */
 export class Gallery {
@@ -22,24 +16,18 @@ export class Gallery {
   #find;
   #cards = new Map(); // by job
   #next = '';
-  #models = [];
   #asked = 0; // the number of the last request, since only the last answer counts
   #typing = 0;
   #end; // watches for the end of the list
 
   constructor(root) {
     this.#find = (selector) => root.querySelector(selector);
-    fill(this.#find('.lt-find-length'), LENGTHS.map(([words]) => words));
-    fill(this.#find('.lt-find-model'), [ANY_MODEL]);
     this.#listen();
   }
 
   #listen() {
     const find = this.#find;
-    find('.lt-find').addEventListener('submit', (event) => {
-      event.preventDefault();
-      this.load();
-    });
+    find('.lt-find').addEventListener('submit', (event) => event.preventDefault()); // the search follows what is typed
     find('.lt-find-text').addEventListener('input', () => {
       clearTimeout(this.#typing);
       this.#typing = setTimeout(() => this.load(), TYPING);
@@ -99,10 +87,10 @@ export class Gallery {
   }
 
   #wanted() {
-    const chosen = (name) => Number(this.#find(`.lt-find-${name}`).value);
-    const states = this.#find('.lt-find-state').value.split(' ');
-    const [, least, most] = LENGTHS[chosen('length')];
-    const model = this.#models[chosen('model') - 1] ?? '';
+    const chosen = (name) => this.#find(`.lt-find-${name}`).value;
+    const states = chosen('state').split(' ');
+    const [least, most] = chosen('length').split('-').map((bound) => (bound ? Number(bound) : null));
+    const model = chosen('model');
     const favourites = this.#find('.lt-find-favourites').getAttribute('aria-pressed') === 'true';
     return [this.#find('.lt-find-text').value, states, model, least, most, favourites];
   }
@@ -119,10 +107,7 @@ export class Gallery {
     const shown = cards.map((data) => this.#card(data));
     const wanted = [...new Set([...kept, ...shown])];
     this.#cards = new Map(wanted.map((card) => [card.data.job, card]));
-    wanted.forEach((card, index) => {
-      if (list.children[index] !== card.element) list.insertBefore(card.element, list.children[index] ?? null);
-    });
-    while (list.children.length > wanted.length) list.lastElementChild.remove();
+    arrange(list, wanted.map((card) => card.element));
     this.#next = next;
     this.#watchEnd(Boolean(next));
     this.report([this.note, total ? count(total) : ''].filter(Boolean).join(' '));
@@ -153,12 +138,12 @@ export class Gallery {
   }
 
   #offerModels(models) {
-    if (models.join('\n') === this.#models.join('\n')) return;
     const select = this.#find('.lt-find-model');
-    const chosen = this.#models[Number(select.value) - 1];
-    this.#models = models;
-    fill(select, [ANY_MODEL, ...models]);
-    select.value = String(models.indexOf(chosen) + 1);
+    if (!hasChanged(select, models)) return;
+    const { value } = select;
+    const options = [['', 'Any model'], ...models.map((one) => [one, one])];
+    select.replaceChildren(...options.map(([name, textContent]) => make('option', { value: name, textContent })));
+    select.value = models.includes(value) ? value : '';
     select.hidden = models.length < 2;
   }
 

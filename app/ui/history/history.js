@@ -5,36 +5,7 @@ import { Undo } from '../queue/undo.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { Opened } from './opened.js';
 import { Gallery } from './gallery.js';
-import { make } from '../elements.js';
-import { emptyView } from '../live/film.js';
-
-const button = (textContent, className = '') => make('button', { type: 'button', textContent, className: `lt-tile ${className}` });
-const fold = (summary, ...content) => make('details', {}, make('summary', { textContent: summary }), ...content);
-
-/** Fill the root with the elements of a view, and return those that change. */
-async function layOut(root) {
-  const view = await emptyView();
-  const find = (selector) => view.querySelector(selector);
-  for (const part of view.querySelectorAll('.lt-latent, .lt-latent-show, .lt-next, .lt-notify, .lt-pulse, .lt-say')) part.remove();
-  find('.lt-status').ariaLabel = 'This video';
-  const parts = {
-    view, body: make('div', { className: 'lt-opened' }), say: make('p', { className: 'lt-past-say', role: 'status' }),
-    back: make('a', { href: '#history', className: 'lt-back', textContent: '← All videos' }),
-    made: make('p', { className: 'lt-hint' }), download: find('.lt-download'), resume: find('.lt-resume'),
-    use: button('Use these settings'), copy: button('Copy the link'), remove: button('Remove', 'lt-remove'), address: make('code', {}),
-    states: make('ol', { className: 'lt-states' }), files: make('ul', { className: 'lt-files' }),
-    family: make('nav', { className: 'lt-family', hidden: true, ariaLabel: 'Tree of branches' }), tree: make('ol', { className: 'lt-tree' }),
-  };
-  find('.lt-prompt').after(parts.made);
-  find('.lt-after-say').before(parts.use, parts.copy, parts.remove);
-  find('.lt-log').before(fold('What happened', parts.states));
-  find('.lt-log').after(fold('Files', parts.files, make('p', { className: 'lt-hint' }, 'Address: ', parts.address)));
-  parts.family.append(make('h3', { textContent: 'Branches' }), parts.tree);
-  parts.body.append(find('.lt-film'), parts.family, find('.lt-records'));
-  view.replaceChildren(make('div', { className: 'lt-opened-top' }, parts.back, parts.say), parts.body);
-  root.replaceChildren(view);
-  return parts;
-}
+import { pastView } from '../live/film.js';
 
 const LEAST_PAUSE = 1000; // milliseconds between two refreshes
 const MOST_WORDS = 60; // characters of a prompt beside Undo
@@ -89,8 +60,8 @@ class History {
 
   async #makeOpened() {
     const root = this.#find('.lt-past-open');
-    const parts = await layOut(root);
-    this.#opened = new Opened(root, parts, (card) => this.#remove(card), () => this.#lead());
+    root.replaceChildren(await pastView());
+    this.#opened = new Opened(root, (card) => this.#remove(card), () => this.#lead());
   }
 
   /** Show all videos in place of one that is not there. */

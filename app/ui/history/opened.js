@@ -1,6 +1,6 @@
 // One video of the history, with its records and the actions on it.
 import { call } from '../calls/call.js';
-import { actOnce, hasChanged, make, offerCopy, setText } from '../elements.js';
+import { hasChanged, make, offerCopy, onPress, setText } from '../elements.js';
 import { restoreForm } from '../form/fill.js';
 import { Film } from '../live/film.js';
 import { goTo } from '../tabs.js';
@@ -24,7 +24,7 @@ function fileRow({ name, size, url }) {
 /** The view of one video, which is reused for the next one. */
 export class Opened {
   #root;
-  #parts;
+  #find;
   #film;
   #job = '';
   #miss;
@@ -32,15 +32,16 @@ export class Opened {
   isStale = false; // whether the server had no answer
 
   /** `remove` is called with the card of a video that is to be removed, and `miss` if there is no such video. */
-  constructor(root, parts, remove, miss) {
+  constructor(root, remove, miss) {
+    const find = (name) => root.querySelector(`.lt-${name}`);
     this.#root = root;
     this.#miss = miss;
-    this.#parts = parts;
-    this.#film = new Film(parts.view, (job) => goTo('history', job));
-    const on = (button, act) => button.addEventListener('click', () => actOnce(button, act, (words) => this.#film.report(words)));
-    on(parts.use, async () => restoreForm(await call('history_settings', this.#job)));
-    on(parts.remove, () => remove(this.#video.card));
-    offerCopy(parts.copy, parts.address);
+    this.#find = find;
+    this.#film = new Film(find('view'), (job) => goTo('history', job));
+    find('status').ariaLabel = 'This video';
+    onPress(find('settings-use'), async () => restoreForm(await call('history_settings', this.#job)), (words) => this.#film.report(words));
+    onPress(find('remove'), () => remove(this.#video.card));
+    offerCopy(find('copy-link'), find('address'));
     setInterval(() => { if (this.#job) this.#film.tick(); }, TICK);
   }
 
@@ -48,12 +49,11 @@ export class Opened {
   async open(job) {
     this.#job = job;
     this.#root.dataset.job = '';
-    this.#parts.body.hidden = true;
     this.report('');
     this.#film.report('');
     this.#film.clear();
     await this.refresh();
-    if (this.#job === job) this.#parts.back.focus({ preventScroll: true });
+    if (this.#job === job) this.#find('back').focus({ preventScroll: true });
   }
 
   /** Update the view. */
@@ -78,25 +78,19 @@ export class Opened {
   }
 
   /** Show a text in place of a video, or above it. */
-  report(words) { setText(this.#parts.say, words); }
+  report(words) { setText(this.#find('past-say'), words); }
 
   #show(video) {
-    const { body, made, remove, address } = this.#parts;
+    const find = this.#find;
     this.#video = video;
-    body.hidden = false;
     this.#film.show(video);
-    setText(made, `${when(video.card.created)} · ${video.card.model}`);
-    setText(address, new URL(`#history/${encodeURIComponent(video.job)}`, document.baseURI).href);
-    remove.hidden = !video.actions.includes('remove');
-    this.#showLists(video);
+    setText(find('made'), `${when(video.card.created)} · ${video.card.model}`);
+    setText(find('address'), new URL(`#history/${encodeURIComponent(video.job)}`, document.baseURI).href);
+    find('remove').hidden = !video.actions.includes('remove');
+    if (hasChanged(find('states'), video.states)) find('states').replaceChildren(...video.states.map(stateRow));
+    if (hasChanged(find('files'), video.files)) find('files').replaceChildren(...video.files.map(fileRow));
+    find('family').hidden = !video.tree;
+    showTree(find('tree'), video.tree);
     this.#root.dataset.job = video.job; // shows that the view is complete
-  }
-
-  #showLists({ states, files, tree }) {
-    const parts = this.#parts;
-    if (hasChanged(parts.states, states)) parts.states.replaceChildren(...states.map(stateRow));
-    if (hasChanged(parts.files, files)) parts.files.replaceChildren(...files.map(fileRow));
-    parts.family.hidden = !tree;
-    showTree(parts.tree, tree);
   }
 }

@@ -1,6 +1,6 @@
 // The actions on a video: those on the job while it is made, and those that lead on from it once it rests.
 import { call } from '../calls/call.js';
-import { actOnce, make, setText } from '../elements.js';
+import { make, onPress, setText } from '../elements.js';
 import { offerPicture } from '../form/fill.js';
 import { newSeed } from '../form/values.js';
 import { Branch } from '../history/branch.js';
@@ -31,7 +31,7 @@ export class Actions {
   }
 
   #listen() {
-    const on = (button, act) => button.addEventListener('click', () => actOnce(button, act, (words) => this.report(words)));
+    const on = (button, act) => onPress(button, act, (words) => this.report(words));
     on(this.#jobs.pause, () => call('jobs_pause', [this.#scene.job]));
     on(this.#jobs.stop_after_section, () => call('jobs_cancel', [this.#scene.job], true));
     on(this.#jobs.resume, async () => {

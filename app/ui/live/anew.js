@@ -1,6 +1,6 @@
 // The offer to make a finished section again, which a press on that section brings.
 import { call } from '../calls/call.js';
-import { actOnce, setText } from '../elements.js';
+import { onPress, setText } from '../elements.js';
 
 /** The offer of one view. */
 export class Anew {
@@ -11,12 +11,11 @@ export class Anew {
   /** `branch` opens the form for a branch that keeps so many sections, and `report` shows a sentence. */
   constructor(box, branch, report) {
     this.#box = box;
-    const on = (name, work) => box.querySelector(name).addEventListener('click', (event) => actOnce(event.currentTarget, work, report));
-    on('.lt-anew-branch', () => branch(this.#kept));
-    on('.lt-anew-takes', async () => {
+    onPress(box.querySelector('.lt-anew-branch'), () => branch(this.#kept), report);
+    onPress(box.querySelector('.lt-anew-takes'), async () => {
       const takes = await call('jobs_takes', this.#job, 3, this.#kept);
       report('Three takes of this section are in the queue. What was made stays.', takes[0].id);
-    });
+    }, report);
   }
 
   /** Offer to make a section of a job again. */

@@ -1,5 +1,5 @@
 // The figures of a job: facts, durations by kind of work, and the memory on the device over its time.
-import { fillList, hasChanged, make } from '../elements.js';
+import { fillList, hasChanged, make, makeRow } from '../elements.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 const [WIDE, HIGH] = [1000, 100]; // the view box of the plot
@@ -36,17 +36,13 @@ function plot(find, memory) {
 function memoryRow({ stage, name, cells }) {
   const mark = make('i');
   mark.dataset.stage = stage;
-  const head = make('th', { scope: 'row' }, mark, name);
-  return make('tr', {}, head, ...cells.map((text) => make('td', { textContent: text })));
+  return makeRow([[mark, name], ...cells]);
 }
 
 function stageRow({ name, text, share }) {
   const line = make('i');
   line.style.width = `${100 * share}%`;
-  return make(
-    'tr', {}, make('th', { scope: 'row', textContent: name }), make('td', { className: 'lt-share' }, line),
-    make('td', { textContent: text }),
-  );
+  return makeRow([name, line, text]);
 }
 
 function showMemory(box, memory) {

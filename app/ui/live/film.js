@@ -13,11 +13,19 @@ const NOTHING = { job: '', poster: null, crop: 0.5, ratio: null, video: null };
 let keep;
 const markup = new Promise((done) => { keep = done; }); // as the page came with it
 
-/** Keep the markup of a view for further films, before anything is shown in it. */
-export const keepMarkup = (view) => keep(view.cloneNode(true));
+function without(view, parts) {
+  for (const part of view.querySelectorAll(parts)) part.remove();
+  return view;
+}
 
-/** Return an empty view for a further film, once the page has its markup: a link may open a video before that. */
-export const emptyView = async () => (await markup).cloneNode(true);
+/** Keep the markup of a view for a video of the history, before anything is shown in it, and take that out of it. */
+export function keepMarkup(view) {
+  keep(without(view.cloneNode(true), '.lt-of-now'));
+  without(view, '.lt-of-past');
+}
+
+/** Return the view for a video of the history, once the page has its markup: a link may open a video before that. */
+export const pastView = () => markup;
 
 /** A film in a view. */
 export class Film {

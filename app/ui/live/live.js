@@ -8,7 +8,7 @@ import { describe } from '../form/describe.js';
 import { reportJobs } from '../jobs.js';
 import { Film, keepMarkup } from './film.js';
 import { bringStage, Line } from './line.js';
-import { Next, nextWords } from './next.js';
+import { Next } from './next.js';
 import { notify, prepareNotify, showNotify } from './notify.js';
 import { Preview } from './preview.js';
 import { Pulse } from './pulse.js';
@@ -121,7 +121,8 @@ class Live {
     this.#showNext(scene);
     this.#line.show(this.#now, 'Next');
     if (!scene.isWorthKeeping || scene.takes) this.#catchUp(scene);
-    if (isNew && this.#now.isOpen) this.#announce([this.#sentence(scene), nextWords(this.#now)].join(' '));
+    const { kind, prompt } = this.#now.announcement;
+    if (isNew && this.#now.isOpen) this.#announce(`${this.#sentence(scene)} ${kind}: ${prompt}.`);
   }
 
   /** Announce what the server sends beside the scene on the stage, unless that has it among its takes. */

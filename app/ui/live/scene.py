@@ -80,7 +80,9 @@ def show(
     model = find_model(live.job.request.model)
     elapsed, running = _elapsed(live, now), live.job.state == "running"
     headline = words.headline(live, scene.jobs_first, scene.commands, held=scene.held)
+    left = words.trusted(live, live.seconds_left(elapsed)) if running else None
     shown: Shown = _standing(scene, live, headline) | {
+        "announcement": words.announcement(live, headline, left),
         "job": live.job.id,
         "state": live.state,
         "beat": round(now, 1),
@@ -99,7 +101,7 @@ def show(
         "isGuess": live.is_guess,
         "elapsed": round(elapsed, 1),
         "took": words.took(live, elapsed),
-        "left": _rounded(words.trusted(live, live.seconds_left(elapsed))) if running else None,
+        "left": _rounded(left),
         "warnings": _warnings(live),
         "cells": [_cell(live, cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),
@@ -134,7 +136,6 @@ def _standing(scene: Scene, live: LiveJob, headline: str) -> Shown:
         "label": state.label,
         "buttons": buttons(live.job, scene.commands, live.section, live.sections),
         "steering": _steering(scene, live),
-        "announcement": words.announcement(live, headline),
         "isRunning": live.job.state == "running",
         "plays": live.job.state == "running",
         "favourite": live.job.favourite,

@@ -1,6 +1,6 @@
 // The fold with which a user directs a video while it grows: other words for what comes next, a wait, takes.
 import { call } from '../calls/call.js';
-import { actOnce, setText } from '../elements.js';
+import { actOnce, onPress, onSubmit, setText } from '../elements.js';
 
 /** The fold of one view. */
 export class Steer {
@@ -16,13 +16,10 @@ export class Steer {
     this.#fold = fold;
     this.#find = (name) => fold.querySelector(`.lt-steer-${name}`);
     this.#report = report;
-    const act = (button, work) => actOnce(button, work, report);
-    this.#find('wait').addEventListener('change', (event) => act(event.target, () => this.#wait(event.target.checked)));
-    fold.querySelector('form').addEventListener('submit', (event) => {
-      event.preventDefault();
-      act(this.#find('change'), () => this.#change());
-    });
-    this.#find('takes').addEventListener('click', (event) => act(event.currentTarget, () => this.#takes()));
+    const wait = this.#find('wait');
+    wait.addEventListener('change', () => actOnce(wait, () => this.#wait(wait.checked), report));
+    onSubmit(fold.querySelector('form'), () => this.#change(), report);
+    onPress(this.#find('takes'), () => this.#takes(), report);
   }
 
   async #wait(waits) {

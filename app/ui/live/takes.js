@@ -1,6 +1,6 @@
 // The takes of a section side by side, each playing over and over, of which a user keeps one.
 import { call } from '../calls/call.js';
-import { actOnce, make, reducedMotion, setText } from '../elements.js';
+import { arrange, make, onPress, reducedMotion, setText } from '../elements.js';
 
 /** One take. A press shows it on the stage, at the end of the film so far. */
 class Tile {
@@ -14,7 +14,7 @@ class Tile {
   constructor(open, report) {
     this.#video.setAttribute('aria-hidden', 'true');
     this.#button.append(this.#video, this.#name, this.#about);
-    this.#button.addEventListener('click', () => actOnce(this.#button, () => open(this.#take.job), report));
+    onPress(this.#button, () => open(this.#take.job), report);
     this.element.append(this.#button);
     const again = () => {
       this.#video.currentTime = this.#take.begin;
@@ -37,7 +37,6 @@ class Tile {
   remove() {
     this.#video.removeAttribute('src');
     this.#video.load(); // lets the browser drop what it has loaded
-    this.element.remove();
   }
 }
 
@@ -55,7 +54,7 @@ export class Takes {
     this.#box = box;
     this.#find = (name) => box.querySelector(`.lt-takes-${name}`);
     this.#makeTile = () => new Tile(open, report);
-    const on = (name, work) => this.#find(name).addEventListener('click', (event) => actOnce(event.currentTarget, work, report));
+    const on = (name, work) => onPress(this.#find(name), work, report);
     on('keep', async () => {
       const { name } = this.#chosen;
       await steer.goOn(this.#takes.waits);
@@ -76,6 +75,7 @@ export class Takes {
       this.#tiles.delete(gone);
     }
     for (const take of tiles) this.#tile(take.job).show(take, take.job === job);
+    arrange(this.#box.querySelector('ul'), tiles.map((one) => this.#tile(one.job).element));
     if (!takes) return;
     setText(this.#box.querySelector('h3'), takes.title);
     setText(this.#find('hint'), takes.hint);
@@ -87,10 +87,7 @@ export class Takes {
   }
 
   #tile(job) {
-    if (!this.#tiles.has(job)) {
-      this.#tiles.set(job, this.#makeTile());
-      this.#box.querySelector('ul').append(this.#tiles.get(job).element);
-    }
+    if (!this.#tiles.has(job)) this.#tiles.set(job, this.#makeTile());
     return this.#tiles.get(job);
   }
 }

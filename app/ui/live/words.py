@@ -13,9 +13,10 @@ from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.families.packing import Mode
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
-from diffusers_helper.units import count_text, duration, gb_text
+from diffusers_helper.units import about, count_text, duration, gb_text
 
 _LEAST_GUESS = 60.0  # seconds
+_MOST_ANNOUNCED = 120  # characters of a prompt
 _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
@@ -55,13 +56,15 @@ def headline(
     return f"S{section}, step {live.step} of {live.steps}"
 
 
-def announcement(live: LiveJob, headline: str) -> dict[str, str]:
+def announcement(live: LiveJob, headline: str, left: float | None) -> dict[str, str]:
     """Return how a job is announced beside another one on the stage: its kind, what it does, and a button."""
-    state = live.job.state
+    state, now = live.job.state, headline if left is None else f"{headline}, {about(left)} left"
+    words = " ".join(live.job.request.prompt.split()) or "a video without a prompt"
     kinds: dict[JobState, str] = {"finished": "Also finished", "failed": "Another one failed"}
     return {
         "kind": kinds.get(state, "Newest" if WORDS[state].ending else "Next"),
-        "now": {"queued": "It begins in a moment.", "running": headline}.get(state, ""),
+        "prompt": words if len(words) <= _MOST_ANNOUNCED else f"{words[:_MOST_ANNOUNCED]}…",
+        "now": {"queued": "It begins in a moment.", "running": now}.get(state, ""),
         "label": "Watch it" if state == "running" else "Show it",
     }
 

@@ -112,7 +112,7 @@ export class Card {
       const values = name === 'convert' ? [this.#find('copies').value] : [];
       this.#closeQuestion();
       const pressed = this.#find('buttons').querySelector(`[data-action="${name}"]`) ?? button; // a question is gone
-      actOnce(pressed, () => this.#models.change(this, () => call(`models_${name}`, this.#model.model, ...values)), () => {});
+      actOnce(pressed, () => this.#models.change(this, () => call(`models_${name}`, this.#model.model, ...values)));
     }
   }
 

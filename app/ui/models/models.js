@@ -1,6 +1,6 @@
 // The Models tab: a card for each model, kept up to date while something happens to one of them.
 import { call } from '../calls/call.js';
-import { setText } from '../elements.js';
+import { arrange, setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { place, whenShown } from '../tabs.js';
 import { Card } from './card.js';
@@ -88,13 +88,10 @@ class Models {
     const names = models.map(({ model }) => model);
     for (const [name, card] of this.#cards) if (!names.includes(name)) this.#forget(name, card);
     for (const model of models) {
-      if (!this.#cards.has(model.model)) {
-        const card = new Card(this);
-        this.#cards.set(model.model, card);
-        list.append(card.element);
-      }
+      if (!this.#cards.has(model.model)) this.#cards.set(model.model, new Card(this));
       this.#cards.get(model.model).show(model);
     }
+    arrange(list, names.map((name) => this.#cards.get(name).element));
     this.#own.offer(models);
     setText(say, disk);
     section.dataset.state = 'known';
@@ -103,7 +100,6 @@ class Models {
 
   #forget(name, card) {
     if (card.element.contains(document.activeElement)) document.querySelector('#tab-models').focus();
-    card.element.remove();
     this.#cards.delete(name);
   }
 

@@ -1,6 +1,6 @@
 // The user's own files below the models: what each of them is, and the form that makes a model of some of them.
 import { call, callLong } from '../calls/call.js';
-import { actOnce, hasChanged, make, makeTable, setText } from '../elements.js';
+import { hasChanged, make, makeTable, onPress, onSubmit, setText } from '../elements.js';
 
 const PAUSE = 1000; // milliseconds between two looks at a model that is being added
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
@@ -68,11 +68,8 @@ export class OwnFiles {
     const find = (name) => section.querySelector(`.lt-own-${name}`);
     [this.#list, this.#form, this.#name] = [find('files'), find('form'), find('name')];
     [this.#base, this.#add, this.#reported] = [find('base'), find('add'), find('reported')];
-    find('again').addEventListener('click', () => actOnce(find('again'), () => this.load(), () => {}));
-    this.#form.addEventListener('submit', (event) => {
-      event.preventDefault();
-      this.#submit();
-    });
+    onPress(find('again'), () => this.load());
+    onSubmit(this.#form, () => this.#submit());
     this.#name.addEventListener('input', () => { this.#isNamed = this.#name.value !== ''; });
   }
 

@@ -1,13 +1,13 @@
 // The Queue tab. It has rows only for the videos near the window, so a thousand videos cost no more than fifty.
 import { call } from '../calls/call.js';
-import { actOnce, hasChanged, setText } from '../elements.js';
+import { actOnce, arrange, hasChanged, onPress, setText } from '../elements.js';
 import { editJob } from '../form/editing.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { watchRunning } from '../live/live.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { about } from '../text.js';
 import { Mover } from './move.js';
-import { Row, isMovable, title } from './row.js';
+import { Row, isMovable } from './row.js';
 import { Undo } from './undo.js';
 
 const AROUND = 24; // rows that are kept ready above and below the window
@@ -36,7 +36,7 @@ class Queue {
     this.#mover = new Mover(this.#parts.list, this);
     this.#undo = new Undo(find('.lt-undo'), (jobs) => this.change(() => call('jobs_restore', jobs)));
     this.#parts.list.addEventListener('click', (event) => this.#takeClick(event));
-    this.#parts.hold.addEventListener('click', () => actOnce(this.#parts.hold, () => this.#hold(), () => {}));
+    onPress(this.#parts.hold, () => this.change(() => call(this.#data.held ? 'jobs_go_on' : 'jobs_hold')));
     document.addEventListener('click', (event) => this.#closeMenus(event.target));
     document.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeMenus(null); });
     window.addEventListener('scroll', () => requestAnimationFrame(() => this.#scrolled()), { passive: true });
@@ -101,7 +101,7 @@ class Queue {
     const isFirst = after === undefined ? this.first === 0 : !isMovable(after);
     this.#data = { ...this.#data, jobs: [...others.slice(0, to), job, ...others.slice(to)] };
     this.draw();
-    this.report(`${title(job)} is now number ${this.first + to + 1} of ${this.#data.total}.`);
+    this.report(`${job.title} is now number ${this.first + to + 1} of ${this.#data.total}.`);
     return this.change(() => call('jobs_reorder', job.id, before?.id ?? '', before ? '' : after?.id ?? '', isFirst));
   }
 
@@ -109,7 +109,7 @@ class Queue {
   step(job, by) {
     const from = this.jobs.findIndex((one) => one.id === job.id);
     const to = from + by;
-    if (from < 0 || !this.jobs[to] || !isMovable(this.jobs[to])) this.report(`${title(job)} cannot be moved further.`);
+    if (from < 0 || !this.jobs[to] || !isMovable(this.jobs[to])) this.report(`${job.title} cannot be moved further.`);
     else this.move(job, to);
   }
 
@@ -127,7 +127,7 @@ class Queue {
       this.#data = { ...this.#data, jobs: [...made, job, ...others.slice(made.length)] };
       this.draw();
     }
-    this.report(`${title(job)} is now the ${end === 'first' ? 'next one' : 'last one'}.`);
+    this.report(`${job.title} is now the ${end === 'first' ? 'next one' : 'last one'}.`);
     return this.change(() => call('jobs_reorder', job.id, '', '', end === 'first'));
   }
 
@@ -143,10 +143,9 @@ class Queue {
     for (const [id, row] of this.#rows) if (!ids.has(id)) this.#drop(id, row);
     jobs.forEach((job, index) => {
       if (!this.#rows.has(job.id)) this.#rows.set(job.id, new Row());
-      const { element } = this.#rows.get(job.id);
       this.#show(job, index);
-      if (list.children[index] !== element) list.insertBefore(element, list.children[index] ?? null);
     });
+    arrange(list, jobs.map((job) => this.#rows.get(job.id).element));
     if (focused !== document.activeElement && list.contains(focused)) focused.focus({ preventScroll: true });
     empty.hidden = total > 0;
     section.dataset.state = 'known';
@@ -227,10 +226,6 @@ class Queue {
     setText(problem, error?.message ?? '');
   }
 
-  #hold() {
-    return this.change(() => call(this.#data.held ? 'jobs_go_on' : 'jobs_hold'));
-  }
-
   #closeMenus(target) {
     for (const menu of this.#parts.list.querySelectorAll('details[open]')) {
       if (!target || !menu.contains(target)) {
@@ -246,7 +241,7 @@ class Queue {
     const row = this.#rows.get(event.target.closest('.lt-row')?.dataset.job);
     if (!button || !row) return;
     this.#closeMenus(null);
-    actOnce(button, () => this.#act(button.dataset.action, row.job), () => {});
+    actOnce(button, () => this.#act(button.dataset.action, row.job));
   }
 
   #act(action, job) {
@@ -258,12 +253,12 @@ class Queue {
       stop_after_section: () => this.change(() => call('jobs_cancel', [job.id], true)),
       cancel: () => this.change(() => call('jobs_cancel', [job.id], false)),
       duplicate: () => this.change(() => call('jobs_duplicate', job.id, {}))
-        .then((isDone) => isDone && this.report(`A copy of ${title(job)} is at the end of the queue.`)),
+        .then((isDone) => isDone && this.report(`A copy of ${job.title} is at the end of the queue.`)),
       remove: () => {
         this.#assumeAway(job);
         return this.change(async () => {
           await call('jobs_remove', [job.id]);
-          this.#undo.offer(job.id, title(job));
+          this.#undo.offer(job.id, job.title);
         });
       },
       earlier: () => this.step(job, -1),

@@ -12,12 +12,6 @@ const MOVES = [['first', 'Make it the next one'], ['earlier', 'Earlier'], ['late
 /** Return whether a job can be given another place. */
 export const isMovable = (job) => job.actions.includes('reorder');
 
-/** Return the prompt of a job in one line. */
-export function title(job) {
-  const words = job.request.prompt.trim().replace(/\s+/g, ' ');
-  return words || 'a video without a prompt';
-}
-
 /** Return the actions for a job as pairs of a name and a label: those in sight, and those behind "More". */
 function actions(job) {
   const isOffered = ([name]) => job.actions.includes(name);
@@ -32,7 +26,7 @@ function stateOf(job, live) {
   return [`${job.sentence}${begins}`, isMovable(job) && job.left !== null ? `takes ${about(job.left)}` : ''];
 }
 
-const button = ([name, label], job) => actionButton(name, label, { ariaLabel: `${label}: ${title(job)}` });
+const button = ([name, label], job) => actionButton(name, label, { ariaLabel: `${label}: ${job.title}` });
 
 /** A row. Its element stays the same while the job is shown, so the focus stays where it is. */
 export class Row {
@@ -69,12 +63,12 @@ export class Row {
     this.element.dataset.state = job.state;
     const { picture, handle, name, words, more } = this.#parts;
     if (picture.getAttribute('src') !== job.picture) picture.src = job.picture;
-    setText(name, title(job));
-    name.title = title(job);
+    setText(name, job.title);
+    name.title = job.title;
     setText(words, job.about);
     handle.hidden = !isMovable(job);
-    handle.setAttribute('aria-label', `Place ${where.number} of ${where.total}: ${title(job)}. The arrow keys move it.`);
-    more.firstElementChild.setAttribute('aria-label', `More for ${title(job)}`);
+    handle.setAttribute('aria-label', `Place ${where.number} of ${where.total}: ${job.title}. The arrow keys move it.`);
+    more.firstElementChild.setAttribute('aria-label', `More for ${job.title}`);
     this.#showState(job, live);
     this.#showActions(job);
   }
@@ -95,7 +89,7 @@ export class Row {
   #showActions(job) {
     const { first, menu } = this.#parts;
     const [shown, hidden] = actions(job);
-    if (!hasChanged(this.element, [shown, hidden, title(job)])) return;
+    if (!hasChanged(this.element, [shown, hidden, job.title])) return;
     const focused = this.element.contains(document.activeElement) ? document.activeElement.dataset.action : null;
     first.replaceChildren(...shown.map((one) => button(one, job)));
     menu.replaceChildren(...hidden.map((one) => button(one, job)));

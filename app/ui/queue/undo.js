@@ -1,5 +1,5 @@
 // The bar that offers to undo a removal, until it is closed or a later removal takes its place.
-import { actOnce, setText } from '../elements.js';
+import { onPress, setText } from '../elements.js';
 
 const TOGETHER = 10000; // milliseconds within which removals are undone together
 
@@ -13,9 +13,9 @@ export class Undo {
   constructor(bar, restore) {
     this.#bar = bar;
     const button = bar.querySelector('.lt-undo-do');
-    button.addEventListener('click', () => actOnce(button, async () => {
+    onPress(button, async () => {
       if (await restore(this.#jobs)) this.#close();
-    }, () => {}));
+    });
     bar.querySelector('.lt-undo-close').addEventListener('click', () => this.#close());
   }
 

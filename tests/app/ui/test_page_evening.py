@@ -140,3 +140,23 @@ def test_an_ended_job_that_is_opened_again_shows_full_cells(window: Any, stand: 
     page.reload()
     status(page, state="cancelled", frames=33)
     assert [cell.get_attribute("data-state") for cell in page.locator(".lt-cell").all()] == ["done"]
+
+
+def test_the_stage_of_a_video_from_words_says_what_comes(window: Any, stand: Stand) -> None:
+    page = window
+    start(page, None, "the red ball", seconds=2.4)
+    status(page, state="running")
+    page.locator(".lt-live .lt-empty").get_by_text("The video appears here, section by section").wait_for()
+    assert page.locator(".lt-live").get_by_text("No video yet").count() == 0
+    stand.engine.go(FIRST)
+    page.locator('.lt-live .lt-stage[data-state="video"]').wait_for()
+
+
+def test_an_example_brings_the_stage_into_sight_on_a_phone(window: Any, stand: Stand) -> None:
+    page = window
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.locator("[data-example]").first.click()
+    page.wait_for_function(STAGE_IN_SIGHT)
+    stand.engine.go(FIRST)
+    page.locator('.lt-live .lt-stage[data-state="video"]').wait_for()
+    page.wait_for_function(STAGE_IN_SIGHT)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from diffusers_helper.request import GenerationRequest
 from tests.support.hub import Hub
 from tests.support.jobs import wait_until
 from tests.support.pages import FIRST, Stand, needs_chromium, staged_page, start, status
@@ -22,14 +23,22 @@ WHILE_MADE: tuple[Press, ...] = (
     ("End Generation", "form_end", "create #form"),
     ("Reset to defaults", "form_reset", "create #form"),
     ("Pause everything", "jobs_hold", "queue .lt-queue"),
-    ("Edit:", "jobs_show", f"queue {ROW}"),
+    ("Edit:", "history_settings", f"queue {ROW}"),
     ("Pause:", "jobs_pause", f"queue {ROW}"),
     ("Duplicate:", "jobs_duplicate", f"queue {ROW}"),
     ("Remove:", "jobs_remove", f"queue {ROW}"),
     ("Download it", "models_get", f"models {CARD}"),
 )
+WHILE_IT_WAITS: tuple[Press, ...] = (
+    ("Keep take 2 and go on", "jobs_resume", f"create {VIEW}"),
+    ("Three more", "jobs_takes", f"create {VIEW}"),
+    ("Three takes of the next section", "jobs_takes", f"create {VIEW}"),
+    ("Resume", "jobs_resume", f"create {VIEW}"),
+)
 AFTERWARDS: tuple[Press, ...] = (
     ("Another seed", "jobs_duplicate", f"create {VIEW}"),
+    ("Make it longer", "jobs_branch", f"create {VIEW} .lt-longer"),
+    ("Make this branch", "jobs_branch", f"create {VIEW} .lt-change"),
     ("Favourite", "jobs_favourite", f"create {VIEW}"),
     ("☆", "jobs_favourite", "history .lt-video-card"),
 )
@@ -61,6 +70,10 @@ def button(page: Any, press: Press) -> Any:
     box = page.locator(selector).last
     if name == "Download it":
         box.get_by_role("button", name="Download: ").click()
+    if name.startswith("Make "):
+        box.locator("summary").first.click()
+        box.locator("form").wait_for()  # it is filled by an answer
+        page.wait_for_function("!document.querySelector('.lt-live .lt-branch[open] form:invalid')")
     found = box.locator("button", has_text=name.rstrip(":")).last
     found.wait_for(state="attached")
     found.evaluate(OPEN_FOLDS)
@@ -101,12 +114,33 @@ def test_presses_are_heard_while_a_video_is_made(page: Any, stand: Stand, photo:
     states = [job.state for job in stand.service.jobs()]
     for press in WHILE_MADE:
         hear(page, press)
+    button(page, ("Edit:", "", f"queue {ROW}")).click()
+    page.get_by_text("You are editing a video in the queue").wait_for()
+    hear(page, ("Save Changes", "form_save", "create #form"))
     assert [job.state for job in stand.service.jobs()] == states
     assert not stand.service.queue.is_held
 
 
+def test_presses_are_heard_while_a_video_waits_with_its_takes(page: Any, stand: Stand, photo: Path) -> None:
+    stand.engine.go(10_000)
+    request = GenerationRequest(image=str(photo), prompt="a ball", seconds=3.6, mode="forward")
+    job = stand.service.queue.add(request, waits=True)
+    wait_until(lambda: stand.service.job(job.id).state == "paused")
+    stand.service.steering.takes(job.id, 3, None)
+    wait_until(lambda: [one.state for one in stand.service.jobs()] == ["paused"] * 4)
+    page.get_by_text("3 of 3 takes ready").wait_for()
+    page.evaluate(LISTEN)
+    take = ("Take 2", "jobs_scene", f"create {VIEW}")
+    hear(page, take)
+    button(page, take).click()
+    page.get_by_role("button", name="Keep take 2 and go on").wait_for()
+    for press in WHILE_IT_WAITS:
+        hear(page, press)
+    assert [one.state for one in stand.service.jobs()] == ["paused"] * 4
+
+
 def test_presses_are_heard_after_a_video_is_made(page: Any, stand: Stand, photo: Path) -> None:
-    start(page, photo, seconds=1)
+    start(page, photo, seconds=2.4)
     stand.engine.go(1000)
     status(page, state="finished")
     page.evaluate(LISTEN)

@@ -232,6 +232,7 @@ def test_a_branch_says_what_it_keeps_and_grows_in_the_tree(page: Any, stand: Sta
     view = opened(page, job)
     view.get_by_text("Change from a section").click()
     keep = view.get_by_label("Sections to keep")
+    keep.wait_for()
     assert keep.get_attribute("max") == "2"  # the last section of an inverted video has met the picture
     keep.focus()
     page.keyboard.press("Home")
@@ -242,7 +243,7 @@ def test_a_branch_says_what_it_keeps_and_grows_in_the_tree(page: Any, stand: Sta
     view.get_by_text("What stays as it is, and why").click()
     assert "Resolution: All frames of a video have one size." in view.locator(".lt-fixed").inner_text()
     view.get_by_label("Prompt for the new sections").fill("another ball")
-    view.get_by_label("Seed", exact=True).fill("77")
+    view.get_by_label("Seed for the new sections").fill("77")
     view.get_by_text("Further settings for the new sections").click()
     view.get_by_label("Steps").fill("3")
     view.get_by_label("Sampler").select_option(label="Euler")

@@ -93,6 +93,7 @@ def test_a_press_on_a_section_offers_to_make_it_again(page: Any, stand: Stand, p
     assert page.locator(".lt-anew span").inner_text() == "Section 1.2 – 2.4 s"
     offer.click()
     form = page.locator(".lt-change form")
+    form.wait_for()
     assert form.get_by_label("Sections to keep").input_value() == "1"
     page.wait_for_function("document.activeElement?.tagName === 'TEXTAREA'")
     page.keyboard.press("Control+A")

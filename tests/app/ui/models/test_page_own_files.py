@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from diffusers_helper.models.added import ADDED_MODELS
+from tests.app.ui.test_page_presses import LISTEN, hear
 from tests.support.pages import Stand, needs_chromium, staged_page, strict_window
 
 FILE, SECOND = "diffusion_models/FramePack F1.safetensors", "diffusion_models/other.safetensors"
@@ -71,3 +72,14 @@ def test_a_refusal_stands_at_the_form(browser: Any, stand: Stand) -> None:
         own.get_by_role("button", name="Add model").click()
         own.get_by_text("There is already a model demo. Choose another name.").wait_for()
         assert own.get_by_label(FILE, exact=True).is_checked()
+
+
+def test_a_press_of_add_is_heard_while_the_server_is_away(browser: Any, stand: Stand) -> None:
+    with strict_window(browser, stand, complaints=()) as page:  # Chromium itself reports the lost call
+        own = open_files(page)
+        own.get_by_label(FILE, exact=True).check()
+        page.evaluate(LISTEN)
+        hear(page, ("Add model", "models_add", "models .lt-own"))
+        hear(page, ("Look again", "models_files", "models .lt-own"))
+        assert own.get_by_label(FILE, exact=True).is_checked()
+    assert ADDED_MODELS.find("framepack-f1-2") is None
