@@ -113,7 +113,7 @@ class Models {
   }
 
   #complain(error) {
-    this.#parts.problem.hidden = !error;
+    this.#parts.problem.hidden = !error?.message;
     setText(this.#parts.problem, error?.message ?? '');
   }
 }

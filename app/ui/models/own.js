@@ -88,6 +88,7 @@ export class OwnFiles {
     this.#asked += 1;
     const asked = this.#asked;
     const say = this.#section.querySelector('.lt-own-say');
+    const before = say.textContent;
     try {
       if (!isQuiet) setText(say, 'Looking…');
       const { files, words, adding } = await call('models_files');
@@ -97,7 +98,7 @@ export class OwnFiles {
       setText(say, words);
     } catch (error) {
       if (asked !== this.#asked) return;
-      setText(say, error.message);
+      setText(say, error.message || before); // the page says itself that the server is away
     }
     this.#section.dataset.state = 'known';
   }
