@@ -13,7 +13,7 @@ from gradio.data_classes import FileData
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.calls.jobs import Records
-from app.ui.calls.serve import Endpoint
+from app.ui.calls.serve import CallLimiter, Endpoint
 from app.ui.catalogue import Catalogue
 from app.ui.errors import refusal
 from app.ui.pictures import picture_paths, upload_path
@@ -23,7 +23,6 @@ from diffusers_helper.request import FILES, PICTURES, PLACED, SETTINGS
 
 MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1024 of them
 MOST_TAKEN_IN = 1000
-_THREADS = 2  # the threads that check and store calls; other work needs threads meanwhile
 _REQUEST = "request"  # gradio's parameter for the caller, which is not a setting
 _WAIT = "wait"  # whether the job waits for a user after each section
 _GENERATE = "Make a video from a prompt, a picture or both. Wait for its turn, and return the finished MP4."
@@ -35,23 +34,17 @@ class _Calls:
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
-        self._threads = asyncio.Semaphore(_THREADS)
+        self._taken_in = CallLimiter(MOST_TAKEN_IN)
         self._room, self._endings = Limiter(MOST_WAITING, newcomer_goes=True), Endings(service)
-        self._taken_in = 0
 
     async def store(self, settings: dict[str, Any], *, waits: bool) -> Job:
-        if self._taken_in >= MOST_TAKEN_IN:
-            raise LongtakeError(
-                f"{MOST_TAKEN_IN} other calls are being stored; this one was refused.", "Call again later."
-            )
-        self._taken_in += 1
-        try:
+        async def work(threads: asyncio.Semaphore) -> Job:
             for path in filter(None, (settings[name] for name in PICTURES)):
                 await self._catalogue.planner.pictures.prepare(path)
-            async with self._threads:
+            async with threads:
                 return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
-        finally:
-            self._taken_in -= 1
+
+        return await self._taken_in.run(work)
 
     async def wait(self, job: Job, listens: Callable[[], bool]) -> Job:
         """Return the job once it is over.

@@ -48,7 +48,7 @@ def served(*groups: object) -> list[Endpoint]:
     An endpoint has the name, the parameters and the docstring of its method, which returns plain JSON and
     runs in a thread unless it is a coroutine. If it raises a LongtakeError, the caller gets its text.
     """
-    room = _CallLimiter()
+    room = CallLimiter(MOST_WAITING)
     return [
         Endpoint(name, _served(getattr(group, name), room), inspect.getdoc(one) or "")
         for group in groups
@@ -57,16 +57,16 @@ def served(*groups: object) -> list[Endpoint]:
     ]
 
 
-class _CallLimiter:
-    """The bounded waiting room of the calls, which run in a few threads."""
+class CallLimiter:
+    """A bounded waiting room of calls, which run in a few threads."""
 
-    def __init__(self) -> None:
-        self._threads, self._waiting = asyncio.Semaphore(_THREADS), 0
+    def __init__(self, most: int) -> None:
+        self._threads, self._waiting, self._most = asyncio.Semaphore(_THREADS), 0, most
 
     async def run(self, work: Callable[[asyncio.Semaphore], Awaitable[Any]]) -> Any:
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= self._most:
             raise gr.Error(
-                f"{MOST_WAITING} other calls are already waiting. Call again later.", print_exception=False
+                f"{self._most} other calls are already waiting. Call again later.", print_exception=False
             )
         self._waiting += 1
         try:
@@ -82,7 +82,7 @@ class _CallLimiter:
             self._waiting -= 1
 
 
-def _served(function: Callable[..., Any], room: _CallLimiter) -> Callable[..., Any]:
+def _served(function: Callable[..., Any], room: CallLimiter) -> Callable[..., Any]:
     hints = get_type_hints(function)
     signature = inspect.signature(function)
     signature = signature.replace(

@@ -62,34 +62,44 @@ class _Watch:
             self.reported = time.monotonic()
 
 
-class Broadcast:
-    """The sender of one watch's updates to every page, within one event loop. A page needs no thread.
+class Updates:
+    """The updates of one service for every open page, within one event loop. A page needs no thread.
 
-    The watch lasts as long as there are pages. One that hangs is replaced when a page subscribes.
+    One watch serves all pages, as long as there are any. One that hangs is replaced when a page comes.
     """
 
     def __init__(self, service: JobService) -> None:
-        self._service = service
+        self._service, self._room = service, Limiter(MOST_PAGES, newcomer_goes=False)
         self._pages = 0
         self._watch: _Watch | None = None
 
-    async def updates(self) -> AsyncGenerator[scene.Shown | None, None]:
-        """Yield the newest update whenever there is one, and None meanwhile.
+    async def stream(self) -> AsyncGenerator[str, None]:
+        """Yield the updates of one page as server-sent events."""
+        with self._room.place(lambda: True) as place:
+            async with aclosing(self.changes(place)) as changes:
+                async for change in changes:
+                    yield f"data: {json.dumps(change)}\n\n"
 
-        The updates end when the service is stopped.
+    async def changes(self, place: Slot) -> AsyncGenerator[dict[str, Any], None]:
+        """Keep one page up to date until it is gone or the service is stopped, by sending what has changed.
+
+        Yields:
+            The live view and the version of the scripts, or only the values that have moved.
         """
         self._pages += 1
         if self._watch is None or not self._watch.is_well:
             self._end_watch()
             self._watch = _Watch(self._service)
-        seen: scene.Shown | None = None
+        seen, before, sent, is_alive = None, dict[str, Any](), -math.inf, True
         try:
-            while self._watch is not None:
-                latest, alive = self._watch.latest, self._watch.thread.is_alive()
-                yield None if latest is seen else latest
-                seen = latest
-                if not alive:
-                    return
+            while is_alive and self._watch is not None and not place.is_lost.is_set():
+                is_alive, shown = self._watch.thread.is_alive(), self._watch.latest
+                if shown is not None and shown is not seen:
+                    seen, news = shown, {name: shown[name] for name in shown if name not in _MOVING}
+                    moved = {name: shown[name] for name in shown if name in _MOVING}
+                    if news != before or time.monotonic() - sent >= _BEAT_SECONDS:
+                        yield moved if news == before else shown | {"version": scripts.version()}
+                        before, sent = news, time.monotonic()
                 await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_A_PAGE * self._pages)
         finally:
             self._pages -= 1
@@ -99,41 +109,3 @@ class Broadcast:
     def _end_watch(self) -> None:
         if self._watch is not None:
             self._watch.is_wanted, self._watch = False, None
-
-
-class Updates:
-    """The updates of one service for every open page."""
-
-    def __init__(self, service: JobService) -> None:
-        self._broadcast, self._room = Broadcast(service), Limiter(MOST_PAGES, newcomer_goes=False)
-
-    async def stream(self) -> AsyncGenerator[str, None]:
-        """Yield the updates of one page as server-sent events."""
-        with self._room.place(lambda: True) as place:
-            async with aclosing(subscribe(self._broadcast, place)) as changes:
-                async for change in changes:
-                    yield f"data: {json.dumps(change)}\n\n"
-
-
-async def subscribe(broadcast: Broadcast, place: Slot) -> AsyncGenerator[dict[str, Any], None]:
-    """Keep one page up to date until it is gone, by sending only what has changed.
-
-    Yields:
-        The live view and the version of the scripts, or only the values that have moved.
-    """
-    before: dict[str, Any] = {}
-    sent = -math.inf
-    async with aclosing(broadcast.updates()) as updates:
-        async for shown in updates:
-            if place.is_lost.is_set():
-                return
-            if shown is None:
-                continue
-            news = {name: value for name, value in shown.items() if name not in _MOVING}
-            if news != before:
-                yield shown | {"version": scripts.version()}
-            elif time.monotonic() - sent >= _BEAT_SECONDS:
-                yield {name: value for name, value in shown.items() if name in _MOVING}
-            else:
-                continue
-            before, sent = news, time.monotonic()

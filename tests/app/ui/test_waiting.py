@@ -185,9 +185,9 @@ def test_one_watch_serves_all_pages_and_ends_with_the_last(
     service = JobService(tmp_path / "outputs", StagedEngine())
 
     async def follow() -> None:
-        sender, room = subscribe.Broadcast(service), Limiter(10, newcomer_goes=False)
+        sender, room = subscribe.Updates(service), Limiter(10, newcomer_goes=False)
         with room.place(lambda: True) as place:
-            pages = [subscribe.subscribe(sender, place) for _ in range(5)]
+            pages = [sender.changes(place) for _ in range(5)]
             shown = [(await anext(page))["state"] for page in pages]
             assert shown == ["idle"] * 5
             thread = sender._watch.thread if sender._watch else None
@@ -206,9 +206,9 @@ def test_a_page_whose_place_is_lost_is_left(tmp_path: Path) -> None:
     service = JobService(tmp_path / "outputs", StagedEngine())
 
     async def follow() -> None:
-        sender, room = subscribe.Broadcast(service), Limiter(1, newcomer_goes=False)
+        sender, room = subscribe.Updates(service), Limiter(1, newcomer_goes=False)
         with room.place(lambda: True) as place:
-            page = subscribe.subscribe(sender, place)
+            page = sender.changes(place)
             await anext(page)
             with room.place(lambda: True) as other:
                 assert place.is_lost.is_set()

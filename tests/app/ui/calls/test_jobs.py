@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -262,9 +263,16 @@ def test_a_small_start_picture_is_served(stand: Stand, ids: list[str]) -> None:
     assert ask(stand.url, f"/jobs/{ids[1]}/picture.webp").status == 404
 
 
-def test_a_crowd_of_calls_is_bounded(stand: Stand, call: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "MOST_WAITING", 0)
-    assert "other calls are already waiting" in call("jobs_queue", 0, 1, refused=True)
+def test_a_crowd_of_calls_is_bounded() -> None:
+    async def crowd() -> list[Any]:
+        room = serve.CallLimiter(1)
+        return await asyncio.gather(
+            *(room.run(lambda _: asyncio.sleep(0, "done")) for _ in range(2)), return_exceptions=True
+        )
+
+    first, second = asyncio.run(crowd())
+    assert first == "done"
+    assert "1 other calls are already waiting. Call again later." in str(second)
 
 
 def test_a_folder_that_is_away_is_told(stand: Stand, call: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
