@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,18 @@ def test_only_a_picture_passes_as_one(calls: DropCalls) -> None:
         calls.picture_check(upload("table.csv", b"a,b"))
     with pytest.raises(InputError, match="is not an upload"):
         calls.picture_check({"path": "/etc/passwd"})
+
+
+def test_a_file_brings_its_settings_or_is_a_picture(calls: DropCalls) -> None:
+    assert calls.file_read(upload("x.png"), "x.png") == {}
+    found = calls.file_read(upload("request.json", b'{"prompt": "a ball", "steps": 7}'), "request.json")
+    assert json.loads(found["text"])["settings"]["steps"] == 7
+    for name, content, words in [
+        ("notes.json", b"none", "notes.json holds no settings of Longtake"),
+        ("table.csv", b"a,b", "is not a picture"),
+        ("broken.mp4", b"\0\0\0\x10ftypisom", "The video broken.mp4 cannot be read"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            calls.file_read(upload(name, content), name)
+    with pytest.raises(InputError, match="is not an upload"):
+        calls.file_read({"path": "/etc/passwd"}, "x.png")

@@ -224,6 +224,7 @@ def messages(stand: Stand, image: dict[str, Any]) -> Iterator[tuple[str, dict[st
     settings = {name: setting.default for name, setting in SETTINGS.items()} | {"image": image, "seconds": 1}
     yield "run/form_start", {"data": [os.urandom(16).hex(), settings, False]}
     yield "run/picture_check", {"data": [image]}
+    yield "run/file_read", {"data": [image, "x.png"]}
     yield "call/v2/generate", {"image": image, "seconds": 1}
 
 
