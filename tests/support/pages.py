@@ -176,7 +176,9 @@ def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right
     if numbers.keys() - {"seconds"}:
         open_folds(page)
     for name, value in numbers.items():
-        field = page.get_by_label(re.compile(rf"^(number input for )?{re.escape(SETTINGS[name].label)}"))
+        field = page.locator("#form").get_by_label(
+            re.compile(rf"^(number input for )?{re.escape(SETTINGS[name].label)}")
+        )
         field.fill(f"{value:g}")
         field.press("Tab")
     page.get_by_role("button", name="Start Generation").click()
