@@ -77,7 +77,6 @@ def show(
     live = scene.live
     if live is None:
         return {"job": "", "state": "idle", "beat": round(now, 1)}
-    model = find_model(live.job.request.model)
     elapsed, running = _elapsed(live, now), live.job.state == "running"
     headline = words.headline(live, scene.jobs_first, scene.commands, held=scene.held)
     left = words.trusted(live, live.seconds_left(elapsed)) if running else None
@@ -105,7 +104,7 @@ def show(
         "warnings": _warnings(live),
         "cells": [_cell(live, cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),
-        "settings": words.settings(live.job.request, model),
+        "settings": words.settings(live.job.request, find_model(live.job.request.model)),
         "log": file_url(live.job, JobFolder(live.job.folder).log.name),
         "memory": memory_of(JobFolder(live.job.folder).memory),
     }
