@@ -31,13 +31,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 import torch  # noqa: E402
+from diffusers import HunyuanVideoFramepackTransformer3DModel  # noqa: E402
 
 from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.bench import weights as stand_ins  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
-from diffusers_helper.loading.networks import CLASSES, empty_network, load_network  # noqa: E402
+from diffusers_helper.families.framepack import CONFIGS  # noqa: E402
+from diffusers_helper.loading.networks import empty_network, load_network  # noqa: E402
 from diffusers_helper.loading.read_ahead import drop_pages, own_bytes, read_ahead  # noqa: E402
-from diffusers_helper.models.published import CONFIGS  # noqa: E402
 
 KINDS = ("read", "ours", "diffusers", "copy")
 GOAL, GOAL_PRIVATE_BYTES = 0.8, 2e9
@@ -76,7 +77,7 @@ def load_ours(folder: Path) -> torch.nn.Module:
 
 def load_diffusers(folder: Path) -> torch.nn.Module:
     """Load the network by diffusers alone."""
-    return CLASSES["transformer"].from_pretrained(folder, dtype=torch.bfloat16)
+    return HunyuanVideoFramepackTransformer3DModel.from_pretrained(folder, dtype=torch.bfloat16)
 
 
 def copy(folder: Path) -> None:

@@ -28,12 +28,12 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 
 from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
+from diffusers_helper.families.framepack import PARTS  # noqa: E402
 from diffusers_helper.families.packing import plan_sections  # noqa: E402
 from diffusers_helper.loading.loaders import Models  # noqa: E402
 from diffusers_helper.output.video import GrowingVideo  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
-from diffusers_helper.weights.recognition import PARTS  # noqa: E402
 
 SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}
 

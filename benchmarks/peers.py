@@ -41,6 +41,7 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import load_whole, request_of  # noqa: E402
 from diffusers_helper.events import Event, Finished, SectionFinished, StepDone  # noqa: E402
+from diffusers_helper.families.framepack import PARTS  # noqa: E402
 from diffusers_helper.families.packing import plan_sections  # noqa: E402
 from diffusers_helper.loading.loaders import Models  # noqa: E402
 from diffusers_helper.machine.limits import peak_host_bytes  # noqa: E402
@@ -49,7 +50,6 @@ from diffusers_helper.output.frames import to_uint8  # noqa: E402
 from diffusers_helper.output.video import GrowingVideo  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
-from diffusers_helper.weights.recognition import PARTS  # noqa: E402
 
 PEERS = ("longtake", "again", "diffusers", "original")
 SECONDS_PER_SECTION = 1.2

@@ -27,7 +27,8 @@ from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.timeline import seed_of
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
-from diffusers_helper.families.family import FRAMEPACK, HELIOS
+from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.families.helios import HELIOS
 from diffusers_helper.families.packing import Section
 from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack import work as framepack

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from app.bench.report import TOLERANCE, Report, failures, figure, planned
-from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.units import duration, gb_text, size_text
 
 _BAR = 24

@@ -23,7 +23,7 @@ from app.jobs.stdio import complain, say
 from app.machine import this_local, this_machine, this_profile
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.machine.local import Speeds, keep_speeds
 from diffusers_helper.models.downloads import NotHere, absence_of

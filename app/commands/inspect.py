@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from app.commands.arguments import EXIT_BAD_INPUT
 from app.jobs.stdio import complain, say
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.known import all_parts
 from diffusers_helper.files import given_path
 from diffusers_helper.units import count_text, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
-from diffusers_helper.weights.recognition import PARTS
 
 if TYPE_CHECKING:
     from app.commands.arguments import Parser
@@ -43,10 +43,10 @@ def add_inspect_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--as",
         dest="place",
-        choices=PARTS,
+        choices=all_parts(),
         default="",
         metavar="PART",
-        help=f"check that it can be used as this part of FramePack: {', '.join(PARTS)}",
+        help=f"check that it can be used as this part of a model: {', '.join(all_parts())}",
     )
 
 

@@ -12,9 +12,9 @@ from cache.conv_probe import condemn_interrupted, measure, multiplications
 from cache.conv_routes import ConvCase, RouteStore
 from diffusers_helper.bench.context import Case, Context, Figures
 from diffusers_helper.bench.steps import profile_in
+from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.miopen_fallback import classify
-from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.planning.estimates import OWN_WINDOW
 from diffusers_helper.vae.convolutions import conv_cases
 from diffusers_helper.vae.passes import DTYPES

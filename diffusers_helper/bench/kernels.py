@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diffusers_helper.bench.context import Case, Context, Figures
-from diffusers_helper.models.published import CONFIGS
+from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.planning.estimates import largest_bucket, latent_tokens
 
 _HEADS, _HEAD_DIM = (CONFIGS["transformer"][name] for name in ("num_attention_heads", "attention_head_dim"))

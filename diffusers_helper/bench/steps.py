@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from diffusers_helper.bench.context import Case, Context, Figures, driver_peak, peaks
 from diffusers_helper.bench.kernels import TEXT_TOKENS, VISION_TOKENS
 from diffusers_helper.bench.weights import WEIGHTS_FILE, disk_bytes, stand_in, tie_blocks, write_network
+from diffusers_helper.families.framepack import CONFIGS, FRAMEPACK
 from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW, frame_indices
 from diffusers_helper.job.plans import machine_of
 from diffusers_helper.loading.loaders import load_models
@@ -24,9 +25,8 @@ from diffusers_helper.loading.read_ahead import drop_pages
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.weights import sizes_of
-from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.models.sizes import BLOCKS, Network, Weights
+from diffusers_helper.models.sizes import Network, Weights
 from diffusers_helper.planning.budget import Budget, Stage, StagePlan, plan_stage
 from diffusers_helper.planning.estimates import largest_bucket, transformer_bytes
 from diffusers_helper.planning.profiles import Profile, profile_in_force
@@ -203,7 +203,7 @@ class _Bench:
 
 
 def _blocks(network: Any) -> list[nn.Module]:
-    return [block for name in BLOCKS[_PART] for block in getattr(network, name)]
+    return [block for name in FRAMEPACK.networks[_PART].lists for block in getattr(network, name)]
 
 
 def _pass_on(states: Tensor, text: Tensor, *_: object) -> tuple[Tensor, Tensor]:

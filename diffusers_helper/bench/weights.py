@@ -18,12 +18,11 @@ import torch
 from torch import nn
 from transformers import SiglipImageProcessorPil
 
+from diffusers_helper.families.framepack import CONFIGS, FRAMEPACK
 from diffusers_helper.files import replacing
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.loading.networks import CLASSES, LoadedNetwork, empty_network, load_network
-from diffusers_helper.models.published import CONFIGS
+from diffusers_helper.loading.networks import LoadedNetwork, empty_network, load_network
 from diffusers_helper.models.registry import ModelInfo, find_model
-from diffusers_helper.models.sizes import BLOCKS
 from diffusers_helper.weights.safetensors_file import make_header
 
 WEIGHTS_FILE = "diffusion_pytorch_model.safetensors"
@@ -70,7 +69,7 @@ def stand_in(part: str, folder: Path, config: Mapping[str, Any] | None = None) -
         if not (place / WEIGHTS_FILE).exists():
             write_network(part, {**config, **dict.fromkeys(_DEPTHS[part], 1)}, place)
         values = load_network(part, place).network.state_dict()
-        blocks = re.compile(rf"\b({'|'.join(BLOCKS[part])})\.\d+\.")
+        blocks = re.compile(rf"\b({'|'.join(FRAMEPACK.networks[part].lists)})\.\d+\.")
     for name, parameter in list(network.named_parameters()):
         owner, _, leaf = name.rpartition(".")
         if part in _DEPTHS:
@@ -83,7 +82,7 @@ def stand_in(part: str, folder: Path, config: Mapping[str, Any] | None = None) -
 
 def tie_blocks(network: Any, part: str) -> None:
     """Let all blocks of a kind be one, so that a device needs the memory of one to compute as with all."""
-    for blocks in (getattr(network, name) for name in BLOCKS[part]):
+    for blocks in (getattr(network, name) for name in FRAMEPACK.networks[part].lists):
         for number in range(1, len(blocks)):
             blocks[number] = blocks[0]
 
@@ -101,7 +100,7 @@ class StandInModels(Models):
             side = CONFIGS["image_encoder"]["image_size"]
             self._parts[name] = SiglipImageProcessorPil(size={"height": side, "width": side})
             self._fingerprints[name] = "plain"
-        elif name in CLASSES and name not in self._parts:
+        elif name in CONFIGS and name not in self._parts:
             with torch.inference_mode(False):
                 network = stand_in(name, self._folder)
             dtype = torch.bfloat16 if name == "transformer" else torch.float16

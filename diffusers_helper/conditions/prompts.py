@@ -9,7 +9,7 @@ from typing import Any
 
 from diffusers_helper.conditions.timeline import Timeline
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.models.hub_cache import local_folder
 from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.request import GenerationRequest

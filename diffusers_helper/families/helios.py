@@ -1,4 +1,4 @@
-"""Helios without torch: its shapes, its plan of sections, and what suits its models.
+"""Helios without torch: its shapes, its plan of sections, its networks, and its published models.
 
 Each section is made of nine latent frames and decoded by itself, so that neighbours share no frame. diffusers
 cuts the whole video to 4 n + 1 frames; here every section keeps its 33.
@@ -7,9 +7,12 @@ cuts the whole video to 4 n + 1 frames; here every section keeps its 33.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from diffusers_helper.families.family import Family, PromptReading
+from diffusers_helper.families.networks import FamilyNetwork, LayerNames, PublishedModel, Values
 from diffusers_helper.families.packing import (
     MIN_SECONDS,
     Mode,
@@ -25,8 +28,8 @@ SECTION_FRAMES = frames_of(WINDOW)
 # The end of a video that is continued is encoded in so many sections, which fill the history.
 TAIL_SECTIONS = 3
 MAX_TEXT_TOKENS = 512
-# The scheduler of the distilled models, which sample in a pyramid of sizes
-DISTILLED = "HeliosDMDScheduler"
+# The scheduler of the published Base, and that of the distilled models, which sample in a pyramid of sizes
+_BASE, DISTILLED = "HeliosScheduler", "HeliosDMDScheduler"
 # The other caches need numbers that were measured for a model.
 STEP_CACHES = ("first-block", "taylorseer", "easycache")
 _SCHEDULER = "scheduler/scheduler_config.json"
@@ -94,3 +97,118 @@ def scheduler_in(folder: Path) -> str:
     except (OSError, ValueError):
         return ""
     return str(cast(dict[str, Any], config).get("_class_name", "")) if isinstance(config, dict) else ""
+
+
+def refuses(part: str, config: Mapping[str, Any]) -> str:
+    """Return why a part cannot be used, given its configuration; "" if it can."""
+    if part == "scheduler" and config.get("_class_name") == _BASE and config.get("stages", 3) != 1:
+        return "it is that of Helios-Mid, which cannot be used; expected Helios-Base or -Distilled"
+    return ""
+
+
+_ATTENTION = {
+    f"{theirs}.{one}": f"{own}.{layer}"
+    for theirs, own in (("self_attn", "attn1"), ("cross_attn", "attn2"))
+    for one, layer in (
+        ("q", "to_q"), ("k", "to_k"), ("v", "to_v"), ("o", "to_out.0"), ("norm_q", "norm_q"),
+        ("norm_k", "norm_k"),
+    )
+}  # fmt: skip
+_NAMES = LayerNames(
+    {
+        "": "proj_out",
+        "condition_embedder.": """
+            time_embedder.linear_1 time_embedder.linear_2 time_proj text_embedder.linear_1
+            text_embedder.linear_2""",
+        "blocks.*.": """
+            attn1.to_q attn1.to_k attn1.to_v attn1.to_out.0 attn2.to_q attn2.to_k attn2.to_v attn2.to_out.0
+            ffn.net.0.proj ffn.net.2""",
+    },
+    # Wan's own names. ComfyUI's class for Helios (its pull request 12765) mixes them with diffusers' names.
+    {
+        ("blocks.*.", "blocks.*."): {
+            **_ATTENTION, "norm3": "norm2", "ffn.0": "ffn.net.0.proj", "ffn.2": "ffn.net.2",
+            "modulation": "scale_shift_table",
+        },
+        ("", "condition_embedder."): {
+            "time_embedding.0": "time_embedder.linear_1", "time_embedding.2": "time_embedder.linear_2",
+            "text_embedding.0": "text_embedder.linear_1", "text_embedding.2": "text_embedder.linear_2",
+            "time_projection.1": "time_proj",
+        },
+        ("", ""): {"head.head": "proj_out", "head.modulation": "norm_out.scale_shift_table"},
+    },
+    precise=r"condition_embedder|norm|patch_|^proj_out\.|(?:time|text)_embedding|time_projection|^head\.",
+    made_for="helios|wan", lora_of="Helios or Wan 2.1",
+)  # fmt: skip
+_NETWORKS = {
+    "transformer": FamilyNetwork(
+        "HeliosTransformer3DModel", "Helios", ("num_attention_heads", "attention_head_dim", "num_layers"),
+        {
+            "_class_name": "HeliosTransformer3DModel", "attention_head_dim": 128, "ffn_dim": 13824,
+            "in_channels": 16, "num_attention_heads": 40, "num_layers": 40, "out_channels": 16,
+            "text_dim": 4096,
+        },
+        Values(232_325_184, 14_050_918_400, fixed_bytes=4 * 29_184_000, rows=2_396_160),
+        (Values(80_384, 351_272_960, fixed_bytes=4 * 40_960, rows=59_904),) * 40, ("blocks",), "bfloat16",
+        13824 * 5120,
+        in_fp32=(
+            "time_embedder", "time_embedding", "scale_shift_table", "modulation", "norm1", "norm2", "norm3",
+            "history_key_scale",
+        ),
+    ),
+    "vae": FamilyNetwork(
+        "AutoencoderKLWan", "Wan VAE", ("base_dim", "num_res_blocks"),
+        {"_class_name": "AutoencoderKLWan", "base_dim": 96, "num_res_blocks": 2, "z_dim": 16},
+        Values(126_892_531), dtype="float32",
+    ),
+    "text_encoder": FamilyNetwork(
+        "UMT5EncoderModel", "T5", ("d_model", "d_ff", "num_layers"),
+        {
+            "architectures": ["UMT5EncoderModel"], "d_ff": 10240, "d_kv": 64, "d_model": 4096,
+            "dropout_rate": 0.1, "feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-6,
+            "model_type": "umt5", "num_heads": 64, "num_layers": 24, "pad_token_id": 0,
+            "relative_attention_max_distance": 128, "relative_attention_num_buckets": 32,
+            "vocab_size": 256384,
+        },
+        Values(5_680_910_336), (Values(192_948_224),) * 24, ("encoder.block",), "bfloat16",
+        whole=("wo", "ffn_down"),
+    ),
+}  # fmt: skip
+_FITS = (
+    ("transformer", "in_channels", "transformer takes latents of %s channels", 16),
+    ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "in_channels")),
+    ("vae", "scale_factor_spatial", "vae shrinks pictures by %s", 8),
+    ("vae", "scale_factor_temporal", "vae shrinks time by %s", 4),
+    ("text_encoder", "d_model", "text_encoder gives %s values per token", ("transformer", "text_dim")),
+)
+_PARTS = ("transformer", "vae", "text_encoder", "tokenizer", "scheduler")
+# UMT5, its tokenizer and Wan's VAE are taken from the first.
+_REPOSITORIES = {
+    "Distilled": ("BestWishYsh/Helios-Distilled", "1999182614cb08d3bdcc46b9827504af2914b87b"),
+    "Base": ("BestWishYsh/Helios-Base", "21cf91da9cae0270a9405000c2e798f83770b1dd"),
+}
+
+
+def _published(variant: str, sign: str) -> PublishedModel:
+    sources = {
+        part: (repo, part, revision)
+        for part in _PARTS
+        for repo, revision in [
+            _REPOSITORIES[variant if part in ("transformer", "scheduler") else "Distilled"]
+        ]
+    }
+    facts = settings_of(is_distilled=variant == "Distilled")
+    return PublishedModel(f"helios-{variant.lower()}", f"Helios {variant}", variant, sign, sources, facts)
+
+
+HELIOS = Family(
+    "helios", channels=16, shrink=8, window=WINDOW, fps=FPS, latent_frames=4, offered=shapes,
+    networks=_NETWORKS, parts=_PARTS, fits=_FITS, names=_NAMES,
+    signs=("\n.patch_mid.", "\n.patch_long."), resembles=("Wan",),
+    published=(_published("Distilled", "distill"), _published("Base", "base")),
+    reading=PromptReading("{}", 0, MAX_TEXT_TOKENS, MAX_TEXT_TOKENS),
+    tail_frames=TAIL_SECTIONS * SECTION_FRAMES, plan=plan, from_words=plan, vae_precision="fp32",
+    schedulers=(_BASE, DISTILLED), refuses=refuses, suits=suits,
+    lacks=("end_image", "pictures"), ignored=("guidance",),
+    licence="Its weights may be used under the Apache License 2.0.",
+)  # fmt: skip

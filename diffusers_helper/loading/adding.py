@@ -13,7 +13,6 @@ from diffusers_helper.loading.llama_cpp import is_llama_cpp
 from diffusers_helper.loading.networks import check_fit, check_network, config_of
 from diffusers_helper.models.added import AddedPart
 from diffusers_helper.models.hub_cache import part_folder
-from diffusers_helper.models.published import CONFIGS_OF
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.units import gb_text
@@ -133,4 +132,4 @@ def _config(part: str, base: ModelInfo) -> dict[str, Any]:
     file = part_folder(source) / "config.json"
     if file.is_file():
         return read_json(file)
-    return dict(CONFIGS_OF[base.family.name][part])
+    return dict(base.family.networks[part].config)

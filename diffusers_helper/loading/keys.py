@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
+from typing import cast
 
 import torch
+from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
 from torch import Tensor
 
 from diffusers_helper.loading.llama_cpp import from_llama_cpp, is_llama_cpp
 from diffusers_helper.units import count_text
-from diffusers_helper.weights.lora_keys import layers_named
+from diffusers_helper.weights.lora_keys import Target, layers_named
 from diffusers_helper.weights.names import SCALE, is_beside
 
 # What programs put in front of the names of a whole checkpoint, a text encoder's own class included.
@@ -21,7 +23,7 @@ _PREFIXES = (
     "language_model.model.", "model.model.",
     "text_encoders.llama.transformer.model.", "text_encoders.clip_l.transformer.text_model.",
 )  # fmt: skip
-_ORIGINAL = "double_blocks."
+_WAN_VAE = "decoder.middle.0.residual.0.gamma"  # only in the names of Wan's authors
 _IN_BLOCK = re.compile(r"^(.*?)\.(\d+)\.")
 
 
@@ -43,10 +45,13 @@ def own_names(
     """
     plain = {name: tensor for name, tensor in tensors.items() if not is_beside(name)}
     if is_llama_cpp(plain):
-        plain = {from_llama_cpp(name): tensor for name, tensor in plain.items()}
+        is_t5 = "shared.weight" in expected
+        plain = {from_llama_cpp(name, is_t5=is_t5): tensor for name, tensor in plain.items()}
     prefix = max(_PREFIXES, key=lambda one: _matches(plain, expected, one))
     if prefix:
         plain = {name.removeprefix(prefix): plain[name] for name in plain if name.startswith(prefix)}
+    if _WAN_VAE in plain:
+        plain = cast(dict[str, Tensor], convert_wan_vae_to_diffusers(plain))
     scales = {SCALE.sub(".weight", name): plain.pop(name) for name in list(plain) if SCALE.search(name)}
     # The same conversion splits the scales as it splits the rows that they belong to.
     rows = {
@@ -57,7 +62,7 @@ def own_names(
     if len(rows) < len(scales):
         wrong = sorted(scales.keys() - rows.keys())[0]
         raise UnknownNames(f"has a scale for {wrong} that does not belong to its rows; use another file")
-    if any(name.startswith(_ORIGINAL) for name in plain):
+    if width:
         _check_width(plain, width)
         plain, rows = _from_original(plain, width), _from_original(rows, width)
     return plain, {name: _smallest(scale) for name, scale in rows.items()}
@@ -66,7 +71,12 @@ def own_names(
 def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str) -> int:
     """Return how many names are known behind a prefix, in the layout of the library or of the authors."""
     behind = (name[len(prefix) :] for name in names if name.startswith(prefix))
-    return sum(name in expected or name.startswith(_ORIGINAL) for name in behind)
+    return sum(name in expected or _target(name) is not None for name in behind)
+
+
+def _target(name: str) -> Target | None:
+    """Return what a tensor's name stands for: a layer, or a tensor that belongs to none."""
+    return layers_named(name.rpartition(".")[0]) or layers_named(name)
 
 
 def _check_width(tensors: Mapping[str, Tensor], width: int) -> None:
@@ -82,21 +92,23 @@ def _check_width(tensors: Mapping[str, Tensor], width: int) -> None:
 
 
 def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
-    """Convert names in the layout of HunyuanVideo's authors, or of ComfyUI, and split the layers they join.
+    """Convert names in the layout of the authors, or of ComfyUI, and split the layers they join.
 
-    diffusers' own function is not used: it knows neither ComfyUI's names nor any other width than 3072.
+    diffusers' own functions are not used: that for HunyuanVideo knows neither ComfyUI's names nor any other
+    width than 3072, and that for Wan has another name for Helios' last table and exchanges diffusers' norms.
     """
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         owner, _, leaf = name.rpartition(".")
         target = layers_named(owner)
         if target is None:
-            found[name] = tensor
+            whole = layers_named(name)
+            found[whole.layers[0] if whole else name] = tensor
             continue
         if target.swaps:
             tensor = torch.cat([*tensor.chunk(2)[::-1]])  # GGUF keeps its type only in a list
         rows, parts = len(tensor) // len(target.layers), [tensor]
-        if target.layers[-1].endswith("proj_mlp"):
+        if len(target.layers) > 1 and target.layers[-1].endswith("proj_mlp"):
             parts = torch.split(tensor, [width, width, width, len(tensor) - 3 * width])
         elif len(target.layers) > 1:
             parts = torch.split(tensor, max(rows, 1))

@@ -1,4 +1,4 @@
-"""Llama as llama.cpp stores it: its names, the order of its rows, and its embedding in blocks of GGUF."""
+"""Llama and T5 as llama.cpp stores them: names, the order of rows, and embeddings in blocks of GGUF."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ _LAYERS = {
     "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }  # fmt: skip
-_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.weight")
+_T5_LAYERS = {
+    "token_embd": "shared", "output_norm": "final_layer_norm", "attn_norm": "layer.0.layer_norm",
+    "attn_q": "layer.0.SelfAttention.q", "attn_k": "layer.0.SelfAttention.k",
+    "attn_v": "layer.0.SelfAttention.v", "attn_o": "layer.0.SelfAttention.o",
+    "attn_rel_b": "layer.0.SelfAttention.relative_attention_bias", "ffn_norm": "layer.1.layer_norm",
+    "ffn_gate": "layer.1.DenseReluDense.wi_0", "ffn_up": "layer.1.DenseReluDense.wi_1",
+    "ffn_down": "layer.1.DenseReluDense.wo",
+}  # fmt: skip
+_NAME = re.compile(r"(enc\.)?(?:blk\.(\d+)\.)?(\w+)\.weight")
 _ROTATED = {
     "self_attn.q_proj.weight": "num_attention_heads",
     "self_attn.k_proj.weight": "num_key_value_heads",
@@ -25,17 +33,18 @@ _ROTATED = {
 
 
 def is_llama_cpp(names: Collection[str]) -> bool:
-    """Return whether tensors have the names that llama.cpp gives to Llama."""
+    """Return whether tensors have the names that llama.cpp gives to Llama or T5."""
     return "token_embd.weight" in names
 
 
-def from_llama_cpp(name: str) -> str:
+def from_llama_cpp(name: str, *, is_t5: bool) -> str:
     """Return the name that transformers has for a tensor of llama.cpp; a foreign name stays as it is."""
     match = _NAME.fullmatch(name)
-    if match is None or match[2] not in _LAYERS:
+    layers, (start, blocks) = (_T5_LAYERS, ("encoder.", "block")) if is_t5 else (_LAYERS, ("", "layers"))
+    if match is None or match[3] not in layers:
         return name
-    block = "" if match[1] is None else f"layers.{match[1]}."
-    return f"{block}{_LAYERS[match[2]]}.weight"
+    block = "" if match[2] is None else f"{blocks}.{match[2]}."
+    return f"{start if match[1] else ''}{block}{layers[match[3]]}.weight"
 
 
 def rows_in_order(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -78,7 +87,11 @@ class GGUFEmbedding(nn.Embedding):
 
 def replace_embeddings(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Replace those embeddings of an empty network whose weights are in blocks."""
-    for name, layer in list(network.named_modules()):
+    made: dict[nn.Module, nn.Module] = {}
+    for name, layer in list(network.named_modules(remove_duplicate=False)):
         if type(layer) is nn.Embedding and isinstance(tensors.get(f"{name}.weight"), GGUFParameter):
             with torch.device("meta"):
-                network.set_submodule(name, GGUFEmbedding(layer.num_embeddings, layer.embedding_dim))
+                made[layer] = GGUFEmbedding(layer.num_embeddings, layer.embedding_dim)
+    for name, layer in list(network.named_modules(remove_duplicate=False)):
+        if layer in made:  # an embedding may have several names
+            network.set_submodule(name, made[layer])

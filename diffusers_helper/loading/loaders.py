@@ -143,10 +143,11 @@ class Models:
         return self._parts[name]
 
     def _load(self, name: str, place: Path) -> Any:
-        kind = self.info.family.networks.get(name)
-        if kind is None:
-            return load_scheduler(place) if name == "scheduler" else _load_words(name, place)
-        self._loaded[name] = load_network(name, place, self.info.parts[name].config, kind)
+        known = self.info.family.networks.get(name)
+        if known is None:
+            is_scheduler = name == "scheduler"
+            return load_scheduler(place, self.info.family) if is_scheduler else _load_words(name, place)
+        self._loaded[name] = load_network(name, place, self.info.parts[name].config, known.kind)
         self._files += weight_files(place)
         return self._loaded[name].network
 

@@ -5,7 +5,8 @@ the branches. These belong to the blocks, so the store moves, streams and counts
 
 `peft` was not used. It replaces the model's layers by its own, which need support for each kind of quantised
 weights, and it renames the parameters. The conversion of HunyuanVideo's keys in diffusers 0.42 assumes the
-full model's width of 3072, and knows neither `alpha` nor the names of the kohya family.
+full model's width of 3072, and knows neither `alpha` nor the names of the kohya family; that of Wan's keys
+expects every layer of every block in files of that family.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch.nn import functional
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import file_sum
 from diffusers_helper.lora_choice import Choice
-from diffusers_helper.models.sizes import BLOCKS
+from diffusers_helper.models.sizes import block_lists
 from diffusers_helper.setting import text_of
 from diffusers_helper.weights.lora_files import LoraFile, Pair, count_keys
 
@@ -35,17 +36,21 @@ class LowRankBranch(nn.Module):
     Attributes:
         down: (rank, inputs).
         up: (outputs, rank), with the weights of the LoRAs.
+        bias: (outputs,), with the weights of the LoRAs; None for none.
     """
 
-    def __init__(self, down: Tensor, up: Tensor) -> None:
+    def __init__(self, down: Tensor, up: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         self.down, self.up = nn.Parameter(down, requires_grad=False), nn.Parameter(up, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
     def forward(self, inputs: Tensor, outputs: Tensor) -> Tensor:
         """Return the layer's outputs with those of the branch, which are added in place."""
         low = functional.linear(inputs.to(outputs.dtype), self.down.to(outputs.dtype))
         rows = outputs.reshape(-1, outputs.shape[-1])
         rows.addmm_(low.reshape(-1, low.shape[-1]), self.up.to(outputs.dtype).t())
+        if self.bias is not None:
+            rows += self.bias.to(outputs.dtype)
         return rows.view(outputs.shape)
 
 
@@ -102,24 +107,27 @@ class Loras:
             name: (int(module.out_features), int(module.in_features))  # pyright: ignore[reportArgumentType]
             for name, module in layers.items()
         }
-        parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        parts: dict[str, list[tuple[Tensor, Tensor, Tensor | None]]] = {}
         notes: list[str] = []
         for choice, lora in self.chosen:
             pairs = lora.fitting(sizes)
-            for name, down, up in _read(lora, pairs, sizes):
-                parts.setdefault(name, []).append((down.to(dtype), (up * choice.weight).to(dtype)))
+            for name, down, up, bias in _read(lora, pairs, sizes):
+                more = None if bias is None else (bias * choice.weight).to(dtype)
+                parts.setdefault(name, []).append((down.to(dtype), (up * choice.weight).to(dtype), more))
             reported = f"{count_keys(pairs)} of {lora.keys} keys applied"
             notes.append(f"LoRA {lora.name}, weight {choice.weight:g}: {reported}.")
         with torch.inference_mode(False):  # the `.data` of an inference tensor could not be replaced later
             for name, matrices in parts.items():
-                down = torch.cat([down for down, _ in matrices])
-                up = torch.cat([up for _, up in matrices], dim=1)
-                self._add(network, name, layers[name], LowRankBranch(down, up))
+                downs, ups, biases = zip(*matrices, strict=True)
+                added = [one for one in biases if one is not None]
+                bias = torch.stack(added).sum(dim=0) if added else None
+                branch = LowRankBranch(torch.cat(downs), torch.cat(ups, dim=1), bias)
+                self._add(network, name, layers[name], branch)
         return notes
 
     def _add(self, network: nn.Module, name: str, layer: nn.Module, branch: LowRankBranch) -> None:
         group, _, rest = name.partition(".")
-        is_block = group in BLOCKS["transformer"]
+        is_block = group in block_lists("transformer", type(network).__name__)
         host = network.get_submodule(f"{group}.{rest.partition('.')[0]}") if is_block else network
         if not hasattr(host, _NAME):
             host.add_module(_NAME, nn.ModuleList())
@@ -139,27 +147,29 @@ class Loras:
 
 def _read(
     lora: LoraFile, pairs: Iterable[Pair], sizes: dict[str, tuple[int, int]]
-) -> Iterable[tuple[str, Tensor, Tensor]]:
-    """Yield the matrices for each layer in fp32, with the LoRA's own scale.
+) -> Iterable[tuple[str, Tensor, Tensor, Tensor | None]]:
+    """Yield the matrices for each layer in fp32, with the LoRA's own scale, and what is added to its bias.
 
     Raises:
         InputError: If the file cannot be read, or holds values that are not finite.
     """
     with safe_open(lora.path, "pt") as opened:
         for pair in pairs:
-            down, up, *alpha = (opened.get_tensor(key).float() for key in pair.keys)
-            up = up * (alpha[0].item() / pair.rank if alpha else pair.scale)
-            if not (down.isfinite().all() and up.isfinite().all()):
+            found = {key: opened.get_tensor(key).float() for key in pair.keys}
+            down, up, bias = found[pair.down], found[pair.up], found.get(pair.bias)
+            up = up * (found[pair.alpha].item() / pair.rank if pair.alpha else pair.scale)
+            if not all(one.isfinite().all() for one in (down, up, *found.values())):
                 raise InputError(
-                    f"LoRA {lora.name} holds values that are not finite numbers, as in {pair.keys[0]}.",
+                    f"LoRA {lora.name} holds values that are not finite numbers, as in {pair.down}.",
                     "Download it again, or choose another file.",
                     setting="lora",
                 )
             if pair.target.swaps:
                 up = torch.cat(up.chunk(2)[::-1])
+                bias = None if bias is None else torch.cat(bias.chunk(2)[::-1])
             rows = [sizes[name][0] for name in pair.target.layers]
-            for name, part in zip(pair.target.layers, up.split(rows), strict=True):
-                yield name, down, part
+            biases = [None] * len(rows) if bias is None else bias.split(rows)
+            yield from zip(pair.target.layers, [down] * len(rows), up.split(rows), biases, strict=True)
 
 
 def _sum(choice: Choice, lora: LoraFile) -> str:

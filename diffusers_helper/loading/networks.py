@@ -8,27 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import diffusers
 import torch
+import transformers
 from accelerate import init_empty_weights
-from diffusers import (
-    AutoencoderKLHunyuanVideo,
-    AutoencoderKLWan,
-    HeliosDMDScheduler,
-    HeliosScheduler,
-    HeliosTransformer3DModel,
-    HunyuanVideoFramepackTransformer3DModel,
-    ModelMixin,
-)
+from diffusers import ModelMixin
 from diffusers.quantizers.gguf.utils import (
     GGUFParameter,
     _quant_shape_from_byte_shape,
     _replace_with_gguf_linear,
+    dequantize_gguf_tensor,
 )
 from gguf import GGML_QUANT_SIZES
 from torch import Tensor, nn
-from transformers import CLIPTextModel, LlamaModel, PretrainedConfig, SiglipVisionModel, UMT5EncoderModel
+from transformers import PretrainedConfig
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.family import Family
+from diffusers_helper.families.known import networks_of
 from diffusers_helper.loading.casting import CASTABLE, EIGHT_BIT, add_scales, cast_weights
 from diffusers_helper.loading.keys import check_names, own_names
 from diffusers_helper.loading.llama_cpp import is_llama_cpp, replace_embeddings, rows_in_order
@@ -42,51 +39,6 @@ from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.origin import origin_in
 from diffusers_helper.weights.reading import read_contents
 
-CLASSES: dict[str, Any] = {
-    "transformer": HunyuanVideoFramepackTransformer3DModel,
-    "vae": AutoencoderKLHunyuanVideo,
-    "text_encoder": LlamaModel,
-    "text_encoder_2": CLIPTextModel,
-    "image_encoder": SiglipVisionModel,
-}
-# The classes that a part of another family has.
-_FURTHER_CLASSES: dict[str, tuple[Any, ...]] = {
-    "transformer": (HeliosTransformer3DModel,), "vae": (AutoencoderKLWan,),
-    "text_encoder": (UMT5EncoderModel,),
-}  # fmt: skip
-_SCHEDULERS = (HeliosScheduler, HeliosDMDScheduler)
-# The class of FramePack's authors, which wrote the published configurations.
-_OTHER_CLASSES = {"transformer": ("HunyuanVideoTransformer3DModelPacked",)}
-# Each fact about one part of a family, with the value that it must have: a number, or one of another part.
-_FACTS = {
-  "framepack": (
-    ("transformer", "in_channels", "transformer takes latents of %s channels", 16),
-    ("transformer", "has_clean_x_embedder", "transformer takes history (has_clean_x_embedder %s)", True),
-    ("transformer", "has_image_proj", "transformer takes the picture (has_image_proj %s)", True),
-    ("vae", "latent_channels", "vae gives latents of %s channels", ("transformer", "in_channels")),
-    ("vae", "spatial_compression_ratio", "vae shrinks pictures by %s", 8),
-    ("vae", "temporal_compression_ratio", "vae shrinks time by %s", 4),
-    (
-        "text_encoder", "hidden_size", "text_encoder gives %s values per token",
-        ("transformer", "text_embed_dim"),
-    ),
-    (
-        "text_encoder_2", "hidden_size", "text_encoder_2 gives %s values",
-        ("transformer", "pooled_projection_dim"),
-    ),
-    (
-        "image_encoder", "hidden_size", "image_encoder gives %s values per token",
-        ("transformer", "image_proj_dim"),
-    ),
-  ),
-  "helios": (
-    ("transformer", "in_channels", "transformer takes latents of %s channels", 16),
-    ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "in_channels")),
-    ("vae", "scale_factor_spatial", "vae shrinks pictures by %s", 8),
-    ("vae", "scale_factor_temporal", "vae shrinks time by %s", 4),
-    ("text_encoder", "d_model", "text_encoder gives %s values per token", ("transformer", "text_dim")),
-  ),
-}  # fmt: skip
 _WHOLE = (torch.float32, torch.float16, torch.bfloat16)
 # Quantised weights say nothing about the type that computes.
 _QUANTISED_COMPUTE = torch.bfloat16
@@ -121,44 +73,40 @@ def config_of(part: str, place: Path, config: Mapping[str, Any] | None, expected
         ValueError: If it is for another class.
     """
     found = dict(config if config is not None else read_json(place / "config.json"))
-    kinds = [expected] if expected else [kind.__name__ for kind in _classes(part)]
-    if (kind := _class_of(part, found)) is None or kind.__name__ not in kinds:
+    kinds = [expected] if expected else [one.kind for one in networks_of(part)]
+    if _kind_of(part, found) not in kinds:
         raise ValueError(f"its config is for {class_named(found)}; expected {' or '.join(kinds)}")
     return found
 
 
-def _classes(part: str) -> tuple[Any, ...]:
-    return (CLASSES[part], *_FURTHER_CLASSES.get(part, ()))
+def _kind_of(part: str, config: Mapping[str, Any]) -> str:
+    """Return the class that a configuration is for: FramePack's if it names none, "" for an unknown one."""
+    named, networks = class_named(config), networks_of(part)
+    if not named:
+        return networks[0].kind
+    return next((one.kind for one in networks if named in (one.kind, *one.other_kinds)), "")
 
 
-def _class_of(part: str, config: Mapping[str, Any]) -> Any:
-    """Return the class that a configuration is for: FramePack's if it names none, None for an unknown one."""
-    named = class_named(config)
-    if not named or named in _OTHER_CLASSES.get(part, ()):
-        return CLASSES[part]
-    return next((kind for kind in _classes(part) if kind.__name__ == named), None)
-
-
-def load_scheduler(folder: Path) -> HeliosScheduler | HeliosDMDScheduler:
-    """Return the scheduler of a model.
+def load_scheduler(folder: Path, family: Family) -> Any:
+    """Return the scheduler of a model of a family.
 
     Raises:
         OSError: If there is no configuration.
         ValueError: If it is for a scheduler that cannot be used.
     """
     config: dict[str, Any] = read_json(folder / "scheduler_config.json")
-    kind = next((one for one in _SCHEDULERS if one.__name__ == class_named(config)), None)
-    if kind is None:
-        known = " or ".join(one.__name__ for one in _SCHEDULERS)
-        raise ValueError(f"its config is for {class_named(config)}; expected {known}")
-    if kind is HeliosScheduler and config.get("stages", 3) != 1:
-        raise ValueError("it is that of Helios-Mid, which cannot be used; expected Helios-Base or -Distilled")
-    return cast(HeliosScheduler | HeliosDMDScheduler, kind.from_config(config))
+    named = class_named(config)
+    if named not in family.schedulers:
+        raise ValueError(f"its config is for {named}; expected {' or '.join(family.schedulers)}")
+    if reason := family.refuses("scheduler", config):
+        raise ValueError(reason)
+    return getattr(diffusers, named).from_config(config)
 
 
 def empty_network(part: str, config: Mapping[str, Any]) -> nn.Module:
     """Return a network without values, which takes no memory."""
-    kind = _class_of(part, config)
+    named = _kind_of(part, config)
+    kind: Any = getattr(diffusers, named, None) or getattr(transformers, named)
     with init_empty_weights():
         if issubclass(kind, ModelMixin):
             plain = {name: value for name, value in config.items() if not name.startswith("_")}
@@ -196,6 +144,8 @@ def load_network(
         found = rows_in_order(found, known)
     is_gguf = any(isinstance(tensor, GGUFParameter) for tensor in found.values())
     compute = _compute_dtype(place, found)
+    kept = {name: wanted for name in found if (wanted := _kept_type(network, name, compute))}
+    found |= {name: _kept(found[name], wanted, scales.pop(name, None)) for name, wanted in kept.items()}
     if is_gguf:
         _replace_with_gguf_linear(network, compute, found)
         replace_embeddings(network, found)
@@ -210,7 +160,7 @@ def load_network(
             if scale is not None:
                 add_scales(layer, scale)
         else:
-            _assign(layer, leaf, _whole(tensor, compute, scale))
+            _assign(layer, leaf, tensor if name in kept else _whole(tensor, compute, scale))
     cast_weights(network, compute)
     if part == "vae":
         quicken(network)
@@ -304,6 +254,28 @@ def _compute_dtype(place: Path, tensors: Mapping[str, Tensor]) -> torch.dtype:
     return most
 
 
+def _kept_type(network: nn.Module, name: str, compute: torch.dtype) -> torch.dtype | None:
+    """Return the type that a tensor is always in, by the list of its class; None for any type.
+
+    diffusers keeps what the list names in fp32, and transformers only beside fp16. Their layers take their
+    input in the type of these weights, which can therefore not be in 8 bit.
+    """
+    listed = cast(Any, network)._keep_in_fp32_modules or ()
+    if not any(part in listed for part in name.split(".")):
+        return None
+    return torch.float32 if isinstance(network, ModelMixin) or compute == torch.float16 else compute
+
+
+def _kept(tensor: Tensor, wanted: torch.dtype, scale: Tensor | None) -> Tensor:
+    """Return a tensor whole, and in fp32 on the device, too, if that is the type."""
+    if isinstance(tensor, GGUFParameter):
+        tensor = cast(Tensor, dequantize_gguf_tensor(tensor))
+    whole = nn.Parameter(_whole(tensor, wanted, scale), requires_grad=False)
+    if wanted == torch.float32:
+        cast(Any, whole).storage_dtype = wanted
+    return whole
+
+
 def _whole(tensor: Tensor, compute: torch.dtype, scale: Tensor | None) -> Tensor:
     """Return a tensor in the type that computes, multiplied with its scales."""
     whole = tensor.to(compute)
@@ -328,7 +300,7 @@ def check_fit(info: ModelInfo, value: Callable[[str, str], Any]) -> None:
     Raises:
         InputError: If they do not match.
     """
-    for part, key, fact, other in _FACTS.get(info.family.name, ()):
+    for part, key, fact, other in info.family.fits:
         found, wanted = value(part, key), value(*other) if isinstance(other, tuple) else other
         if None not in (found, wanted) and found != wanted:
             raise InputError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import BLOCKS, Network
+from diffusers_helper.models.sizes import Network, block_lists, class_named
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.weights.lora_files import LoraFile, Pair, loras_of
 from diffusers_helper.weights.safetensors_file import read_safetensors
@@ -28,13 +28,15 @@ def check_loras(text: str, info: ModelInfo) -> None:
         text: The setting `lora`, with paths.
 
     Raises:
-        InputError: If a file is missing, holds no LoRA for FramePack, or does not fit the model.
+        InputError: If a file is missing, holds no LoRA, or does not fit the model.
     """
     loras = loras_of(text)
     folder = network_folder(info.parts["transformer"]) if loras else None
     layers = layers_of(folder) if folder else {}
-    for _, lora in loras if layers else ():
-        lora.fitting(layers)
+    for _, lora in loras:
+        lora.check_family(info.name, info.family)
+        if layers:
+            lora.fitting(layers)
 
 
 @confined
@@ -63,12 +65,14 @@ def with_loras(network: Network, loras: Collection[LoraFile]) -> Network:
         return network
     weights, width = network.weights, max(_LEAST_VALUE_BYTES, network.dtype_bytes)
     blocks, total = list(weights.block_bytes), weights.total_bytes
-    doubles = int(network.config.get("num_layers", len(blocks)))
+    lists, first = block_lists("transformer", class_named(network.config)), len(blocks)
+    if len(lists) > 1:
+        first = int(network.config.get("num_layers", first))
     for layer, values in (found for lora in loras for pair in lora.pairs for found in _values(pair)):
         total += values * width
         group, _, rest = layer.partition(".")
-        if group in BLOCKS["transformer"]:
-            place = int(rest.partition(".")[0]) + (doubles if group == BLOCKS["transformer"][-1] else 0)
+        if group in lists:
+            place = int(rest.partition(".")[0]) + (first if group in lists[1:] else 0)
             if place < len(blocks):
                 blocks[place] += values * width
     return replace(network, weights=replace(weights, total_bytes=total, block_bytes=tuple(blocks)))
@@ -79,4 +83,5 @@ def _values(pair: Pair) -> Iterator[tuple[str, int]]:
     layers = pair.target.layers
     for place, layer in enumerate(layers):
         # How the outputs are divided is not known here; all of them are counted with the first layer.
-        yield layer, pair.rank * (pair.inputs + (0 if place else pair.outputs))
+        outputs = 0 if place else pair.outputs
+        yield layer, pair.rank * (pair.inputs + outputs) + (outputs if pair.bias else 0)

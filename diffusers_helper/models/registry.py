@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, PictureError, short_repr
-from diffusers_helper.families.family import FAMILIES, FRAMEPACK, HELIOS, Family
-from diffusers_helper.families.helios import settings_of
+from diffusers_helper.families.family import Family
+from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.families.known import FAMILIES, family_of_class
+from diffusers_helper.families.networks import PublishedModel
 from diffusers_helper.families.packing import MODES, Mode, SectionPlan
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.request import SETTINGS, GenerationRequest, sides_of
 from diffusers_helper.strangers.limited_json import read_json
-from diffusers_helper.weights.recognition import PARTS
 
 DEFAULT_MODEL = "demo"
 FACTS_FILE = "longtake.json"
@@ -128,49 +129,15 @@ class ModelInfo:
         return [word for word in dict.fromkeys(cleaned.split()) if word not in known]
 
 
-# Revisions are pinned, so that a change on the hub can neither change a result nor add other files.
-_COMMUNITY = ("hunyuanvideo-community/HunyuanVideo", "e8c2aaa66fe3742a32c11a6766aecbf07c56e773")
-_REDUX = ("lllyasviel/flux_redux_bfl", "45b801affc54ff2af4e5daf1b282e0921901db87")
-# By name: the title, the transformer's repository, its revision, and the order of sections in its training
-_PUBLISHED: dict[str, tuple[str, str, str, Mode]] = {
-    "framepack-i2v": (
-        "FramePack I2V", "lllyasviel/FramePackI2V_HY",
-        "86cef4396041b6002c957852daac4c91aaa47c79", "inverted",
-    ),
-    "framepack-f1": (
-        "FramePack F1", "lllyasviel/FramePack_F1_I2V_HY_20250503",
-        "ab239828e0b384fed75580f186f078717d4020f7", "forward",
-    ),
-}  # fmt: skip
+_PUBLISHED = {model.name: (family, model) for family in FAMILIES.values() for model in family.published}
 
 
-# The same for Helios. UMT5, its tokenizer and Wan's VAE are taken from one of them.
-_HELIOS_DISTILLED = ("BestWishYsh/Helios-Distilled", "1999182614cb08d3bdcc46b9827504af2914b87b")
-_HELIOS_BASE = ("BestWishYsh/Helios-Base", "21cf91da9cae0270a9405000c2e798f83770b1dd")
-_HELIOS = {
-    "helios-distilled": ("Helios Distilled", _HELIOS_DISTILLED),
-    "helios-base": ("Helios Base", _HELIOS_BASE),
-}
-
-
-def _published(name: str, title: str, repo: str, revision: str, mode: Mode) -> ModelInfo:
-    parts = {"transformer": PartSource(location=repo, revision=revision)}
-    for names, (shared, shared_revision) in ((PARTS[1:6], _COMMUNITY), (PARTS[6:], _REDUX)):
-        for part in names:
-            parts[part] = PartSource(location=shared, subfolder=part, revision=shared_revision)
-    return ModelInfo(name=name, title=title, parts=parts, modes=(mode,))
-
-
-def _published_helios(name: str, title: str, own: tuple[str, str]) -> ModelInfo:
-    sources = {
-        part: own if part in ("transformer", "scheduler") else _HELIOS_DISTILLED for part in HELIOS.parts
-    }
+def _published(family: Family, model: PublishedModel) -> ModelInfo:
     parts = {
-        part: PartSource(location=repo, subfolder=part, revision=revision)
-        for part, (repo, revision) in sources.items()
+        part: PartSource(location=repo, subfolder=folder, revision=revision)
+        for part, (repo, folder, revision) in model.sources.items()
     }
-    facts = settings_of(is_distilled=own is _HELIOS_DISTILLED)
-    return ModelInfo(name=name, title=title, parts=parts, family=HELIOS, **facts)
+    return ModelInfo(name=model.name, title=model.title, parts=parts, family=family, **model.settings)
 
 
 _MOST_FACTS = 2**18
@@ -232,7 +199,7 @@ def _family_in(folder: Path) -> Family:
     except (OSError, ValueError):
         return FRAMEPACK  # what is wrong with the file is found when the model is loaded
     kind = cast(dict[str, Any], config).get("_class_name") if isinstance(config, dict) else None
-    return next((one for one in FAMILIES.values() if one.networks["transformer"] == kind), FRAMEPACK)
+    return family_of_class(str(kind))
 
 
 def _from_folder(name: str, folder: Path) -> ModelInfo:
@@ -267,7 +234,7 @@ def family_of(model: str) -> Family:
 
 def built_in_names() -> tuple[str, ...]:
     """Return the names of the models that are always registered, the default first."""
-    return (DEFAULT_MODEL, *_PUBLISHED, *_HELIOS)
+    return (DEFAULT_MODEL, *_PUBLISHED)
 
 
 def model_names() -> tuple[str, ...]:
@@ -305,9 +272,7 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
     if name == DEFAULT_MODEL:
         return _from_folder(name, _DEMO_FOLDER)
     if name in _PUBLISHED:
-        return _published(name, *_PUBLISHED[name])
-    if name in _HELIOS:
-        return _published_helios(name, *_HELIOS[name])
+        return _published(*_PUBLISHED[name])
     if (added := ADDED_MODELS.find(name)) is not None:
         return _from_added(added)
     choices = ", ".join(model_names())

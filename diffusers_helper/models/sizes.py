@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.families.known import FAMILIES, networks_of
+from diffusers_helper.families.networks import FamilyNetwork, Values, is_eight_bit
 from diffusers_helper.machine.processor import keeps_bf16, slow_types
 from diffusers_helper.models.added import PUT_BACK
-from diffusers_helper.models.published import CONFIGS_OF
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import read_json
@@ -27,32 +28,13 @@ from diffusers_helper.weights.tensors import BITS, Contents, TensorInfo, count
 NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
 _WHOLE = ("float32", "float16", "bfloat16")
 _EIGHT_BIT = ("float8_e4m3fn", "float8_e5m2", "int8")
-_SCALE_BYTES = 4
 # Quantised weights say nothing about the type that computes.
 _QUANTISED_COMPUTE = "bfloat16"
 # The bytes that a value takes while blocks of GGUF are taken apart: halves, whole numbers and the result.
 GGUF_CAST_BYTES = 10
-# The lists of blocks in each network that can be streamed, in the order in which they run.
-BLOCKS = {
-    "transformer": ("transformer_blocks", "single_transformer_blocks"),
-    "text_encoder": ("layers",),
-}
-# The same for the networks of another class than FramePack's
-_BLOCKS_OF = {"HeliosTransformer3DModel": ("blocks",), "UMT5EncoderModel": ("encoder.block",)}
 # The same lists in the layouts of HunyuanVideo's authors and of llama.cpp.
 _ORIGINAL = {
     "double_blocks": "transformer_blocks", "single_blocks": "single_transformer_blocks", "blk": "layers",
-}  # fmt: skip
-# The sizes in a configuration that the plans need, and those of other classes.
-_SIZES = {
-    "transformer": ("num_attention_heads", "attention_head_dim", "num_layers"),
-    "text_encoder": ("hidden_size", "intermediate_size", "num_hidden_layers"),
-    "text_encoder_2": ("hidden_size", "intermediate_size", "max_position_embeddings"),
-    "image_encoder": ("hidden_size", "intermediate_size", "image_size", "patch_size"),
-    "vae": ("layers_per_block", "block_out_channels"),
-}
-_SIZES_OF = {
-    "AutoencoderKLWan": ("base_dim", "num_res_blocks"), "UMT5EncoderModel": ("d_model", "d_ff", "num_layers")
 }  # fmt: skip
 _MOST_SIZE, _MOST_CONFIG = 2**20, 200_000
 _EMBEDDINGS = ("embed_tokens.weight", "token_embd.weight")  # only the rows in use are taken apart
@@ -96,93 +78,10 @@ class Network:
     cast_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """The values of some tensors, by how they can be stored on the device.
-
-    Attributes:
-        castable: The number of those that are cast to 8 bit if the job asks for it.
-        fixed_bytes: The size of those that always stay as they are, as the blocks of GGUF.
-        rows: The number of rows that get a scale each if they are cast to int8.
-    """
-
-    plain: int = 0
-    castable: int = 0
-    eight_bit: int = 0
-    fixed_bytes: int = 0
-    rows: int = 0
-
-    def __add__(self, other: _Values) -> _Values:
-        return _Values(
-            self.plain + other.plain, self.castable + other.castable, self.eight_bit + other.eight_bit,
-            self.fixed_bytes + other.fixed_bytes, self.rows + other.rows,
-        )  # fmt: skip
-
-    def num_bytes(self, width: int, storage: str) -> int:
-        """Return the size on the device.
-
-        Args:
-            width: The bytes of a value in the type that computes.
-            storage: The type of the weights that the job asks for (`request.WEIGHT_TYPES`).
-        """
-        castable = 1 if _is_eight_bit(storage) else width
-        eight_bit = 1 if storage == "default" else castable
-        scales = self.rows * _SCALE_BYTES if storage == "int8" else 0
-        values = self.plain * width + self.castable * castable + self.eight_bit * eight_bit
-        return values + self.fixed_bytes + scales
-
-
-def _is_eight_bit(storage: str) -> bool:
-    return storage == "int8" or storage.startswith("fp8")
-
-
-@dataclass(frozen=True, slots=True)
-class _Published:
-    """A published network, whose revision is pinned.
-
-    Attributes:
-        total, blocks: The values in all, and in each block that can be streamed.
-        dtype: The type of its weights.
-        largest: The most values of a layer that can be cast to 8 bit.
-    """
-
-    total: _Values
-    blocks: tuple[_Values, ...] = ()
-    dtype: str = "float16"
-    largest: int = 0
-
-    @property
-    def num_bytes(self) -> int:
-        return self.total.num_bytes(BITS[self.dtype] // 8, "default")
-
-
-_DUAL = _Values(113_338_880, 226_492_416, rows=55_296)
-_SINGLE = _Values(28_345_600, 113_246_208, rows=24_576)
-_FRAMEPACK = {
-    "transformer": _Published(
-        _Values(3_743_446_080, 9_130_868_736, rows=2_119_680), (_DUAL,) * 20 + (_SINGLE,) * 40, "bfloat16",
-        12288 * 3072,
-    ),
-    "text_encoder": _Published(_Values(7_505_186_816), (_Values(218_112_000),) * 32),
-    "text_encoder_2": _Published(_Values(123_060_480)),
-    "vae": _Published(_Values(246_478_803)),
-    "image_encoder": _Published(_Values(428_225_600)),
-}  # fmt: skip
-_HELIOS = {
-    "transformer": _Published(
-        _Values(261_509_184, 14_050_918_400, rows=2_396_160),
-        (_Values(121_344, 351_272_960, rows=59_904),) * 40, "bfloat16", 13824 * 5120,
-    ),
-    "text_encoder": _Published(_Values(5_680_910_336), (_Values(192_948_224),) * 24, "bfloat16"),
-    "vae": _Published(_Values(126_892_531), dtype="float32"),
-}  # fmt: skip
-_PUBLISHED = {"framepack": _FRAMEPACK, "helios": _HELIOS}
-
-
 def published_bytes(part: str, family: str = "framepack") -> int:
     """Return the size of a part's weights in a family's published models; 0 for a part without weights."""
-    found = _PUBLISHED.get(family, {}).get(part)
-    return found.num_bytes if found else 0
+    found = FAMILIES[family].networks.get(part)
+    return found.total.num_bytes(BITS[found.dtype] // 8, "default") if found else 0
 
 
 def networks(
@@ -215,7 +114,7 @@ def networks(
         counted = (
             count_values(name, place, source.config)
             if place.exists() or source.config is not None
-            else _of_published(_PUBLISHED[info.family.name][name], CONFIGS_OF[info.family.name][name])
+            else _of_published(info.family.networks[name])
         )
         found[name] = counted.network(name, widths.get(name), storage, on_cpu=on_cpu)
     return found
@@ -233,8 +132,8 @@ class _Counted:
         is_fixed: Whether the weights cannot be cast to another type.
     """
 
-    total: _Values
-    blocks: tuple[_Values, ...]
+    total: Values
+    blocks: tuple[Values, ...]
     config: Mapping[str, Any]
     compute_dtype: str
     keeps_bf16: bool
@@ -262,15 +161,14 @@ class _Counted:
             width = 2 if storage in ("bf16", "fp16") else own
         total = self.total.num_bytes(width, storage)
         blocks = tuple(block.num_bytes(width, storage) for block in self.blocks)
-        is_cast = _is_eight_bit(storage) or (self.total.eight_bit and storage == "default")
+        is_cast = is_eight_bit(storage) or (self.total.eight_bit and storage == "default")
         cast_bytes = max(self.largest * width if is_cast else 0, self.largest_block * GGUF_CAST_BYTES)
         return Network(Weights(name, total, blocks), self.config, width, self.file_bytes, cast_bytes)
 
 
-def _of_published(known: _Published, config: Mapping[str, Any]) -> _Counted:
-    return _Counted(
-        known.total, known.blocks, config, known.dtype, True, known.num_bytes, known.largest, 0,
-    )  # fmt: skip
+def _of_published(known: FamilyNetwork) -> _Counted:
+    size = known.total.num_bytes(BITS[known.dtype] // 8, "default")
+    return _Counted(known.total, known.blocks, known.config, known.dtype, True, size, known.largest, 0)
 
 
 @confined
@@ -292,15 +190,16 @@ def count_values(name: str, place: Path, config: Mapping[str, Any] | None) -> _C
         ) from error
     found = {key: tensor for one in contents for key, tensor in one.tensors.items()}
     tensors = {key: one for key, one in found.items() if not is_beside(key)}
-    by_block: dict[tuple[int, int], _Values] = {}
-    total, lists = _Values(), [path.rpartition(".")[2] for path in block_lists(name, class_named(config))]
-    for key, tensor in tensors.items():
-        values = _values(key, tensor)
-        total += values
-        if block := _block_of(lists, key):
-            by_block[block] = by_block.get(block, _Values()) + values
     is_quantised = any(one.dtype in _EIGHT_BIT or one.dtype not in BITS for one in tensors.values())
     dtype = _compute_dtype(tensors.values(), contents, is_quantised=is_quantised)
+    known, by_block = _network_of(name, config), dict[tuple[int, int], Values]()
+    in_fp32 = (*known.in_fp32, *(known.whole if dtype == "float16" else ()))
+    total, lists = Values(), [path.rpartition(".")[2] for path in block_lists(name, class_named(config))]
+    for key, tensor in tensors.items():
+        values = _values(key, tensor, in_fp32, known.whole)
+        total += values
+        if block := _block_of(lists, key):
+            by_block[block] = by_block.get(block, Values()) + values
     file_bytes = sum(tensor.num_bytes for tensor in tensors.values())
     return _Counted(
         total, tuple(by_block[block] for block in sorted(by_block)), config, dtype,
@@ -322,13 +221,18 @@ def _checked(name: str, config: Any) -> dict[str, Any]:
     config = dict(cast(Mapping[str, Any], config))
     if len(json.dumps(config)) > _MOST_CONFIG:
         raise ValueError(f"its config.json has more than {_MOST_CONFIG} letters")
-    kind = "AutoencoderKLWan" if name == "vae" and "base_dim" in config else class_named(config)
-    for key in _SIZES_OF.get(kind, _SIZES[name]):
+    for key in _network_of(name, config).sizes:
         sizes = config.get(key) if key == "block_out_channels" else [config.get(key)]
         if not isinstance(sizes, list) or not sizes or not all(map(_is_size, cast(list[Any], sizes))):
             found = f"its config.json has {short_repr(config.get(key))} for {key}"
             raise ValueError(f"{found}; expected a whole number from 1 to {_MOST_SIZE}")
     return config
+
+
+def _network_of(part: str, config: Mapping[str, Any]) -> FamilyNetwork:
+    """Return the network of a family that a configuration is for; FramePack's for an unknown one."""
+    kind, networks = class_named(config), networks_of(part)
+    return next((one for one in networks if one.kind == kind), networks[0])
 
 
 def class_named(config: Mapping[str, Any]) -> str:
@@ -339,7 +243,7 @@ def class_named(config: Mapping[str, Any]) -> str:
 
 def block_lists(part: str, kind: str) -> tuple[str, ...]:
     """Return the paths of the lists of blocks of a network of a class, in the order in which they run."""
-    return _BLOCKS_OF.get(kind, BLOCKS.get(part, ()))
+    return _network_of(part, {"_class_name": kind}).lists
 
 
 def _is_size(value: Any) -> bool:
@@ -355,18 +259,21 @@ def _is_in_blocks(name: str, tensor: TensorInfo) -> bool:
     return tensor.dtype not in BITS and not name.endswith(_EMBEDDINGS)
 
 
-def _values(name: str, tensor: TensorInfo) -> _Values:
-    number = count(tensor.shape)
+def _values(name: str, tensor: TensorInfo, in_fp32: Sequence[str], whole: Sequence[str]) -> Values:
+    number, parts = count(tensor.shape), {*name.split(".")}
+    if parts & {*in_fp32, *whole}:  # a scale is multiplied with its weight
+        number = 0 if SCALE.search(name) else number
+        return Values(fixed_bytes=4 * number) if parts & {*in_fp32} else Values(plain=number)
     if SCALE.search(name):
-        return _Values(fixed_bytes=number * _SCALE_BYTES)
+        return Values(fixed_bytes=4 * number)
     if tensor.dtype not in BITS:
-        return _Values(fixed_bytes=tensor.num_bytes)
+        return Values(fixed_bytes=tensor.num_bytes)
     if not _is_layer(name, tensor):
-        return _Values(plain=number)
+        return Values(plain=number)
     rows = 0 if is_precise(name) else tensor.shape[0]
     if tensor.dtype in _EIGHT_BIT:
-        return _Values(eight_bit=number, rows=rows)
-    return _Values(plain=number) if is_precise(name) else _Values(castable=number, rows=rows)
+        return Values(eight_bit=number, rows=rows)
+    return Values(plain=number) if is_precise(name) else Values(castable=number, rows=rows)
 
 
 def _block_of(lists: Sequence[str], name: str) -> tuple[int, int] | None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.families.family import FRAMEPACK, Family
+from diffusers_helper.families.family import Family
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.foreign_errors import is_storage_trouble

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.families.known import FAMILIES, all_parts, models_by_part
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.units import count_text
@@ -20,9 +22,6 @@ from diffusers_helper.weights.folders import is_complete
 from diffusers_helper.weights.names import name_problems
 from diffusers_helper.weights.reading import SUFFIXES, read_contents
 from diffusers_helper.weights.recognition import (
-    HELIOS_PARTS,
-    PART_MODELS,
-    PARTS,
     KeyStyle,
     key_style_of,
     models_of,
@@ -87,7 +86,7 @@ def inspect_checkpoint(path: Path, place: str = "") -> Inspection:
     Raises:
         OSError: If it cannot be read.
     """
-    parts = [part for part in dict.fromkeys((*PARTS, *HELIOS_PARTS)) if (path / part).is_dir()]
+    parts = [part for part in all_parts() if (path / part).is_dir()]
     return _inspect_model(path, parts) if parts and not place else inspect_weights(path, place)
 
 
@@ -124,8 +123,9 @@ def _inspect_model(folder: Path, parts: Sequence[str]) -> Inspection:
     for one in found.values():
         for name, share in one.dtypes.items():
             shares[name] += round(share * one.bytes)
-    is_helios = "transformer" in found and found["transformer"].model == "Helios"
-    lacking = [part for part in (HELIOS_PARTS if is_helios else PARTS) if part not in parts]
+    title = found["transformer"].model if "transformer" in found else ""
+    family = next((one for one in FAMILIES.values() if one.title == title), FRAMEPACK)
+    lacking = [part for part in family.parts if part not in parts]
     problems = [problem for one in found.values() for problem in one.problems]
     if lacking:
         problems.append(f"{folder.name} lacks the folders {', '.join(lacking)}; add them.")
@@ -167,9 +167,9 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
     if is_complete(folder):  # a tokenizer or a processor
         size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
         kind = next((name for file, name in _KINDS.items() if (folder / file).is_file()), "image processor")
-        problems = tuple(_place_problems(folder, place, [kind])) if place in PART_MODELS else ()
+        problems = tuple(_place_problems(folder, place, [kind])) if place in models_by_part() else ()
         return Inspection(str(folder), "diffusers", kind, file_bytes=size, problems=problems)
-    what = "weights" if place in PART_MODELS or not place else f"files of the {place}"
+    what = "weights" if place in models_by_part() or not place else f"files of the {place}"
     problem = f"{folder.name} contains no {what}; choose another folder."
     return Inspection(str(folder), None, problems=(problem,))
 
@@ -234,7 +234,7 @@ def _inspect_files(
         by_type[tensor.dtype] += tensor.num_bytes
     models, style, quantised = models_of(tensors), key_style_of(tensors), quantisation_of(tensors, by_type)
     is_whole = not is_shard(path)
-    if models == ["FramePack"] and style == "diffusers" and is_whole and not reported:
+    if models == [FRAMEPACK.title] and style == "diffusers" and is_whole and not reported:
         reported += [f"{path.name} {one}" for one in name_problems(tensors, has_more=bool(quantised))]
     if place and tensors and not reported:
         reported += _place_problems(path, place, models)
@@ -280,7 +280,7 @@ def _list_problems(
 
 def _place_problems(path: Path, place: str, models: Sequence[str]) -> Iterable[str]:
     """Yield a sentence if the files cannot be used as the part `place`."""
-    wanted = PART_MODELS.get(place)
+    wanted = models_by_part().get(place)
     if wanted is None:
         yield f"{path.name} contains weights, but must contain the files of the {place}; choose another one."
     elif _SHARD.search(path.stem):

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.family import Family
+from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.families.known import FAMILIES
 from diffusers_helper.files import given_path
 from diffusers_helper.lora_choice import Choice, choices_of
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import parse_json
-from diffusers_helper.weights.lora_keys import Kind, Target, is_like_flux, split_key, target_of
+from diffusers_helper.weights.lora_keys import Kind, Target, is_like_flux, is_of_norm, split_key, target_of
 from diffusers_helper.weights.reading import read_contents
 from diffusers_helper.weights.tensors import Contents, NotWeights, TensorInfo
 
@@ -42,8 +45,7 @@ _TRIGGERS = (
 )  # fmt: skip
 _MOST_TAGS, _MOST_CHARACTERS, _MOST_VALUES = 5, 200, 200_000
 _NOTED = ("modelspec.architecture", "ss_base_model_version")
-_OWN_MODELS = re.compile(r"hunyuan|framepack", re.IGNORECASE)
-_OTHER_MODELS = re.compile(r"flux|wan|sdxl|stable-diffusion|sd3|sd_v|qwen|ltx|z-image|lumina", re.IGNORECASE)
+_OTHER_MODELS = r"flux|sdxl|stable-diffusion|sd3|sd_v|qwen|ltx|z-image|lumina"
 
 # Flux has blocks with the same names and sizes as FramePack, but fewer: 19 and 38 instead of 20 and 40.
 _FLUX_BLOCKS = {"transformer_blocks": 19, "single_transformer_blocks": 38}
@@ -55,18 +57,25 @@ class Pair:
     """The two matrices of one change, whose product is added to the weights of some layers.
 
     Attributes:
-        keys: The names of the tensors: the matrix that the input meets first, the other one and, if there is
-            one, the scale `alpha`.
+        down, up: The names of the matrix that the input meets first, and of the other one.
+        alpha, bias: The names of the scale and of what is added to the layer's bias; "" for none.
         rank, inputs, outputs: The sizes of the matrices, (rank, inputs) and (outputs, rank).
         scale: The factor that the file's metadata give; an `alpha` replaces it.
     """
 
-    keys: tuple[str, ...]
+    down: str
+    up: str
+    alpha: str
+    bias: str
     target: Target
     rank: int
     inputs: int
     outputs: int
     scale: float = 1.0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.down, self.up, self.alpha, self.bias)))
 
     def fits(self, layers: Mapping[str, tuple[int, int]]) -> bool:
         """Return whether the layers exist with these sizes, given (outputs, inputs) of each layer by name."""
@@ -87,7 +96,7 @@ class LoraFile:
     """A file with a LoRA.
 
     Attributes:
-        pairs: The changes to layers that FramePack has, whatever their sizes.
+        pairs: The changes to layers that a family has, whatever their sizes.
         triggers: The words that its author gave it to be called by; none if the file names none.
     """
 
@@ -99,6 +108,23 @@ class LoraFile:
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def family(self) -> Family:
+        """Return the family that it was made for."""
+        return _family_of(self.pairs)
+
+    def check_family(self, model: str, family: Family) -> None:
+        """Check that it was made for the family of a model.
+
+        Raises:
+            InputError: If it was not.
+        """
+        if self.family is not family:
+            raise _refusal(
+                self.name, f"was made for {self.family.title}; model {model} is of {family.title}",
+                f"Choose a LoRA for {family.names.lora_of}.",
+            )  # fmt: skip
 
     def fitting(self, layers: Mapping[str, tuple[int, int]]) -> tuple[Pair, ...]:
         """Return the changes that fit a transformer.
@@ -132,7 +158,7 @@ def loras_of(text: str) -> tuple[tuple[Choice, LoraFile], ...]:
     """Return the LoRAs that a request's text names, without those of weight 0, which have no effect.
 
     Raises:
-        InputError: If a file is missing, or holds no LoRA for FramePack.
+        InputError: If a file is missing, or holds no LoRA for a family of models.
     """
     chosen = (one for one in choices_of(text) if one.weight)
     return tuple((one, read_lora(given_path(one.file, "lora"))) for one in chosen)
@@ -142,7 +168,7 @@ def read_lora(path: Path) -> LoraFile:
     """Return what the header of a file with a LoRA tells.
 
     Raises:
-        InputError: If it is missing, or holds no LoRA for FramePack. The message is one sentence.
+        InputError: If it is missing, or holds no LoRA for a family of models. The message is one sentence.
     """
     return _remembered(read_lora_file, path)
 
@@ -188,7 +214,7 @@ def read_lora_file(path: Path) -> LoraFile:
 
     Raises:
         OSError: If it cannot be read.
-        InputError: If it holds no LoRA for FramePack.
+        InputError: If it holds no LoRA for a family of models.
     """
     try:
         contents = read_contents(path)
@@ -201,13 +227,14 @@ def read_lora_file(path: Path) -> LoraFile:
         raise _refusal(path.name, f"is a {contents.format} file; expected safetensors", again)
     if len(contents.tensors) > _MOST_KEYS:
         raise _refusal(path.name, f"has {len(contents.tensors)} keys; expected at most {_MOST_KEYS}")
-    found = _pairs(contents.tensors, _noted_scale(contents.metadata))
+    tensors = {key: one for key, one in contents.tensors.items() if not is_of_norm(key)}
+    found = _pairs(tensors, _noted_scale(contents.metadata))
     _check(path.name, contents, found)
-    return LoraFile(path, found, len(contents.tensors), _noted_triggers(contents.metadata))
+    return LoraFile(path, found, len(tensors), _noted_triggers(contents.metadata))
 
 
 def _check(name: str, contents: Contents, pairs: Sequence[Pair]) -> None:
-    """Refuse a file that holds something other than a LoRA for FramePack.
+    """Refuse a file that holds something other than a LoRA for a family of models.
 
     Raises:
         InputError: For such a file.
@@ -220,17 +247,27 @@ def _check(name: str, contents: Contents, pairs: Sequence[Pair]) -> None:
         raise _refusal(
             name, f"holds no LoRA: none of its {len(keys)} keys has the name of one", "Choose another file."
         )
-    noted = " ".join(str(contents.metadata.get(name, "")) for name in _NOTED)
-    if match := _OTHER_MODELS.search(noted):
-        raise _refusal(name, f"was made for {match[0]}, as it says itself", "Choose a LoRA for FramePack.")
-    if not _OWN_MODELS.search(noted) and (doubt := _doubt(keys, pairs)):
-        raise _refusal(name, doubt, "Choose a LoRA for FramePack or HunyuanVideo.")
+    noted = " ".join(str(contents.metadata.get(name, "")) for name in _NOTED).lower()
+    own = _family_of(pairs)
+    others = (one.names.made_for for one in FAMILIES.values() if one is not own)
+    if match := re.search("|".join((_OTHER_MODELS, *others)), noted):
+        raise _refusal(name, f"was made for {match[0]}, as it says itself", f"Choose a LoRA for {_known()}.")
+    if not re.search(own.names.made_for, noted) and (doubt := _doubt(keys, pairs)):
+        raise _refusal(name, doubt, f"Choose a LoRA for {_known()}.")
     if not pairs:
-        raise _refusal(
-            name,
-            f"was made for another model: none of its {len(keys)} keys belongs to FramePack",
-            "Choose a LoRA for FramePack or HunyuanVideo.",
-        )
+        titles = " or ".join(one.title for one in FAMILIES.values())
+        problem = f"was made for another model: none of its {len(keys)} keys belongs to {titles}"
+        raise _refusal(name, problem, f"Choose a LoRA for {_known()}.")
+
+
+def _family_of(pairs: Sequence[Pair]) -> Family:
+    """Return the family of most of the layers that are changed; FramePack's if there are none."""
+    counts = Counter(pair.target.family for pair in pairs)
+    return FAMILIES[counts.most_common(1)[0][0]] if counts else FRAMEPACK
+
+
+def _known() -> str:
+    return " or ".join(one.names.lora_of for one in FAMILIES.values())
 
 
 def _doubt(keys: Iterable[str], pairs: Sequence[Pair]) -> str:
@@ -251,7 +288,7 @@ def _doubt(keys: Iterable[str], pairs: Sequence[Pair]) -> str:
 
 
 def _pairs(tensors: Mapping[str, TensorInfo], scale: Callable[[Target, int], float]) -> tuple[Pair, ...]:
-    """Return the changes to layers that FramePack has.
+    """Return the changes to layers that a family has.
 
     Args:
         scale: A function that returns the scale that the metadata give for layers and a rank.
@@ -281,9 +318,11 @@ def _pair(
         return None
     if not all(tensor.dtype.startswith(("float", "bfloat")) for tensor in (down, up)):
         return None
-    keys = tuple(part[kind] for kind in ("down", "up", "alpha") if kind in part)
-    rank = down.shape[0]
-    return Pair(keys, target, rank, down.shape[1], up.shape[0], scale(target, rank))
+    rank, outputs, alpha, bias = down.shape[0], up.shape[0], part.get("alpha", ""), part.get("bias", "")
+    if bias and tensors[bias].shape != (outputs,):
+        bias = ""
+    found = part["down"], part["up"], alpha, bias
+    return Pair(*found, target, rank, down.shape[1], outputs, scale(target, rank))
 
 
 def rank_of(loras: Collection[LoraFile]) -> int:

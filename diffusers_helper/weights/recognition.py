@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
+from diffusers_helper.families.known import FAMILIES
 from diffusers_helper.weights.tensors import TensorInfo
 
 KeyStyle = Literal[
@@ -20,8 +21,7 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "LoRA",
         (".lora_A.|.lora_B.|.lora_down.|.lora_up.|\n.lora_unet|\n.lora_te|\n.lora_transformer",),
     ),
-    ("FramePack", ("clean_x_embedder.",)),
-    ("Helios", ("\n.patch_mid.", "\n.patch_long.")),
+    *((family.title, family.signs) for family in FAMILIES.values()),
     ("HunyuanVideo", ("txt_in.individual_token_refiner.|context_embedder.token_refiner.",)),
     ("Flux", ("double_blocks.0.img_attn.norm.key_norm.|\n.transformer_blocks.0.norm1_context.",)),
     ("Wan", ("\n.blocks.0.self_attn.q.|\n.condition_embedder.time_embedder.",)),
@@ -44,11 +44,11 @@ _PREFIX = re.compile(
 )
 # A model is left out if one of these more specific ones is found, too.
 _COVERED = {
-    "HunyuanVideo": {"FramePack", "LoRA"}, "SD": {"SDXL", "LoRA"}, "VAE": {"Wan VAE", "Hunyuan VAE"},
-    "Flux": {"HunyuanVideo", "FramePack", "LoRA"}, "FramePack": {"LoRA"}, "SDXL": {"LoRA"},
-    "Helios": {"LoRA"}, "Wan": {"Helios", "LoRA"},
-    "Llama": {"LoRA"}, "CLIP": {"LoRA"},
+    "HunyuanVideo": {"LoRA"}, "SD": {"SDXL", "LoRA"}, "VAE": {"Wan VAE", "Hunyuan VAE"},
+    "Flux": {"HunyuanVideo", "LoRA"}, "SDXL": {"LoRA"}, "Wan": {"LoRA"}, "Llama": {"LoRA"}, "CLIP": {"LoRA"},
+    **{family.title: {"LoRA"} for family in FAMILIES.values()},
 }  # fmt: skip
+_RESEMBLED = {one: {family.title} for family in FAMILIES.values() for one in family.resembles}
 # The signs of the naming schemes. The first scheme with a sign that is found counts. A pattern that begins
 # with literal text is found many times faster than one that begins with a choice.
 _STYLES: tuple[tuple[KeyStyle, tuple[str, ...]], ...] = (
@@ -59,20 +59,6 @@ _STYLES: tuple[tuple[KeyStyle, tuple[str, ...]], ...] = (
     ("diffusers", (r"transformer_blocks\.", r"down_blocks\.", r"up_blocks\.", r"mid_block\.")),
     ("transformers", (r"layers\.\d+\.self_attn\.",)),
 )
-# The parts of a FramePack model, which are the folders that diffusers gives it, and those of a Helios model.
-PARTS = (
-    "transformer", "vae", "text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2",
-    "image_encoder", "feature_extractor",
-)  # fmt: skip
-HELIOS_PARTS = ("transformer", "vae", "text_encoder", "tokenizer", "scheduler")
-# The models that each part can be.
-PART_MODELS = {
-    "transformer": ("FramePack", "Helios"),
-    "vae": ("Hunyuan VAE", "Wan VAE"),
-    "text_encoder": ("Llama", "T5"),
-    "text_encoder_2": ("CLIP",),
-    "image_encoder": ("SigLIP",),
-}
 
 
 def _lines(names: Iterable[str]) -> str:
@@ -88,7 +74,8 @@ def models_of(names: Iterable[str]) -> list[str]:
         for model, signs in _SIGNS
         if all(any(text in lines for text in sign.split("|")) for sign in signs)
     ]
-    return [model for model in dict.fromkeys(found) if not _COVERED.get(model, set[str]()) & {*found}]
+    covered = {one: _COVERED.get(one, set[str]()) | _RESEMBLED.get(one, set[str]()) for one in found}
+    return [model for model in dict.fromkeys(found) if not covered[model] & {*found}]
 
 
 def variant_of(model: str, tensors: Mapping[str, TensorInfo], origin: str) -> str:
@@ -98,8 +85,10 @@ def variant_of(model: str, tensors: Mapping[str, TensorInfo], origin: str) -> st
         model: The model, as `models_of` names it.
         origin: The names of file and folders and the file's metadata, in lower case.
     """
-    if model == "FramePack":  # both have the same tensors, so only a name distinguishes them
-        return "F1" if re.search(r"f1(?![0-9])", origin) else "I2V" if "i2v" in origin else ""
+    for family in FAMILIES.values():  # their models have the same tensors, so only a name distinguishes them
+        if model == family.title:
+            found = (one.variant for one in reversed(family.published) if re.search(one.sign, origin))
+            return next(found, "")
     if model == "HunyuanVideo":
         entries = (".img_in.proj.weight", ".x_embedder.proj.weight")
         shape = next((tensor.shape for name, tensor in tensors.items() if f".{name}".endswith(entries)), ())

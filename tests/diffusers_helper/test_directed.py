@@ -13,7 +13,7 @@ import torch
 from diffusers_helper.conditions.timeline import pictures_of
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import SectionFinished
-from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode, looped, plan_sections
 from diffusers_helper.framepack.blending import FrameBlender
 from diffusers_helper.framepack.encoders import TextCondition, mixed

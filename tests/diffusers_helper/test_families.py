@@ -18,7 +18,8 @@ from torch import Tensor
 
 from diffusers_helper import pipeline
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.family import FAMILIES, FRAMEPACK
+from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.families.known import FAMILIES
 from diffusers_helper.families.packing import Mode, Section, SectionPlan, frame_indices
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.framepack.history import LatentHistory

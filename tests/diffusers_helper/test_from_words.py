@@ -14,7 +14,7 @@ from PIL import Image
 
 from diffusers_helper.conditions.pictures import JobPictures
 from diffusers_helper.errors import PictureError
-from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.loading.loaders import Models

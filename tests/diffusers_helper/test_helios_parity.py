@@ -13,7 +13,7 @@ import imageio.v3 as imageio
 import numpy as np
 import pytest
 import torch
-from diffusers import HeliosPipeline, HeliosPyramidPipeline
+from diffusers import HeliosPipeline, HeliosPyramidPipeline, HeliosTransformer3DModel
 from PIL import Image
 from torch import Tensor
 
@@ -172,3 +172,30 @@ def test_distilled_makes_what_diffusers_makes_in_a_pyramid(
 ) -> None:
     request = request_from(start, Path(str(distilled.info.folder)), tmp_path, sections, steps=6)
     check(distilled, request, start, sections, tmp_path / "job", monkeypatch)
+
+
+def test_bf16_computes_as_in_diffusers_with_the_same_parts_in_fp32(
+    base: Models, tiny_helios: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only the first pass is compared: diffusers' sampling between the passes is in bf16, and ours in fp32.
+    passes: list[Tensor] = []
+    forward = HeliosTransformer3DModel.forward
+
+    def kept(*args: Any, **named: Any) -> Any:
+        found = forward(*args, **named)
+        passes.append(found[0].float())
+        return found
+
+    monkeypatch.setattr(HeliosTransformer3DModel, "forward", kept)
+    request = request_from("picture", tiny_helios, tmp_path, 1, weight_dtype="bf16", steps=2)
+    generate(request, base, folder=tmp_path / "job")
+    theirs = Diffusers(base, monkeypatch)
+    half: Any = HeliosTransformer3DModel.from_pretrained(
+        tiny_helios / "transformer", torch_dtype=torch.bfloat16
+    )
+    theirs._pipeline.transformer = half
+    theirs.make(request, "picture", 1, "latent")
+    torch.nn.Module.to(half, torch.bfloat16)  # all of it, which would be wrong
+    theirs.make(request, "picture", 1, "latent")
+    assert torch.equal(passes[0], passes[2])
+    assert not torch.equal(passes[0], passes[4])

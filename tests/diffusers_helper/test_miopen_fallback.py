@@ -21,8 +21,8 @@ from cache import conv
 from cache.conv import ErrorKind, card_of
 from cache.conv_rungs import RUNGS
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.loading.loaders import load_models
-from diffusers_helper.loading.networks import CLASSES
 from diffusers_helper.miopen_fallback import (
     MIOpenFallbackHandler,
     _LadderForward,
@@ -290,7 +290,7 @@ def test_every_convolution_of_every_network_has_the_ladder(tiny_model: Path) -> 
     models = load_models(find_model(str(tiny_model), allow_folder=True), device="cpu")
     found = {
         (name, isinstance(vars(conv).get("_conv_forward"), _LadderForward))
-        for name in CLASSES
+        for name in CONFIGS
         for conv in models.part(name).modules()
         if isinstance(conv, nn.modules.conv._ConvNd)
     }

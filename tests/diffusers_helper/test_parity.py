@@ -16,13 +16,13 @@ from diffusers import FlowMatchEulerDiscreteScheduler, HunyuanVideoFramepackPipe
 from PIL import Image
 
 from diffusers_helper.cancel import CancelToken
+from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.families.packing import Mode
 from diffusers_helper.framepack.encoders import encode_vision
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
-from diffusers_helper.weights.recognition import PARTS
 from tests.support.making import Frames, load_tiny, seconds_for, tiny_request, write_scene
 
 SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}

@@ -13,7 +13,7 @@ from PIL import Image
 
 from diffusers_helper.conditions.timeline import pictures_of, start_of
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode, led_by, paddings, plan_sections
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.checkpoints import read_tensors

@@ -18,7 +18,7 @@ from app.ui.form import settings as form
 from app.ui.form.controls import form_markup
 from app.ui.live import words
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.checkpoints import Origins
 from diffusers_helper.provenance.branch import why_fixed

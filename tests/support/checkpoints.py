@@ -167,7 +167,7 @@ def unscaled(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Ten
     """Return the weights that a file in 8 bit, scaled or not, stands for."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        if "scale" in name:
+        if re.search(r"scale_(?:weight|input)$|weight_scale$|scaled_fp8$", name):
             continue
         whole = tensor.to(dtype)
         scale = tensors.get(f"{name.removesuffix('weight')}scale_weight", tensors.get(f"{name}_scale"))

@@ -19,9 +19,9 @@ from app.jobs.making.engine_client import Engine, EngineProcess
 from app.jobs.service import JobService
 from diffusers_helper.conditions.pictures import keep_request, named_pictures
 from diffusers_helper.events import Event, SectionFinished, Warned
+from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.weights.recognition import PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = str(Path(__file__).with_name("faulty"))

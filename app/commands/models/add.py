@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 
 from app.commands.arguments import Parser
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.families.known import FAMILIES, models_by_part
 from diffusers_helper.files import given_path
 from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel, check_new_name
 from diffusers_helper.models.registry import ModelInfo, built_in_names, find_model
 from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.inspection import inspect_checkpoint, weights_at
-from diffusers_helper.weights.recognition import PART_MODELS
 
 if TYPE_CHECKING:
     from diffusers_helper.loading.adding import FoundPart
-
-_F1, _I2V = "framepack-f1", "framepack-i2v"
 
 
 def add_model_arguments(parser: Parser) -> None:
@@ -28,10 +27,10 @@ def add_model_arguments(parser: Parser) -> None:
     parser.add_argument("model", metavar="NAME", help="the new name, of small letters, digits and . _ -")
     parser.add_argument(
         "--base", metavar="MODEL",
-        help=f"the model, or folder of one, that has all other parts (default: {_I2V}, or {_F1} if the "
-        "file says F1)",
+        help="the model, or folder of one, that has all other parts (default: the published one that fits "
+        "the content and the name of the file)",
     )  # fmt: skip
-    for part in PART_MODELS:
+    for part in models_by_part():
         parser.add_argument(
             f"--{part.replace('_', '-')}", metavar="PATH",
             help=f"the {part.replace('_', ' ')}: a single file, or a folder in diffusers' layout",
@@ -48,9 +47,8 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     name: str = arguments.model
     check_new_name(name, built_in_names())
     ADDED_MODELS.check_free(name)
-    given = {
-        part: given_path(path, part) for part in PART_MODELS if (path := getattr(arguments, part)) is not None
-    }
+    paths = {part: getattr(arguments, part) for part in models_by_part()}
+    given = {part: given_path(path, part) for part, path in paths.items() if path is not None}
     if arguments.base is None and not given:
         raise InputError(
             "A model of your own needs at least one part, or a --base.", "Add --transformer PATH."
@@ -80,11 +78,14 @@ def base_key(base: ModelInfo) -> str:
 
 
 def default_base(given: Mapping[str, Path]) -> str:
-    """Return the name of the model that has the other parts, by the transformer's name."""
-    path = given.get("transformer")
+    """Return the name of the published model that has the other parts, by the content and name of a file."""
+    part = "transformer" if "transformer" in given else next(iter(given), "")
     try:
         with limited_memory():
-            is_f1 = path is not None and inspect_checkpoint(weights_at(path)).variant == "F1"
+            found = inspect_checkpoint(weights_at(given[part])) if part else None
     except OSError:
-        is_f1 = False
-    return _F1 if is_f1 else _I2V
+        found = None
+    model, variant = (found.model, found.variant) if found else ("", "")
+    fitting = (one for one in FAMILIES.values() if part in one.networks and one.networks[part].model == model)
+    published = next(fitting, FRAMEPACK).published
+    return next((one.name for one in published if one.variant == variant), published[0].name)

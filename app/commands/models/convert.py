@@ -24,7 +24,6 @@ from diffusers_helper.request import AUTO, WEIGHT_TYPES
 from diffusers_helper.weights.folders import is_complete, weight_files
 from diffusers_helper.weights.inspection import weights_at
 from diffusers_helper.weights.origin import Origin, files_of_origin
-from diffusers_helper.weights.recognition import PARTS
 
 _PART = "transformer"
 _TYPES = [name for name in WEIGHT_TYPES if name not in (AUTO, "default")]
@@ -91,7 +90,7 @@ def convert(arguments: argparse.Namespace) -> tuple[str, Path, bool]:
 def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str, AddedPart]]:
     given: str = arguments.model
     path = given_path(given, "model")
-    if given in model_names() or all((path / part).is_dir() for part in PARTS):
+    if given in model_names() or (path / _PART).is_dir():
         info = find_model(given, allow_folder=True)
         added = ADDED_MODELS.find(given)
         if added is not None:

@@ -18,6 +18,7 @@ from app.redact import plain_paths
 from app.ui.catalogue import Catalogue
 from app.ui.models.present import ModelPresenter, card_plans, copy_offer, format_plans, part_title
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
+from diffusers_helper.families.known import models_by_part
 from diffusers_helper.files import named_folder
 from diffusers_helper.models.added import check_new_name, name_for
 from diffusers_helper.models.installed import remove
@@ -26,7 +27,6 @@ from diffusers_helper.units import size_text
 from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.inspection import INDEX, USUAL, Inspection, inspect_weights, is_shard
 from diffusers_helper.weights.reading import SUFFIXES
-from diffusers_helper.weights.recognition import PART_MODELS
 
 VARIABLE = "LONGTAKE_WEIGHTS"
 _MOST_LISTED, _MOST_FOLDERS, _MOST_SIGNS = 400, 2000, 1000
@@ -243,12 +243,12 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
     except InputError as error:
         return {"name": name, "part": "", "title": "", "words": "", "problem": error.message}
     models = facts.model.split(" + ")
-    part = next((part for part, known in PART_MODELS.items() if {*known} & {*models}), "")
+    part = next((part for part, known in models_by_part().items() if {*known} & {*models}), "")
     problem = plain_paths(next(iter(facts.problems), ""))
     if facts.model == "LoRA":
         problem = "This is a LoRA, which belongs into the folder for LoRAs and is chosen for each video."
     if not problem and not part:
-        problem = f"{facts.model or 'This file'} cannot be a part of FramePack."
+        problem = f"{facts.model or 'This file'} cannot be a part of a model."
     if not problem and path.name.endswith(INDEX):
         problem = "Shards can only be used from a folder that has their config.json, too."
     if not problem and path.is_dir() and not weight_files(path):
@@ -298,9 +298,10 @@ class OwnFileCalls:
         check_new_name(model)
         if model in self._catalogue.names:
             raise InputError(f"There is already a model {model}.", "Choose another name.")
-        if not parts or parts.keys() - PART_MODELS.keys():
+        known = models_by_part()
+        if not parts or parts.keys() - known.keys():
             found = ", ".join(map(short_repr, parts)) or "empty"
-            raise InputError(f"parts is {found}; expected some of {', '.join(PART_MODELS)}.", "Correct it.")
+            raise InputError(f"parts is {found}; expected some of {', '.join(known)}.", "Correct it.")
         paths = paths_of(weights_folder(os.environ), [str(file) for file in parts.values()])
         for part, path in zip(parts, paths, strict=True):
             for problem in inspected(path).problems:  # a process without limits reads it next, with torch

@@ -164,8 +164,8 @@ def test_each_part_has_a_function_and_the_levels_grow() -> None:
 
 def test_the_quick_level_writes_little() -> None:
     from diffusers_helper.bench.transfers import _SAMPLE_BYTES
+    from diffusers_helper.families.framepack import CONFIGS
     from diffusers_helper.loading.networks import empty_network
-    from diffusers_helper.models.published import CONFIGS
 
     one_of_each = {**CONFIGS["transformer"], "num_layers": 1, "num_single_layers": 1}
     values = sum(one.numel() for one in empty_network("transformer", one_of_each).parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,13 @@ from app.cli import main
 from app.ui.catalogue import Catalogue
 from app.ui.form.controls import form_markup
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
-from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import find_model, model_names
-from diffusers_helper.weights.recognition import PART_MODELS
 from tests.support.checkpoints import original_names, to_fp8, write_safetensors
 from tests.support.weights import PAGE, POINTER, write_gguf
 
@@ -80,8 +80,8 @@ def test_the_base_follows_from_the_file_and_its_other_parts_are_downloaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    for part in PART_MODELS:
-        monkeypatch.setitem(CONFIGS, part, _config(part))
+    for part, network in FRAMEPACK.networks.items():
+        monkeypatch.setitem(FRAMEPACK.networks, part, replace(network, config=_config(part)))
     folder = tmp_path / "files"
     folder.mkdir()
     source = Path(DEMO.parts["transformer"].location) / "diffusion_pytorch_model.safetensors"

@@ -16,10 +16,10 @@ import pytest
 
 from app.cli import main
 from app.commands.models import downloading
+from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import built_in_names, find_model
-from diffusers_helper.weights.recognition import PARTS
 from tests.support import published
 from tests.support.hub import Hub, hub_of, use_hub
 from tests.support.jobs import wait_until

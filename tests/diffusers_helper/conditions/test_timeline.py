@@ -19,7 +19,7 @@ from diffusers_helper.conditions.timeline import (
     words_of,
 )  # fmt: skip
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.provenance.lineage import Lineage, Span

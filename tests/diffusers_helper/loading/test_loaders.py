@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.prompts import TEMPLATE, check_prompt
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
+from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.framepack.encoders import encode_pooled, encode_states
 from diffusers_helper.loading.loaders import dtype_for, load_models
 from diffusers_helper.loading.tensors import read_tensors
@@ -22,7 +23,6 @@ from diffusers_helper.machine import processor
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.weights.folders import is_complete
-from diffusers_helper.weights.recognition import PARTS
 from diffusers_helper.weights.safetensors_file import make_header
 from tests.support.making import tiny_request, write_scene
 from tests.support.published import part_folder, write_published

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished
+from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.loading.adding import find_part_of_own
 from diffusers_helper.loading.casting import KeptCasting
@@ -25,7 +26,6 @@ from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.machine import processor
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
-from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import built_in_names, find_model, model_names
 from diffusers_helper.models.sizes import networks, published_bytes
 from diffusers_helper.pipeline import Result

@@ -17,12 +17,12 @@ from torch import Tensor
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.events import Cancelled, Event, Finished, JobStarted, Reading, StageStarted, Warned
+from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.loading import casting
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.machine.local import Local
-from diffusers_helper.models.published import CONFIGS
 from diffusers_helper.models.registry import PartSource, find_model
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.profiles import Machine, profile_for

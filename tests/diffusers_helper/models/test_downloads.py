@@ -10,12 +10,12 @@ import pytest
 
 from app.cli import main
 from diffusers_helper.cancel import CancelToken
+from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import Absence, NotHere, Speed, absence_of, bytes_in
 from diffusers_helper.models.fetch import get_model
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import GB
-from diffusers_helper.weights.recognition import PARTS
 from tests.support.hub import hub_of, use_hub
 from tests.support.jobs import write_picture
 from tests.support.published import part_folder, write_published

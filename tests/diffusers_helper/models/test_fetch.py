@@ -13,13 +13,13 @@ import pytest
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, LongtakeError
+from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.models import fetch
 from diffusers_helper.models.downloads import absence_of, bytes_in
 from diffusers_helper.models.fetch import get_part
 from diffusers_helper.models.hub_cache import part_folder
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.weights.folders import is_complete, partial_files, partial_of
-from diffusers_helper.weights.recognition import PARTS
 from tests.support import published
 from tests.support.hub import Hub, answer, checksum, hub_of, use_hub
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.framepack import FRAMEPACK, PARTS
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
-from diffusers_helper.weights.recognition import PARTS
 
 
 @pytest.fixture

@@ -119,8 +119,8 @@ def test_the_sizes_in_blocks_are_near_those_of_a_file() -> None:
     from diffusers.quantizers.gguf.utils import SUPPORTED_GGUF_QUANT_TYPES
     from gguf import GGML_QUANT_SIZES
 
+    from diffusers_helper.families.framepack import CONFIGS
     from diffusers_helper.loading.networks import empty_network
-    from diffusers_helper.models.published import CONFIGS
 
     kinds = [kind for kind in SUPPORTED_GGUF_QUANT_TYPES if kind.name != "BF16"]
     assert {kind.name for kind in kinds} == {*LOADABLE}

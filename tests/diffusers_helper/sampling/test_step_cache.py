@@ -17,7 +17,7 @@ from diffusers import (
 )
 from torch import Tensor, nn
 
-from diffusers_helper.families.family import FRAMEPACK
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.step_caches import STEP_CACHES, StepCache, nearest
 from diffusers_helper.framepack.work import blocks
 from diffusers_helper.memory.residency import Residency

@@ -14,12 +14,13 @@ from safetensors.torch import load_file, save_file
 
 from app.cli import main
 from app.commands.inspect import STYLE_WORDS
+from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.strangers.limited_json import MOST_BYTES
 from diffusers_helper.weights.folders import has_all_files
 from diffusers_helper.weights.inspection import inspect_checkpoint
 from diffusers_helper.weights.names import expected_names
-from diffusers_helper.weights.recognition import PARTS, KeyStyle
+from diffusers_helper.weights.recognition import KeyStyle
 from tests.support.checkpoints import comfyui_names, original_names, with_prefix, write_safetensors
 from tests.support.published import part_folder, write_published
 from tests.support.weights import PAGE, POINTER, write_gguf

@@ -65,8 +65,8 @@ WRONG: dict[str, tuple[Writer, str]] = {
     "no tensor": (saved({}), "holds no LoRA: none of its 0 keys"),
     "whole model": (saved({"transformer_blocks.0.attn.to_q.weight": SMALL}), "holds no LoRA"),
     "another model": (
-        saved({"blocks.0.self_attn.q.lora_A.weight": SMALL, "blocks.0.self_attn.q.lora_B.weight": SMALL + 0}),
-        "was made for another model: none of its 2 keys belongs to FramePack",
+        saved({"layers.0.attention.q.lora_A.weight": SMALL, "layers.0.attention.q.lora_B.weight": SMALL + 0}),
+        "was made for another model: none of its 2 keys belongs to FramePack or Helios",
     ),
     "text encoder": (saved({"lora_te_layers_0_q.lora_down.weight": SMALL}), "was made for another model"),
     "its metadata": (saved(PAIR, {"modelspec.architecture": "flux-1-dev/lora"}), "was made for flux"),

@@ -93,7 +93,7 @@ def test_the_outputs_are_divided_as_diffusers_divides_them() -> None:
         ("proj_out.lora.up.weight", ("proj_out", "up")),
         ("lora_unet_single_blocks_0_linear1.alpha", ("lora_unet_single_blocks_0_linear1", "alpha")),
         ("proj_out.weight", None),
-        ("proj_out.lora_B.bias", None),
+        ("proj_out.lora_B.bias", ("proj_out", "bias")),
         ("proj_out.diff", None),
     ],
 )
@@ -108,7 +108,7 @@ def test_the_kind_of_a_tensor(key: str, expected: tuple[str, str] | None) -> Non
         "double_blocks.0.img_mlp.1",
         "double_blocks.0.img_mod.in_layer",
         "transformer_blocks.0.attn.to_q.processor",
-        "blocks.0.self_attn.q",
+        "blocks.0.self_attn.x",
         "transformer_blocks.x.attn.to_q",
         "transformer_blocks",
         "",
