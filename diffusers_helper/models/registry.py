@@ -86,7 +86,8 @@ class ModelInfo:
         if request.step_cache != OFF and caches is not None and request.step_cache not in caches:
             raise InputError(
                 setting="step_cache", value=request.step_cache,
-                expected=f"one of {', '.join((OFF, *caches))} for model {self.name}", remedy="Choose that.",
+                expected=f"{'one of ' if caches else ''}{', '.join((OFF, *caches))} for model {self.name}",
+                remedy="Choose that.",
             )  # fmt: skip
         if request.mode not in self.modes:
             raise InputError(

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, Warned
+from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.models.registry import find_model
 from tests.support.jobs import RealStudio
 
 SECTIONS = 6
@@ -22,7 +24,10 @@ class Killer(RealStudio):
     """A service over a tiny model, whose engine is killed."""
 
     def made(self, mode: str) -> Iterator[Event]:
-        job = self.submit("a red ball", mode=mode, seconds=SECTIONS * 1.2, steps=2)
+        family = find_model(str(self.model), allow_folder=True).family
+        own = {} if family is FRAMEPACK else {"resolution": 64}
+        seconds = SECTIONS * family.section_seconds
+        job = self.submit("a red ball", mode=mode, seconds=seconds, steps=2, **own)
         return (item[1] for item in self.service.follow(job.id) if item is not None)
 
     def disturbed(self, mode: str, kills: int) -> list[Event]:
@@ -41,14 +46,21 @@ class Killer(RealStudio):
 
 
 @pytest.fixture
-def studio(tmp_path: Path, tiny_model: Path) -> Iterator[Killer]:
-    studio = Killer(tmp_path, tiny_model)
+def studio(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Killer]:
+    studio = Killer(tmp_path, request.getfixturevalue(request.param))
     yield studio
     studio.service.stop()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["inverted", "forward"])
+@pytest.mark.parametrize(
+    ("studio", "mode"),
+    [
+        ("tiny_model", "inverted"), ("tiny_model", "forward"), ("tiny_helios", "forward"),
+        ("tiny_helios_distilled", "forward"),
+    ],
+    indirect=["studio"],
+)  # fmt: skip
 def test_killed_at_random_moments_a_job_gives_the_same_bytes(studio: Killer, mode: str) -> None:
     *_, whole = studio.made(mode)
     assert isinstance(whole, Finished)
