@@ -151,12 +151,20 @@ class DoesNotFit(InputError):
         demands: The alternative demands, none of which fits.
         stage: The name of the first stage that does not fit.
         side: The largest `resolution` that fits under this cap; 0 for none, None if it is not known.
+        fits_in_int8: Whether the same video fits with the transformer's weights in int8.
         remedies: The sentences that make up `remedy`.
     """
 
     code = "does_not_fit"
 
-    def __init__(self, budget: Budget, demands: Sequence[Demand], side: int | None = None) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        demands: Sequence[Demand],
+        side: int | None = None,
+        *,
+        fits_in_int8: bool = False,
+    ) -> None:
         least = min(demands, key=lambda demand: smallest_cap(budget, demand.stages))
         stage = next(one for one in least.stages if smallest_cap(budget, (one,)) > budget.cap_bytes)
         self.budget, self.demands, self.stage, self.side = budget, tuple(demands), stage.name, side
@@ -167,6 +175,7 @@ class DoesNotFit(InputError):
         has_own_tile = len(demands) == 1 and demands[0].vae_tile_px  # smaller ones were not tried
         ways = (
             "" if self.is_too_large else f"set `vram_cap_gb` to {cap} or more",
+            "set `weight_dtype` to int8" if fits_in_int8 else "",
             "" if side == 0 else by_size,
             "leave out `vae_tile`" if has_own_tile else "",
         )

@@ -18,9 +18,10 @@ from typing import cast
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.buckets import Buckets, buckets
+from diffusers_helper.families.known import family_of_class
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
-from diffusers_helper.models.sizes import Network
+from diffusers_helper.models.sizes import Network, class_named
 from diffusers_helper.planning.backend import MARGIN, Backend, corrected
 from diffusers_helper.planning.budget import Demand, Stage
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, has_stream
@@ -253,7 +254,7 @@ def demand_of(
         ceil(count(vae, at_once, *piece, backend=backend, latents=latents) / vae_share)
         for count, at_once in ((encode_bytes, encoded), (decode_bytes, vae_window))
     )
-    stages = _framepack if "image_encoder" in networks else _helios
+    stages = _STAGES[family_of_class(class_named(transformer.config)).name]
     before, vision, sampling = stages(networks, height, width, text, backend=backend, rank=rank)
     working = {
         **before, "vae_encode": (vae, encode), **vision, "sample": (transformer, sampling),
@@ -298,6 +299,10 @@ def _helios(
     umt5, tokens = networks["text_encoder"], latent_tokens(height, width)
     sampling = helios_bytes(networks["transformer"], height, width, tokens, backend=backend, rank=rank)
     return {"text": (umt5, umt5_bytes(umt5, text))}, {}, sampling
+
+
+# By the families' names
+_STAGES = {"framepack": _framepack, "helios": _helios}
 
 
 def hidden_size(encoder: Network) -> int:

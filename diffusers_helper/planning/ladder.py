@@ -11,8 +11,11 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from diffusers_helper.errors import LongtakeError
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.families.networks import is_eight_bit
 from diffusers_helper.lora_choice import shown
 from diffusers_helper.machine.local import Facts
 from diffusers_helper.models.registry import ModelInfo
@@ -223,7 +226,8 @@ def first_plan(
         learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
 
     Raises:
-        DoesNotFit: If no plan keeps within the cap. It names the largest resolution that does.
+        DoesNotFit: If no plan keeps within the cap. It names the largest resolution that does, and int8 if
+            that would help.
         LongtakeError: If the cap depends on the card's size, which only its driver knows.
     """
     budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
@@ -233,26 +237,30 @@ def first_plan(
             "Set `vram_cap_gb` to see a plan.",
         )
 
-    def begin(height: int, width: int) -> FirstPlan:
+    def begin(height: int, width: int, request: GenerationRequest = request) -> FirstPlan:
         chosen = choose_weights(request, budget, lambda one: needs(one, height, width))
         levels = learned_levels(learned, chosen.request, info, profile, height, width)
         found = needs(chosen.request, height, width)
         return FirstPlan(chosen.request, found, levels, Ladder(budget, found, levels.read()), chosen.reason)
 
-    def fits(side: int) -> bool:
+    def fits(*given: Any) -> bool:
         try:
-            begin(*largest_bucket(side, info.multiple, info.family.offered))
-        except DoesNotFit:
+            begin(*given)
+        except InputError:
             return False
         return True
 
     try:
         return begin(height, width)
     except DoesNotFit as error:
+        shape_at = partial(largest_bucket, multiple=info.multiple, offered=info.family.offered)
         side = request.resolution or info.side
         sides = range(max(int(SETTINGS["resolution"].low), info.multiple), side, _SIDE_STEP)
-        count = bisect(sides, 0, key=lambda one: 0 if fits(one) else 1)
-        raise DoesNotFit(error.budget, error.demands, sides[count - 1] if count else 0) from None
+        count = bisect(sides, 0, key=lambda one: 0 if fits(*shape_at(one)) else 1)
+        is_wide = profile.machine.kind != "cpu" and not is_eight_bit(request.weight_dtype)
+        fits_in_int8 = is_wide and fits(height, width, replace(request, weight_dtype="int8"))
+        largest = sides[count - 1] if count else 0
+        raise DoesNotFit(error.budget, error.demands, largest, fits_in_int8=fits_in_int8) from None
 
 
 def learned_levels(

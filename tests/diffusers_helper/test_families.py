@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import tokenize
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +106,30 @@ def test_another_family_makes_its_video_in_the_same_loop(model: Path, tmp_path: 
     resumed, _ = make(request, load_tiny(model), tmp_path / "resumed", resume_from=tmp_path / "resumed")
     assert torch.equal(resumed.latents, straight.latents)
     assert resumed.video.read_bytes() == straight.video.read_bytes()
+
+
+def test_a_family_is_named_in_three_modules_outside_of_its_rooms() -> None:
+    """Count what a further family has to touch: the tables of both halves, and of the estimates."""
+    root = Path(pipeline.__file__).parents[1]
+    names = {
+        path.relative_to(root).as_posix()
+        for folder in ("app", "cache", "diffusers_helper", "rocm_nodes")
+        for path in (root / folder).rglob("*.py")
+        if any(
+            "helios" in token.string.lower()
+            for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
+            if token.type in (tokenize.NAME, tokenize.STRING) and "\n" not in token.string
+        )
+    }
+    outside = {
+        one
+        for one in names
+        if not one.startswith(("diffusers_helper/helios/", "diffusers_helper/families/helios"))
+    }
+    assert outside == {
+        "diffusers_helper/families/known.py", "diffusers_helper/pipeline.py",
+        "diffusers_helper/planning/estimates.py",
+    }  # fmt: skip
 
 
 def test_a_family_that_is_not_known_is_refused(model: Path) -> None:

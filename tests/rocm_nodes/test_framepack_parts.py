@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.request import SETTINGS
 from rocm_nodes import NODE_CLASS_MAPPINGS
 from tests.support.comfy_double import Comfy
@@ -52,6 +53,27 @@ def test_the_parts_make_the_video_of_the_one_node(
     (smaller, path, _), _ = run("ROCMFramePackDecode", sampled=sampled, crf=40)
     assert smaller.shape == frames.shape
     assert Path(path).stat().st_size < Path(video).stat().st_size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tiny_helios", "tiny_helios_distilled"])
+def test_the_nodes_make_videos_with_helios(
+    kind: str, comfy: Comfy, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    info = replace(find_model(str(request.getfixturevalue(kind)), allow_folder=True), side=64)
+    for module in ("framepack.node", "framepack.parts"):
+        monkeypatch.setattr(f"rocm_nodes.{module}.find_model", lambda name: info)
+    conditions = {"image": picture(), "prompt": "the red ball moves right", "mode": "forward"}
+    sampling = {"seconds": 2.75, "seed": 3, "steps": 3}
+    (expected, *_), _ = run("ROCMFramePackVideo", model="tiny", **conditions, **sampling)
+    assert expected.shape == (66, 64, 64, 3)
+    ((model,), _) = run("ROCMFramePackLoader", model="tiny")
+    (encoded,), _ = run("ROCMFramePackConditions", model=model, **conditions)
+    (sampled, latent), text = run("ROCMFramePackSampler", conditions=encoded, **sampling)
+    assert "latent frames in 2 sections." in text
+    assert latent["samples"].shape == (1, 16, 18, 8, 8)
+    (frames, *_), _ = run("ROCMFramePackDecode", sampled=sampled)
+    assert torch.equal(frames, expected)
 
 
 def test_another_seed_encodes_only_the_start_again(tiny: ModelInfo, monkeypatch: pytest.MonkeyPatch) -> None:

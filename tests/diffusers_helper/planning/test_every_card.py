@@ -69,7 +69,15 @@ def test_what_the_refusal_of_a_default_names_is_accepted(name: str, family: str)
         request = command(name, kind)
         with pytest.raises(DoesNotFit) as refused:
             plan(request, profile)
-        by_cap, by_size = refused.value.remedies
+        by_cap, *by_type, by_size = refused.value.remedies
+        eight = replace(request, weight_dtype="int8")
+        if by_type:
+            assert by_type == ["Or set `weight_dtype` to int8."]
+            narrow = plan(eight, profile).job
+            assert narrow.peak_bytes <= narrow.budget.cap_bytes <= profile.most_bytes
+        elif kind == "default":
+            with pytest.raises(DoesNotFit):
+                plan(eight, profile)
         cap, side = (re.search(r" to ([\d.]+) or ", one) for one in (by_cap, by_size))
         assert cap
         assert side
