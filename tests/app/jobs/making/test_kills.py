@@ -40,7 +40,10 @@ class Killer(RealStudio):
             wait -= 1
             if left and wait <= 0 and not isinstance(event, Warned | Finished):
                 assert self.engine.pid is not None
-                os.kill(self.engine.pid, signal.SIGKILL)
+                try:
+                    os.kill(self.engine.pid, signal.SIGKILL)
+                except ProcessLookupError:  # the event came from an engine that is being replaced
+                    continue
                 left, wait = left - 1, chance.randrange(1, max(2, 4 * 6 * SECTIONS // kills))
         return made
 
