@@ -7,7 +7,16 @@ from typing import Any
 from diffusers_helper.families.buckets import buckets
 from diffusers_helper.families.family import Family, PromptReading
 from diffusers_helper.families.networks import FamilyNetwork, LayerNames, PublishedModel, Values
-from diffusers_helper.families.packing import FPS, HISTORY, WINDOW, Mode, frames_of, led_by, plan_one_frame, plan_sections
+from diffusers_helper.families.packing import (
+    FPS,
+    HISTORY,
+    WINDOW,
+    Mode,
+    frames_of,
+    led_by,
+    plan_one_frame,
+    plan_sections,
+)
 
 # HunyuanVideo's template for videos
 _TEMPLATE = (

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.family import FRAMEPACK, HELIOS
+from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.families.helios import HELIOS
 from diffusers_helper.families.packing import FrameIndices, plan_one_frame
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.models.registry import find_model
