@@ -25,9 +25,10 @@ class Killer(RealStudio):
 
     def made(self, mode: str) -> Iterator[Event]:
         family = find_model(str(self.model), allow_folder=True).family
-        own = {} if family is FRAMEPACK else {"resolution": 64}
-        seconds = SECTIONS * family.section_seconds
-        job = self.submit("a red ball", mode=mode, seconds=seconds, steps=2, **own)
+        own = {"seconds": SECTIONS * 1.2}
+        if family is not FRAMEPACK:
+            own = {"seconds": SECTIONS * 33 / 24, "resolution": 64}
+        job = self.submit("a red ball", mode=mode, steps=2, **own)
         return (item[1] for item in self.service.follow(job.id) if item is not None)
 
     def disturbed(self, mode: str, kills: int) -> list[Event]:
