@@ -64,6 +64,7 @@ class Family:
         shrink: The pixels per latent along each side.
         fps: The frames per second.
         latent_frames: The frames per latent frame.
+        section_frames: The frames that each section adds to a video.
         networks: Its networks, by the names of their parts.
         parts: The names of all its parts.
         names: The names of the transformer's layers.
@@ -97,6 +98,7 @@ class Family:
     window: int
     fps: int
     latent_frames: int
+    section_frames: int
     networks: Mapping[str, FamilyNetwork]
     parts: tuple[str, ...]
     names: LayerNames
@@ -131,7 +133,7 @@ class Family:
 
     @property
     def section_seconds(self) -> float:
-        return self.latent_frames * self.window / self.fps
+        return self.section_frames / self.fps
 
     def sections(self, length: Length) -> SectionPlan:
         if length.one_frame and self.one_frame:

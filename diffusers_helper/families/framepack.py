@@ -233,7 +233,8 @@ def _published(
 
 # Its transformers were trained with sections of nine latent frames alone, so the window is fixed.
 FRAMEPACK = Family(
-    "framepack", channels=16, shrink=8, window=WINDOW, fps=FPS, latent_frames=4, offered=buckets,
+    "framepack", channels=16, shrink=8, window=WINDOW, fps=FPS, latent_frames=4,
+    section_frames=4 * WINDOW, offered=buckets,
     networks=_NETWORKS, parts=PARTS, fits=_FITS,
     signs=("clean_x_embedder.",), resembles=("HunyuanVideo", "Flux"),
     names=LayerNames(

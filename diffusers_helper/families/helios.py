@@ -202,7 +202,8 @@ def _published(variant: str, sign: str) -> PublishedModel:
 
 
 HELIOS = Family(
-    "helios", channels=16, shrink=8, window=WINDOW, fps=FPS, latent_frames=4, offered=shapes,
+    "helios", channels=16, shrink=8, window=WINDOW, fps=FPS, latent_frames=4,
+    section_frames=SECTION_FRAMES, offered=shapes,
     networks=_NETWORKS, parts=_PARTS, fits=_FITS, names=_NAMES,
     signs=("\n.patch_mid.", "\n.patch_long."), resembles=("Wan",),
     published=(_published("Distilled", "distill"), _published("Base", "base")),

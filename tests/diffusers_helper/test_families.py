@@ -79,7 +79,7 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> MadeHistory:
 @pytest.fixture
 def model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Register another family, and return the folder of a model of it, with FramePack's networks."""
-    family = replace(FRAMEPACK, name="fake", window=WINDOW, fps=RATE, plan=plan)
+    family = replace(FRAMEPACK, name="fake", window=WINDOW, fps=RATE, section_frames=17, plan=plan)
     work: Any = SimpleNamespace(**{**vars(framepack), "history": history, "joiner": Appender})
     monkeypatch.setitem(FAMILIES, family.name, family)
     monkeypatch.setitem(pipeline.WORK, family.name, work)
@@ -106,6 +106,14 @@ def test_another_family_makes_its_video_in_the_same_loop(model: Path, tmp_path: 
     resumed, _ = make(request, load_tiny(model), tmp_path / "resumed", resume_from=tmp_path / "resumed")
     assert torch.equal(resumed.latents, straight.latents)
     assert resumed.video.read_bytes() == straight.video.read_bytes()
+
+
+def test_sections_add_as_many_frames_as_their_family_says() -> None:
+    for family in FAMILIES.values():
+        short, long = (family.plan(seconds, "forward") for seconds in (4, 40))
+        added = long.total_frames - short.total_frames
+        assert added == family.section_frames * (len(long) - len(short)), family.name
+        assert family.section_seconds == pytest.approx({"framepack": 1.2, "helios": 1.375}[family.name])
 
 
 def test_a_family_is_named_in_three_modules_outside_of_its_rooms() -> None:
