@@ -19,9 +19,11 @@ from diffusers_helper.sampling import flow_sigmas
 def test_the_shift_is_that_of_the_request_or_of_the_model_or_goes_by_the_tokens(
     wanted: float, own: float | None, shift: float
 ) -> None:
-    info, family = SimpleNamespace(shift=own), SimpleNamespace(window=9)
+    info, sections = SimpleNamespace(shift=own), SimpleNamespace(window=9)
     job: Any = SimpleNamespace(
-        latents_shape=lambda frames: (1, 16, frames, 80, 76), family=family, models=SimpleNamespace(info=info)
+        latents_shape=lambda frames: (1, 16, frames, 80, 76),
+        sections=sections,
+        models=SimpleNamespace(info=info),
     )
     request = GenerationRequest(image="a.png", steps=12, shift=wanted)
     assert torch.equal(work.sigmas(job, request), flow_sigmas(12, shift))
