@@ -30,7 +30,7 @@ from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
 from diffusers_helper.loading.loaders import Models  # noqa: E402
-from diffusers_helper.memory.device import AccountingDevice  # noqa: E402
+from diffusers_helper.memory.device import AccountingDevice, Device  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 
@@ -43,6 +43,7 @@ def not_counting() -> Iterator[None]:
     with (
         patch.object(AccountingDevice, "__enter__", lambda device: device),
         patch.object(AccountingDevice, "__exit__", lambda *_: None),
+        patch.object(AccountingDevice, "repeater", Device.repeater),
     ):
         yield
 

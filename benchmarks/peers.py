@@ -169,7 +169,7 @@ def plain_vae(models: Models) -> Any:
     ours = models.part("vae")
     plain = type(ours).from_config(ours.config).eval().requires_grad_(False)
     plain.load_state_dict(ours.state_dict())
-    return plain
+    return torch.nn.Module.to(plain, ours.dtype)
 
 
 def by_diffusers(models: Models, request: GenerationRequest, folder: Path, watch: Watch) -> None:

@@ -8,20 +8,21 @@ differs from diffusers' by rounding alone: by 150 dB in fp32 and 74 dB in bf16 w
 
 from __future__ import annotations
 
-import math
 from itertools import product
 
+import torch
 from diffusers.models.autoencoders.autoencoder_kl_hunyuan_video import HunyuanVideoUpsampleCausal3D
 from torch import Tensor, nn
 from torch.nn import functional
 
-# For each place in a doubled value: of three weights, those that meet the first and the second of the two
-# nearest values. Along time the convolution is causal, and the first frame is not doubled: each frame but the
-# first gives two, of which the first sees the frame before in two of its three weights.
-_SAME = ((0,), (1,), (2,))
-_IN_SPACE = (((0,), (1, 2)), ((0, 1), (2,)))
-_IN_TIME = (((0, 1), (2,)), ((0,), (1, 2)))
+# For each place in a doubled value, the sums of the three weights that meet the two nearest values. Along
+# time the convolution is causal, and the first frame is not doubled: each frame but the first gives two, of
+# which the first sees the frame before in two of its three weights.
+_SAME = (((1, 0, 0), (0, 1, 0), (0, 0, 1)),)
+_IN_SPACE = (((1, 0, 0), (0, 1, 1)), ((1, 1, 0), (0, 0, 1)))
+_IN_TIME = (((1, 1, 0), (0, 0, 1)), ((1, 0, 0), (0, 1, 1)))
 _AXES = (_IN_TIME, _IN_SPACE, _IN_SPACE)
+_AT_ONCE = 16  # the output channels that are added up at once, in fp32
 
 
 class FoldedUpsample(nn.Module):
@@ -62,11 +63,11 @@ def quicken(vae: nn.Module) -> None:
 
 def _folded(weight: Tensor, factors: tuple[int, ...]) -> Tensor:
     """Return the weights (P C', C, kernel) of the P places in a doubled value, from (C', C, 3, 3, 3)."""
-    axes = [own if factor == 2 else (_SAME,) for factor, own in zip(factors, _AXES, strict=True)]
-    kernel = [len(places[0]) for places in axes]
-    result = weight.new_empty(math.prod(factors), *weight.shape[:2], *kernel)
-    for place, rows in zip(result, product(*axes), strict=True):
-        for index in product(*map(range, kernel)):
-            met = product(*(row[at] for row, at in zip(rows, index, strict=True)))
-            place[..., *index] = sum(weight[..., *one].float() for one in met)
-    return result.flatten(0, 1)
+    axes = [own if factor == 2 else _SAME for factor, own in zip(factors, _AXES, strict=True)]
+    sums = [torch.tensor(axis, dtype=torch.float32, device=weight.device) for axis in axes]
+    kernel = [len(axis[0]) for axis in axes]
+    result = weight.new_empty(*factors, *weight.shape[:2], *kernel)
+    for begin in range(0, len(weight), _AT_ONCE):
+        rows = slice(begin, begin + _AT_ONCE)
+        result[:, :, :, rows] = torch.einsum("oixyz,tax,uby,vcz->tuvoiabc", weight[rows].float(), *sums)
+    return result.flatten(0, 3)
