@@ -111,7 +111,7 @@ class OpenJob:
 
     @property
     def root(self) -> GenerationRequest:
-        """Return the request with which the video began, whose seed that of the pictures' latents is."""
+        """Return the request with which the video began, whose seed determines the pictures' latents."""
         return self.lineage.root(self.request)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,11 @@ from torch import Tensor
 
 from app.commands.models.add import default_base
 from diffusers_helper.families.helios import HELIOS
-from diffusers_helper.loading.adding import find_part_of_own
 from diffusers_helper.loading.keys import own_names
-from diffusers_helper.loading.loaders import Models, load_models
+from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import empty_network, load_network
 from diffusers_helper.memory.weights import sizes_of
-from diffusers_helper.models.added import ADDED_MODELS, AddedModel
-from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.sizes import networks, published_bytes
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.weights.inspection import inspect_checkpoint
@@ -36,7 +35,7 @@ from tests.support.checkpoints import (
     write_quantised_gguf,
     write_safetensors,
 )
-from tests.support.making import load_tiny, make, tiny_request
+from tests.support.making import add_model, load_tiny, make, tiny_request
 
 BF16 = torch.bfloat16
 _WAN = {
@@ -90,15 +89,8 @@ def weights(tiny_helios: Path) -> dict[str, Tensor]:
 
 @pytest.fixture
 def add(tiny_helios: Path) -> Callable[..., Models]:
-    """Return a function that adds a model with these files and returns its parts, none of which is loaded."""
-
-    def added(name: str = "mine", **files: Path) -> Models:
-        base = find_model(str(tiny_helios), allow_folder=True)
-        parts = {part: find_part_of_own(part, file, base).part for part, file in files.items()}
-        ADDED_MODELS.add(AddedModel(name, name, str(tiny_helios), parts))
-        return load_models(find_model(name), device="cpu")
-
-    return added
+    """Return a function that adds a model with these files; see `add_model`."""
+    return partial(add_model, tiny_helios)
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ import pytest
 from PIL import Image
 
 from diffusers_helper.events import Event, PieceDone, SectionFinished, StageStarted, StepDone
+from diffusers_helper.loading.adding import find_part_of_own
 from diffusers_helper.loading.loaders import Models, load_models
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.pipeline import Result, generate
@@ -32,6 +34,14 @@ def write_scene(path: Path, width: int = 64, height: int = 64) -> Path:
 
 def load_tiny(tiny_model: Path) -> Models:
     return load_models(find_model(str(tiny_model), allow_folder=True), device="cpu")
+
+
+def add_model(folder: Path, name: str = "mine", **files: Path) -> Models:
+    """Add a model that takes these parts from files and the others from a folder."""
+    base = find_model(str(folder), allow_folder=True)
+    parts = {part: find_part_of_own(part, file, base).part for part, file in files.items()}
+    ADDED_MODELS.add(AddedModel(name, name, str(folder), parts))
+    return load_models(find_model(name), device="cpu")
 
 
 def tiny_request(image: Path, **settings: Any) -> GenerationRequest:

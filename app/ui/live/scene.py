@@ -205,7 +205,6 @@ def _pictures(live: LiveJob) -> Shown:
             "file": shown["first"] if is_picture else url,
             "name": str(Path(name).with_suffix(folder.first.suffix)) if is_picture else name,
             "download": "Download the picture" if is_picture else video,
-            "whole": is_whole,
         }
     # A job that has ended makes no section any more, even if its last event has not been read yet.
     made = next((cell for cell in live.cells if cell.state == "running"), None)

@@ -18,14 +18,13 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished
 from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.job.plans import MemoryPlans
-from diffusers_helper.loading.adding import find_part_of_own
 from diffusers_helper.loading.casting import KeptCasting
 from diffusers_helper.loading.keys import own_names
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.machine import processor
 from diffusers_helper.machine.local import Local
-from diffusers_helper.models.added import ADDED_MODELS, AddedModel
+from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import built_in_names, find_model, model_names
 from diffusers_helper.models.sizes import networks, published_bytes
 from diffusers_helper.pipeline import Result
@@ -42,7 +41,7 @@ from tests.support.checkpoints import (
     write_quantised_gguf,
     write_safetensors,
 )
-from tests.support.making import make, tiny_request
+from tests.support.making import add_model, make, tiny_request
 
 BF16, FP8 = torch.bfloat16, (torch.float8_e4m3fn, torch.float8_e5m2)
 STYLES: dict[str, Callable[[Mapping[str, Tensor]], dict[str, Tensor]]] = {
@@ -68,15 +67,8 @@ def weights(deep_model: Path) -> dict[str, Tensor]:
 
 @pytest.fixture
 def add(deep_model: Path) -> Callable[..., Models]:
-    """Return a function that adds a model with these files and returns its parts, none of which is loaded."""
-
-    def added(name: str = "mine", **files: Path) -> Models:
-        base = find_model(str(deep_model), allow_folder=True)
-        parts = {part: find_part_of_own(part, file, base).part for part, file in files.items()}
-        ADDED_MODELS.add(AddedModel(name, name, str(deep_model), parts))
-        return load_models(find_model(name), device="cpu")
-
-    return added
+    """Return a function that adds a model with these files; see `add_model`."""
+    return partial(add_model, deep_model)
 
 
 @pytest.fixture
