@@ -115,6 +115,19 @@ class StepDone(Event):
     skipped: int = 0
 
 
+    def place(self, expected: list[int]) -> tuple[int, int]:
+        """Return the number of a video's finished steps and that of all.
+
+        Args:
+            expected: The number of steps of each section, or 0 for all of them. If this section has another
+                number, so have the later ones from now on.
+        """
+        begin = self.section - 1 if all(expected) else 0
+        if expected[self.section - 1] != self.steps:
+            expected[begin:] = [self.steps] * (len(expected) - begin)
+        return sum(expected[: self.section - 1]) + self.step, sum(expected)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceDone(Event):
     """The end of one of several pieces of the VAE's work in a stage."""

@@ -27,7 +27,7 @@ from diffusers_helper.events import (
 )  # fmt: skip
 from diffusers_helper.families.packing import FPS
 from diffusers_helper.machine.terminal import one_line
-from diffusers_helper.models.registry import family_of
+from diffusers_helper.models.registry import info_of
 from diffusers_helper.units import count_text, duration, gb_text
 
 
@@ -56,11 +56,12 @@ class ProgressBar:
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
         self._bar: tqdm[Any] | None = None
-        self._sections, self._tenth, self._fps = 0, 0, FPS
+        self._steps, self._tenth, self._fps = list[int](), 0, FPS
 
     def begin(self, job: Job) -> None:
         """Write the id and the folder of the job."""
-        self._fps = family_of(job.request.model).fps
+        info = info_of(job.request.model)
+        self._fps, self._steps = info.family.fps, info.steps_of(job.request)
         self._say(f"Job {job.id} in {job.folder}: starting")
 
     def report(self, text: str) -> None:
@@ -70,7 +71,8 @@ class ProgressBar:
     def show(self, event: Event) -> None:
         """Write a sentence about the event, or move the bar."""
         if isinstance(event, JobStarted):
-            self._sections = event.sections
+            if len(self._steps) != event.sections:
+                self._steps = [0] * event.sections
             length = f"{event.frames} frames, {event.frames / self._fps:.1f} s"
             self._say(
                 f"{event.width}x{event.height} pixels, {length}, {count_text(event.sections, 'section')}"
@@ -108,8 +110,8 @@ class ProgressBar:
 
     def _step(self, event: StepDone) -> None:
         if self._bar is not None:
-            self._bar.total = self._sections * event.steps
-            self._bar.update((event.section - 1) * event.steps + event.step - self._bar.n)
+            done, self._bar.total = event.place(self._steps)
+            self._bar.update(done - self._bar.n)
 
     def _piece(self, event: PieceDone) -> None:
         if self._bar is not None:

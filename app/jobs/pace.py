@@ -10,7 +10,7 @@ one job that ran beside a game or a backup does not distort it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from statistics import fmean, median
@@ -23,7 +23,7 @@ from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.families.vae_windows import OWN_CHUNK, decode_work
-from diffusers_helper.models.registry import find_model, plan_of
+from diffusers_helper.models.registry import find_model, info_of, plan_of
 from diffusers_helper.request import GenerationRequest
 
 LAST_JOBS = 6
@@ -35,12 +35,13 @@ class Effort:
     """The amount of work that a request asks for.
 
     Attributes:
+        steps: The number of steps of each section.
         passes: The number of model runs per step: 2 with classifier-free guidance, otherwise 1.
         chunk: The latent frames by which the VAE's windows of time advance.
     """
 
     plan: SectionPlan
-    steps: int
+    steps: Sequence[int]
     pixels: int
     passes: int = 1
     chunk: int = OWN_CHUNK
@@ -75,8 +76,8 @@ class Pace:
     jobs: int = 1
 
     def seconds(self, work: Effort) -> float:
-        sampling = self.lead + self.step * work.step * work.steps
-        return self.start_up + sampling * len(work.plan) + self.tail * sum(work.tails)
+        sampling = self.lead * len(work.plan) + self.step * work.step * sum(work.steps)
+        return self.start_up + sampling + self.tail * sum(work.tails)
 
 
 def passes(cfg: float) -> int:
@@ -86,7 +87,7 @@ def passes(cfg: float) -> int:
 
 def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
     """Compute the pace of one job from all its events; None if it did not finish or its log is incomplete."""
-    plan = plan_of(request)
+    plan, each = plan_of(request), info_of(request.model).steps_of(request)
     pixels, is_new = 0, True  # is_new: whether the current run of the job has not denoised anything yet
     start_up: float | None = None
     last = 0.0  # the end of the last step or section, or the beginning of the first section's denoising
@@ -108,7 +109,7 @@ def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
         elif isinstance(event, Finished) and pixels and firsts and tails and start_up is not None:
             if request.step_cache != OFF:  # its steps were no measure for a job that computes all of them
                 return None
-            work = Effort(plan, request.steps, pixels, passes(request.cfg), request.vae_chunk)
+            work = Effort(plan, each, pixels, passes(request.cfg), request.vae_chunk)
             step = fmean(others or firsts)
             decoding = sum(work.tails[number - 1] for number in tails if 0 < number <= len(plan))
             if not decoding:  # the log is damaged
@@ -179,4 +180,4 @@ def _work(request: GenerationRequest) -> Effort | None:
     except InputError:
         return None
     plan, side = info.family.sections(request), request.resolution or info.side
-    return Effort(plan, request.steps, side * side, passes(request.cfg), request.vae_chunk)
+    return Effort(plan, info.steps_of(request), side * side, passes(request.cfg), request.vae_chunk)

@@ -145,19 +145,16 @@ def _modulated(block: Any, hidden: Tensor, text: Tensor, time: Tensor, *_: objec
 
 
 def sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
-    """Return the sampler of a section.
-
-    A pyramid takes twice as many steps for the first section, as its authors recommend.
-    """
+    """Return the sampler of a section."""
     shape, shift = job.latents_shape(job.family.window), request.shift or job.models.info.shift or 0.0
     scheduler = renewed(job.models.part("scheduler"), shift)
+    steps = job.models.info.steps_in(section.number, request.steps)
     if is_pyramid(scheduler):
-        steps = request.steps * (2 if section.number == 1 else 1)
 
         def draw(stage: int, size: tuple[int, int]) -> Tensor:
             return noise_for(request.seed, "stage", scheduler.config.stages * section.number + stage, size)
 
         return partial(sample_pyramid, stages=pyramid(scheduler, steps, shape, draw, shift=shift))
     if request.sampler == "euler":
-        return partial(sample_euler, sigmas=flat_levels(scheduler, request.steps, shape, shift))
-    return partial(sample_flat, scheduler=scheduler, steps=request.steps, shift=shift)
+        return partial(sample_euler, sigmas=flat_levels(scheduler, steps, shape, shift))
+    return partial(sample_flat, scheduler=scheduler, steps=steps, shift=shift)

@@ -48,6 +48,8 @@ class ModelInfo:
         side, multiple: The picture shapes (`buckets.buckets`) that it was trained for.
         steps, guidance, cfg: The values that suit it best.
         shift: The shift of its noise levels in sampling; None for FramePack's rule, which goes by tokens.
+        sizes: The number of sizes in which each section is sampled, with at least one step in each.
+        first_steps: How many times as many steps as the others the first section takes.
         step_caches: The step caches that it can be used with; None for all.
         own_magnitudes: Its magnitudes by order, if they are not its family's; see `magnitudes`.
         vocabulary: The words that it knows, by group; empty for a model that takes free text.
@@ -65,6 +67,8 @@ class ModelInfo:
     guidance: float = 10.0
     cfg: float = 1.0
     shift: float | None = None
+    sizes: int = 1
+    first_steps: int = 1
     step_caches: tuple[str, ...] | None = None
     own_magnitudes: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
     vocabulary: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
@@ -100,6 +104,14 @@ class ModelInfo:
         """Return the height and width of a video, given those of its start picture, if there is one."""
         side = request.resolution or self.side
         return self.family.shape(*(picture or sides_of(request.shape)), side, self.multiple)
+
+    def steps_in(self, section: int, steps: int) -> int:
+        """Return the number of steps of a section, which count from 1, where `steps` are set."""
+        return max(self.sizes, steps * (self.first_steps if section == 1 else 1))
+
+    def steps_of(self, request: GenerationRequest) -> list[int]:
+        """Return the number of steps of each section."""
+        return [self.steps_in(one.number, request.steps) for one in self.family.sections(request)]
 
     @property
     def licence(self) -> str:
@@ -144,7 +156,7 @@ def _published(family: Family, model: PublishedModel) -> ModelInfo:
 _MOST_FACTS = 2**18
 _FACT_TYPES: dict[str, type] = {
     "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "cfg": float,
-    "shift": float,
+    "shift": float, "sizes": int, "first_steps": int,
     "family": str, "modes": list, "magnitudes": dict, "vocabulary": dict, "examples": list,
 }  # fmt: skip
 
@@ -206,7 +218,7 @@ def _family_in(folder: Path) -> Family:
 def _from_folder(name: str, folder: Path) -> ModelInfo:
     own, family = _read_facts(folder / FACTS_FILE), _family_in(folder)
     facts: dict[str, Any] = {"title": folder.name, **family.suits(folder), **own}
-    plain = ("title", "side", "multiple", "steps", "guidance", "cfg", "shift", "step_caches")
+    plain = ("title", "side", "multiple", "steps", "guidance", "cfg", "shift", "sizes", "first_steps", "step_caches")
     return ModelInfo(
         name=name,
         parts={part: PartSource(location=str(folder / part)) for part in family.parts},
@@ -227,10 +239,15 @@ def plan_of(request: GenerationRequest) -> SectionPlan:
 
 def family_of(model: str) -> Family:
     """Return the family of a model, or FramePack's if the model is gone."""
+    return info_of(model).family
+
+
+def info_of(model: str) -> ModelInfo:
+    """Return the facts about a model, or those about the demo model if it is gone."""
     try:
-        return find_model(model, allow_folder=True).family
+        return find_model(model, allow_folder=True)
     except InputError:
-        return FRAMEPACK
+        return find_model(DEFAULT_MODEL)
 
 
 def built_in_names() -> tuple[str, ...]:

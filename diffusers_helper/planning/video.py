@@ -48,12 +48,15 @@ class Cost:
     """The work of one stage over a whole video.
 
     Attributes:
+        passes: The passes of a run, of which the first may have more.
+        all_passes: The passes of all runs.
         copied_bytes: All bytes of weights that are copied to the device, streamed or not.
     """
 
     stage: str
     runs: int
     passes: int
+    all_passes: int
     streamed_bytes: int
     copied_bytes: int
 
@@ -269,7 +272,8 @@ def plan_video(
     first = first_plan(request, info, profile, height, width, needs or read, local.learned)
     request, ladder, job = first.request, first.ladder, first.ladder.plan
     sections, texts = info.family.sections(request), len(request.texts)
-    costs = tuple(_cost(job, stage.stage, len(sections), request.steps * texts) for stage in job.stages)
+    passes = [texts * steps for steps in info.steps_of(request)]
+    costs = tuple(_cost(job, stage.stage, passes) for stage in job.stages)
     waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
     wanted, side = first.demands[0].vae_tile_px or 0, max(height, width)
     notes, seconds = [*_notes(job, ladder.reason, profile), *_vae_notes(job, wanted, side, request)], None
@@ -316,13 +320,13 @@ def host_share(request: GenerationRequest, info: ModelInfo, profile: Profile) ->
     return Fraction(network.file_bytes, network.weights.total_bytes)
 
 
-def _cost(job: JobPlan, name: str, sections: int, passes: int) -> Cost:
+def _cost(job: JobPlan, name: str, of_sections: Sequence[int]) -> Cost:
+    """Return the cost of a stage, given the transformer's passes in each section."""
     plan = job.stage(name)
-    runs = sections if name in _PER_SECTION else 1
-    per_run = passes if name == "sample" else 1
-    loads = 1 if job.keep_all_resident else runs
-    copied = plan.resident_bytes * loads + plan.streamed_bytes * per_run * runs
-    return Cost(name, runs, per_run, plan.streamed_bytes, copied)
+    passes = of_sections if name == "sample" else [1] * (len(of_sections) if name in _PER_SECTION else 1)
+    runs = len(passes)
+    copied = plan.resident_bytes * (1 if job.keep_all_resident else runs) + plan.streamed_bytes * sum(passes)
+    return Cost(name, runs, passes[-1], sum(passes), plan.streamed_bytes, copied)
 
 
 def _notes(job: JobPlan, learned: str, profile: Profile) -> list[str]:

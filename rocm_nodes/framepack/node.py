@@ -212,18 +212,17 @@ def new_folder() -> Path:
 def _shown(notes: list[str]) -> Callable[[Event], None]:
     """Return a listener that moves ComfyUI's progress bar, shows previews, and adds warnings to `notes`."""
     bars: list[Any] = []
-    sections: list[int] = [1]
+    steps = [0]
 
     def listen(event: Event) -> None:
         if isinstance(event, JobStarted):
-            sections[0] = event.sections
+            steps[:] = [0] * event.sections
         elif isinstance(event, Warned):
             notes.append(event.message)
         elif isinstance(event, StepDone):
-            total = sections[0] * event.steps
+            done, total = event.place(steps)
             if not bars:
                 bars.append(comfy("comfy.utils").ProgressBar(total))
-            done = (event.section - 1) * event.steps + event.step
             bars[0].update_absolute(done, total, _preview(event.preview))
 
     return listen

@@ -148,3 +148,17 @@ def test_every_stage_has_words() -> None:
     networks = [name for name, facts in events.STAGES.items() if facts.network]
     assert networks == ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
     assert events.STAGES["load"].title == "Loading the model"
+
+
+def test_steps_count_over_sections_of_different_numbers_of_steps() -> None:
+    def places(expected: list[int], *steps: int) -> list[tuple[int, int]]:
+        return [
+            StepDone(**COMMON, section=section, step=1, steps=number).place(expected)
+            for section, number in enumerate(steps, 1)
+            if number
+        ]
+
+    assert places([12, 6, 6], 12, 6, 6) == [(1, 24), (13, 24), (19, 24)]
+    assert places([0, 0, 0], 12, 6, 6) == [(1, 36), (13, 24), (19, 24)]
+    assert places([0, 0, 0], 0, 0, 6) == [(13, 18)]  # a job that goes on in its third section
+    assert places([8, 8, 8], 8, 20, 20) == [(1, 24), (9, 48), (29, 48)]

@@ -19,14 +19,17 @@ from diffusers_helper.events import (
 )
 from diffusers_helper.families.packing import Mode, plan_sections
 from diffusers_helper.families.vae_windows import decode_windows
+from diffusers_helper.models.registry import info_of
 from diffusers_helper.request import GenerationRequest
 
 STEPS = 25
 
 
-def job_of(mode: Mode = "inverted", seconds: float = 6.0, **changes: Any) -> Job:
+def job_of(
+    mode: Mode = "inverted", seconds: float = 6.0, steps: int = STEPS, model: str = "demo", **changes: Any
+) -> Job:
     request = GenerationRequest(
-        image="/o/j/input.png", prompt="a <b>ball</b>", mode=mode, seconds=seconds, steps=STEPS
+        image="/o/j/input.png", prompt="a <b>ball</b>", mode=mode, seconds=seconds, steps=steps, model=model
     )
     facts = {"id": "20261121-081530-3f9a", "state": "running", "folder": Path("/o/20261121-081530-3f9a")}
     return Job(**{**facts, "request": request, "created": 1000.0, "started": 1000.0, **changes})
@@ -38,14 +41,15 @@ def history(
     """Return the events of a job in which everything takes a known time, in seconds.
 
     Args:
-        job: The job.
+        job: The job, of any model.
         load: The time before the first section.
         first: The time of a section's first step.
         step: The time of each further step.
         latent: The time to decode one latent frame.
         write: The time to write the frames of one latent frame.
     """
-    plan = plan_sections(job.request.seconds, mode=job.request.mode)
+    info = info_of(job.request.model)
+    plan, steps = info.family.sections(job.request), info.steps_of(job.request)
     events: list[Event] = []
     now = 0.0
 
@@ -58,9 +62,9 @@ def history(
     for section, windows in zip(plan, decode_windows(plan), strict=True):
         number = section.number
         say(StageStarted, stage="sample", section=number)
-        for done in range(1, STEPS + 1):
+        for done in range(1, steps[number - 1] + 1):
             now += first if done == 1 else step
-            say(StepDone, section=number, step=done, steps=STEPS)
+            say(StepDone, section=number, step=done, steps=steps[number - 1])
         say(StageStarted, stage="decode", section=number)
         for piece, latents in enumerate(windows, 1):
             now += latent * latents

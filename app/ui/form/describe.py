@@ -153,7 +153,9 @@ class Describer:
         except (KeyError, TypeError):
             cost = 1
         chunk = _whole(settings.get("vae_chunk"), SETTINGS["vae_chunk"].default)
-        work = Effort(plan, max(1, _whole(settings.get("steps"), info.steps)), pixels, cost, chunk)
+        steps = _whole(settings.get("steps"), info.steps)
+        each = [info.steps_in(section.number, steps) for section in plan]
+        work = Effort(plan, each, pixels, cost, chunk)
         pace = self._paces.pace(self._catalogue.key(str(settings.get("model"))))
         if pace is None:
             return "The first video will show how long it takes."

@@ -28,7 +28,7 @@ from diffusers_helper.events import (
 )  # fmt: skip
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.step_caches import OFF
-from diffusers_helper.models.registry import plan_of
+from diffusers_helper.models.registry import info_of, plan_of
 
 CellState = Literal["waiting", "running", "done"]
 _TAIL: tuple[Stage, ...] = ("decode", "write")
@@ -101,9 +101,9 @@ class LiveJob:
     _section_rest: float = 1.0
 
     def __post_init__(self) -> None:
-        self.plan = plan_of(self.job.request)
         request, self.words = self.job.request, section_words(self.job)
-        self.timing = Timing(self.plan, request.steps, request.vae_chunk, request.step_cache != OFF)
+        self.plan, steps = plan_of(request), info_of(request.model).steps_of(request)
+        self.timing = Timing(self.plan, steps, request.vae_chunk, request.step_cache != OFF)
         self._foresee()
 
     def apply(self, event: Event) -> None:
@@ -152,7 +152,7 @@ class LiveJob:
         if self.pace is not None and self.width and self.timing.start_up is None:
             request = self.job.request
             pixels, cost = self.width * self.height, passes(request.cfg)
-            work = Effort(self.plan, request.steps, pixels, cost, request.vae_chunk)
+            work = Effort(self.plan, self.timing.steps, pixels, cost, request.vae_chunk)
             self.timing.foresee(self.pace, work)
 
     def _begin_again(self, time: float) -> None:
@@ -179,7 +179,7 @@ class LiveJob:
 
     def _step(self, event: StepDone) -> None:
         self.section, self.step = event.section, event.step
-        self.timing.steps = event.steps
+        event.place(self.timing.steps)
         self.timing.step_took(event.time - self._mark, is_first=event.step == 1)
         self.preview = event.preview or self.preview
         self._mark = self._tail_began = event.time
@@ -212,7 +212,7 @@ class LiveJob:
 
     @property
     def steps(self) -> int:
-        return self.timing.steps
+        return self.timing.steps[max(0, self.section - 1)]
 
     @property
     def in_section(self) -> bool:
@@ -309,11 +309,11 @@ class LiveJob:
             rest = timing.rest_of_tail(self.section, elapsed - self._tail_began, self.tail_share, since)
             return rest + timing.total(self.section + 1)
         if self.section > self.sections_done:
-            rest = timing.rest_of_steps(self.step, since) + timing.tail(self.section)
+            rest = timing.rest_of_steps(self.section, self.step, since) + timing.tail(self.section)
             return rest + timing.total(self.section + 1)
         if self.section == self.sections:
             return 0.0
-        rest = timing.rest_of_steps(0, elapsed - self.last_sign) + timing.tail(self.section + 1)
+        rest = timing.rest_of_steps(self.section + 1, 0, elapsed - self.last_sign) + timing.tail(self.section + 1)
         return rest + timing.total(self.section + 2)
 
 

@@ -32,13 +32,14 @@ class Timing:
     pace in earlier jobs counts as one more measurement, and at first is the only one.
 
     Attributes:
+        steps: The number of steps of each section.
         chunk: The latent frames by which the VAE's windows of time advance.
         skips: Whether a step cache makes some of the steps short, so their median says little.
         start_up: The time before the first section; None if unknown.
     """
 
     plan: SectionPlan
-    steps: int
+    steps: list[int]
     chunk: int = OWN_CHUNK
     skips: bool = False
     start_up: float | None = None
@@ -92,16 +93,15 @@ class Timing:
     def has_tail(self) -> bool:
         return bool(self._tail_seconds)
 
-    @property
-    def sampling(self) -> float:
+    def sampling(self, section: int) -> float:
         """Return the cost of a section's steps, in seconds, or in steps until one has been measured."""
-        step = self.step
+        step, steps = self.step, self.steps[section - 1]
         if step is None:
-            return float(self.steps)
+            return float(steps)
         lead = median(self._lead_seconds[-_RECENT_SECTIONS:]) if self._lead_seconds else step
         if self.start_up is None and len(self._lead_seconds) == 1:
             lead = min(lead, 2 * step)  # the very first step also loads caches for the later ones
-        return lead + step * (self.steps - 1)
+        return lead + step * (steps - 1)
 
     def tail(self, section: int) -> float:
         """Return the cost of a section's tail, in the unit of `sampling`; sections count from 1."""
@@ -112,11 +112,11 @@ class Timing:
         return (self.step or 1.0) * STAGES["decode"].weight * self.plan[section - 1].decoded_frames
 
     def total(self, first: int = 1) -> float:
-        return sum(self.sampling + self.tail(number) for number in range(first, len(self.plan) + 1))
+        return sum(self.sampling(number) + self.tail(number) for number in range(first, len(self.plan) + 1))
 
     def rest_of(self, place: TimelinePoint) -> float:
-        sampling, tail = self.sampling, self.tail(place.section)
-        return sampling * (1.0 - place.step / self.steps) + tail * (1.0 - place.tail_share)
+        sampling, tail = self.sampling(place.section), self.tail(place.section)
+        return sampling * (1.0 - place.step / self.steps[place.section - 1]) + tail * (1.0 - place.tail_share)
 
     def rest(self, place: TimelinePoint) -> float:
         return self.rest_of(place) + self.total(place.section + 1)
@@ -133,9 +133,10 @@ class Timing:
             return max(0.0, self.tail(section) - since)
         return max(0.0, self._work[section - 1] * self._tail_so_far * (1.0 - share) - since_share)
 
-    def rest_of_steps(self, step: int, since: float) -> float:
+    def rest_of_steps(self, section: int, step: int, since: float) -> float:
         """Estimate the seconds to the end of a section's steps, `since` seconds after the last of them."""
-        usual = self.step or 0.0
+        usual, steps = self.step or 0.0, self.steps[section - 1]
         if step:
-            return max(0.0, usual * (self.steps - step) - min(since, usual))
-        return self.sampling - min(since, self.sampling - usual * (self.steps - 1))
+            return max(0.0, usual * (steps - step) - min(since, usual))
+        sampling = self.sampling(section)
+        return sampling - min(since, sampling - usual * (steps - 1))

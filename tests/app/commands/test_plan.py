@@ -106,6 +106,16 @@ def test_costs_count_every_step_and_section(capsys: pytest.CaptureFixture[str]) 
         assert stage["copied_bytes"] == 4 * (stage["resident_bytes"] + passes * stage["streamed_bytes"])
 
 
+def test_costs_count_the_longer_first_section_of_a_pyramid(capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["--model", "helios-distilled", "--card", "gfx1100:24", "--seconds", "4.1"]
+    for steps, passes, more in (("6", 6, 12), ("2", 3, 4)):
+        found = as_json(capsys, *common, "--steps", steps)
+        stage = next(stage for stage in found["stages"] if stage["stage"] == "sample")
+        assert (stage["runs"], stage["passes"], stage["all_passes"]) == (3, passes, more + 2 * passes)
+        streamed = stage["all_passes"] * stage["streamed_bytes"]
+        assert stage["copied_bytes"] == 3 * stage["resident_bytes"] + streamed
+
+
 def test_settings_change_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     common = ["--model", "framepack-i2v", "--card", "gfx1100:24"]
     resident = [

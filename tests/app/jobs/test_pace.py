@@ -21,7 +21,7 @@ from tests.support.staged_engine import StagedEngine
 
 plans = st.builds(plan_sections, st.floats(1, 120), mode=st.sampled_from(MODES))
 works = st.builds(
-    Effort,
+    lambda plan, steps, **sizes: Effort(plan, [steps] * len(plan), **sizes),
     plan=plans,
     steps=st.integers(1, 100),
     pixels=st.integers(64 * 64, 1280 * 1280),
@@ -39,9 +39,9 @@ def reported(work: Effort, true: Pace) -> list[Event]:
     ]
     for section, tail in enumerate(work.tails, 1):
         events.append(StageStarted(job="j", time=now, stage="sample", section=section))
-        for step in range(1, work.steps + 1):
+        for step in range(1, (steps := work.steps[section - 1]) + 1):
             now += true.step * work.step + true.lead * (step == 1)
-            events.append(StepDone(job="j", time=now, section=section, step=step, steps=work.steps))
+            events.append(StepDone(job="j", time=now, section=section, step=step, steps=steps))
         events.append(StageStarted(job="j", time=now, stage="decode", section=section))
         now += true.tail * tail
         events.append(
@@ -52,8 +52,9 @@ def reported(work: Effort, true: Pace) -> list[Event]:
 
 def request_of(work: Effort) -> GenerationRequest:
     return GenerationRequest(
-        image="any", seconds=work.plan.seconds, mode=work.plan.mode, steps=work.steps, cfg=float(work.passes)
-    )
+        image="any", seconds=work.plan.seconds, mode=work.plan.mode, steps=work.steps[0],
+        cfg=float(work.passes),
+    )  # fmt: skip
 
 
 @settings(max_examples=30)
@@ -61,10 +62,11 @@ def request_of(work: Effort) -> GenerationRequest:
 def test_a_machine_of_even_pace_is_foretold_exactly(
     seconds: float, steps: int, true: Pace, asked: Effort
 ) -> None:
-    small = Effort(plan_sections(seconds, mode=asked.plan.mode), steps, 512 * 512)
+    plan = plan_sections(seconds, mode=asked.plan.mode)
+    small = Effort(plan, [steps] * len(plan), 512 * 512)
     seen = pace_of(reported(small, true), request_of(small))
     assert seen is not None
-    wanted = true.start_up + len(asked.plan) * (true.lead + asked.steps * true.step * asked.step)
+    wanted = true.start_up + len(asked.plan) * true.lead + sum(asked.steps) * true.step * asked.step
     wanted += true.tail * sum(asked.tails)
     assert seen.seconds(asked) == pytest.approx(wanted, rel=1e-6)
 
@@ -76,8 +78,8 @@ def test_more_work_never_takes_less(known: list[Pace], work: Effort) -> None:
     assert pace is not None
     longer = plan_sections(work.plan.seconds + 1.2, mode=work.plan.mode)
     for more in (
-        replace(work, plan=longer),
-        replace(work, steps=work.steps + 1),
+        replace(work, plan=longer, steps=[*work.steps, 1]),
+        replace(work, steps=[work.steps[0] + 1, *work.steps[1:]]),
         replace(work, pixels=work.pixels + 64),
         replace(work, passes=2),
     ):
@@ -96,7 +98,7 @@ def test_without_history_there_is_no_pace() -> None:
 
 
 def test_a_log_without_an_end_or_a_step_says_nothing() -> None:
-    work = Effort(plan_sections(2.4), 2, 1000)
+    work = Effort(plan_sections(2.4), [2, 2], 1000)
     whole, request = reported(work, Pace(1, 1, 1, 1)), request_of(work)
     assert pace_of(whole[:-1], request) is None
     assert pace_of([event for event in whole if not isinstance(event, StepDone)], request) is None
@@ -104,7 +106,7 @@ def test_a_log_without_an_end_or_a_step_says_nothing() -> None:
 
 
 def test_the_time_between_two_runs_of_one_job_does_not_count() -> None:
-    work, true = Effort(plan_sections(3.6), 2, 1000), Pace(5, 1, 1, 1)
+    work, true = Effort(plan_sections(3.6), [2] * 3, 1000), Pace(5, 1, 1, 1)
     whole = reported(work, true)
     # The first run stops after its first section; the next begins a day later and says that it has begun.
     first = next(at for at, event in enumerate(whole) if isinstance(event, SectionFinished)) + 1

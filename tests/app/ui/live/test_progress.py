@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from app.jobs.job import Job
 from app.jobs.pace import pace_of, usual
 from app.ui.live import words
 from app.ui.live.progress import LiveJob
@@ -47,6 +48,21 @@ def test_the_time_left_is_right_within_a_fifth_after_the_first_section(
     assert len(checked) > 100
     for reported, true in checked:
         assert reported == pytest.approx(true, rel=0.2, abs=0.02 * events[-1].time)
+
+
+@pytest.mark.parametrize("costs", COSTS)
+def test_a_first_section_of_more_steps_counts_as_what_it_is(costs: dict[str, float]) -> None:
+    def job(seconds: float) -> Job:
+        return job_of("forward", seconds, 6, "helios-distilled")
+
+    known = pace_of(history(job(2.75), **costs), job(2.75).request)
+    for pace, exact in ((known, 0.05), (None, 0.2)):
+        live = LiveJob(job(6.875), pace)
+        events = history(live.job, **costs)
+        first = next(event for event in events if isinstance(event, SectionFinished)).time / events[-1].time
+        for share, reported, true in reported_left(live, events):
+            if pace or share >= first:
+                assert reported == pytest.approx(true, rel=exact, abs=0.02 * events[-1].time)
 
 
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
