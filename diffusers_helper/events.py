@@ -114,7 +114,6 @@ class StepDone(Event):
     preview: str | None = None
     skipped: int = 0
 
-
     def place(self, expected: list[int]) -> tuple[int, int]:
         """Return the number of a video's finished steps and that of all.
 

@@ -218,7 +218,10 @@ def _family_in(folder: Path) -> Family:
 def _from_folder(name: str, folder: Path) -> ModelInfo:
     own, family = _read_facts(folder / FACTS_FILE), _family_in(folder)
     facts: dict[str, Any] = {"title": folder.name, **family.suits(folder), **own}
-    plain = ("title", "side", "multiple", "steps", "guidance", "cfg", "shift", "sizes", "first_steps", "step_caches")
+    plain = (
+        "title", "side", "multiple", "steps", "guidance", "cfg", "shift", "sizes", "first_steps",
+        "step_caches",
+    )  # fmt: skip
     return ModelInfo(
         name=name,
         parts={part: PartSource(location=str(folder / part)) for part in family.parts},

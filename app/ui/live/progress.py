@@ -313,8 +313,9 @@ class LiveJob:
             return rest + timing.total(self.section + 1)
         if self.section == self.sections:
             return 0.0
-        rest = timing.rest_of_steps(self.section + 1, 0, elapsed - self.last_sign) + timing.tail(self.section + 1)
-        return rest + timing.total(self.section + 2)
+        coming = self.section + 1
+        rest = timing.rest_of_steps(coming, 0, elapsed - self.last_sign) + timing.tail(coming)
+        return rest + timing.total(coming + 1)
 
 
 def _ratio(now: float, before: float) -> float:
