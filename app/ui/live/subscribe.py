@@ -7,8 +7,9 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any
 
 from app.jobs.job import MOVABLE
@@ -21,8 +22,8 @@ from app.ui.live.watch import watch
 from app.ui.waiting import Limiter, Slot
 from diffusers_helper.models.added import ADDED_MODELS
 
-_LOOK_SECONDS = 0.1
-_LOOK_SECONDS_A_PAGE = 0.02  # each update of a page costs a few milliseconds, so many pages get fewer of them
+_PAUSE_SECONDS_A_PAGE = 0.02  # each update of a page costs a few milliseconds, so many pages get fewer of them
+_LOOK_SECONDS = 1.0  # seconds after which a page without news looks whether its watch still runs
 _HUNG_SECONDS = 3.0  # a watch yields something every second
 # A further page takes the place of the one opened first, which subscribes again after a while.
 MOST_PAGES = 100
@@ -32,10 +33,14 @@ _BEAT_SECONDS = 2.5
 
 
 class _Watch:
-    """A thread that watches the jobs until it is told to end."""
+    """A thread that watches the jobs until it is told to end.
 
-    def __init__(self, service: JobService) -> None:
-        self._service = service
+    Args:
+        tell: Called in the thread after each change of `latest`.
+    """
+
+    def __init__(self, service: JobService, tell: Callable[[], object]) -> None:
+        self._service, self._tell = service, tell
         self.latest: scene.Shown | None = None
         self.reported, self.is_wanted = time.monotonic(), True
         self.thread = threading.Thread(target=self._run, name="live-view", daemon=True)
@@ -60,6 +65,7 @@ class _Watch:
             }  # fmt: skip
             self.latest = shown
             self.reported = time.monotonic()
+            self._tell()
 
 
 class Updates:
@@ -72,6 +78,7 @@ class Updates:
         self._service, self._room = service, Limiter(MOST_PAGES, newcomer_goes=False)
         self._pages = 0
         self._watch: _Watch | None = None
+        self._news = asyncio.Event()
 
     async def stream(self) -> AsyncGenerator[str, None]:
         """Yield the updates of one page as server-sent events."""
@@ -89,22 +96,33 @@ class Updates:
         self._pages += 1
         if self._watch is None or not self._watch.is_well:
             self._end_watch()
-            self._watch = _Watch(self._service)
+            self._watch = _Watch(self._service, partial(self._tell, asyncio.get_running_loop()))
         seen, before, sent, is_alive = None, dict[str, Any](), -math.inf, True
         try:
             while is_alive and self._watch is not None and not place.is_lost.is_set():
-                is_alive, shown = self._watch.thread.is_alive(), self._watch.latest
+                news_come, is_alive, shown = self._news, self._watch.thread.is_alive(), self._watch.latest
                 if shown is not None and shown is not seen:
                     seen, news = shown, {name: shown[name] for name in shown if name not in _MOVING}
                     moved = {name: shown[name] for name in shown if name in _MOVING}
                     if news != before or time.monotonic() - sent >= _BEAT_SECONDS:
                         yield moved if news == before else shown | {"version": scripts.version()}
                         before, sent = news, time.monotonic()
-                await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_A_PAGE * self._pages)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(news_come.wait(), _LOOK_SECONDS)
+                await asyncio.sleep(_PAUSE_SECONDS_A_PAGE * self._pages)
         finally:
             self._pages -= 1
             if not self._pages:
                 self._end_watch()
+
+    def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let all pages look at what the watch has seen. Its thread calls this."""
+        with suppress(RuntimeError):  # the server has ended, and its loop is closed
+            loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     def _end_watch(self) -> None:
         if self._watch is not None:
