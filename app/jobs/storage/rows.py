@@ -26,7 +26,6 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import (
     SETTINGS,
-    START_PICTURE,
     GenerationRequest,
 )
 from diffusers_helper.strangers.limited_json import plain_json
@@ -158,12 +157,12 @@ def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, s
     data: Any = {}
     with contextlib.suppress(ValueError):
         data = plain_json(content)
-    usable: dict[str, Any] = {START_PICTURE: "its"}
+    found, usable = kept_request(b"{}", folder), dict[str, Any]()
     for name, value in cast(dict[str, Any], data if isinstance(data, dict) else {}).items():
-        if name in SETTINGS and name != START_PICTURE:
-            with contextlib.suppress(InputError):
-                usable[name] = SETTINGS[name].check(value)
-    return kept_request(json.dumps(usable).encode(), folder), fault
+        with contextlib.suppress(InputError):
+            more = usable | {name: value}
+            found, usable = kept_request(json.dumps(more).encode(), folder), more
+    return found, fault
 
 
 def _parent_of(folder: JobFolder) -> str:

@@ -66,6 +66,9 @@ REQUESTS: dict[str, Damage] = OTHERS | {
     "gone": lambda file: file.unlink(), "empty": content(b""), "list": content(b"[]"),
     "null": content(b"null"), "lone surrogate": content(b'{"prompt": "\\udc00"}'),
     "wrong types": content(b'{"seconds": "x", "seed": []}'),
+    "settings that exclude each other": content(
+        b'{"prompt": "kept words", "mode": "forward", "loop": "on", "video": "a.mp4", "one_frame": 9}'
+    ),
     "setting of a later version": content(b'{"prompt": "kept words", "future": 1, "steps": 1e9}'),
 }  # fmt: skip
 
@@ -111,7 +114,7 @@ def test_damage_to_a_log_or_a_request_is_shown_in_its_job_alone(studio: Studio, 
     studio.service.queue.rebuild()
     listed = {job.id for job in studio.service.jobs(limit=1000)}
     assert listed == {whole.id, *(job.id for job, _ in jobs.values())}
-    assert studio.service.history.search("kept words").total == 1
+    assert studio.service.history.search("kept words").total == 2
     assert not list((studio.outputs / ".longtake").glob("*.damaged-*"))
 
 
