@@ -3,18 +3,20 @@ import { setText } from '../elements.js';
 
 const LATE_AFTER = 1500; // milliseconds
 const LEGIBLE = 4000; // milliseconds for which a sentence stays at least
-const AWAY = 'The server does not answer. Once it does, this page shows what was done; if nothing was, press again.';
-const LATE = 'The server has not answered yet. This page waits for it; do not press again.';
+const PRESSED = 'Once the server answers, this page shows what your press has done; if nothing, press again.';
+const LATE = 'This page waits for the answer; do not press again.';
 
-let lost = ''; // what the stream of updates has to say
+let lost = ''; // what follows if the stream of updates is lost
 let away = 0; // when a call had no answer; 0 if updates have come since
 const late = new Set(); // the answers that are late
 
 function show() {
-  setText(document.querySelector('.lt-lost'), lost || (away ? AWAY : late.size ? LATE : ''));
+  const gone = (lost && 'Connection lost.') || (away && 'The server does not answer.') || (late.size && 'The server has not answered yet.');
+  const rest = (away && PRESSED) || (late.size && LATE) || lost;
+  setText(document.querySelector('.lt-lost'), gone ? `${gone} ${rest}` : '');
 }
 
-/** Say that the stream of updates is lost; "" if it is not. */
+/** Say that the stream of updates is lost, and what follows from that; "" if it is not. */
 export function sayLost(words) {
   lost = words;
   show();

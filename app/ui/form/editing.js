@@ -28,12 +28,13 @@ function show(text, label) {
 /** End the editing, and restore what the form held before. */
 async function end() {
   const form = before;
+  const restored = form && await call('form_restore', JSON.stringify(form));
   [job, before] = [null, null];
   show('', '');
   goTo('queue');
   document.querySelector('#tab-queue').focus();
   if (!form) return;
-  take(await call('form_restore', JSON.stringify(form)));
+  take(restored);
   for (const name of pictureNames()) write(name, form[name]);
   changed();
 }

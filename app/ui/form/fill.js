@@ -1,5 +1,5 @@
 // The functions by which other parts of the page put the settings of a video, a preset or a file into the form.
-import { call } from '../calls/call.js';
+import { call, request } from '../calls/call.js';
 import { goTo, place } from '../tabs.js';
 import { changed } from './changes.js';
 import { take } from './describe.js';
@@ -31,7 +31,7 @@ export const chooseModel = (model) => takeSettings({ model, steps: null, guidanc
 
 /** Show the form with the picture at an address as its start picture; everything else stays as it is. */
 export async function offerPicture(address) {
-  const answer = await fetch(address);
+  const answer = await request(address);
   if (!answer.ok) throw new Error('This picture no longer exists.');
   if (place()[0] !== 'create') goTo('create');
   setPicture(await upload(new File([await answer.blob()], address.split('/').pop())));

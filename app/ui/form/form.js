@@ -67,8 +67,13 @@ async function fill(name, ...given) {
 /** Ask for something that changes the form, at a press; a server that is away changes nothing. */
 const ask = (control, name, ...given) => actOnce(control, () => fill(name, ...given), refuse);
 
+let missed = ''; // the endpoint that has not renewed the form, since the server was away
+
 /** Fill the form with what belongs to its model, or to the models that there are now. */
-const renew = (name) => fill(name, read('model'), read('mode')).catch((error) => refuse(error.message));
+const renew = (name) => fill(name, read('model'), read('mode')).catch((error) => {
+  if (error.isAway) missed = name;
+  else refuse(error.message);
+});
 
 function put(name, value) {
   write(name, value);
@@ -122,9 +127,10 @@ function watchJobs() {
     const { models, start, can_end: canEnd } = queueNow();
     setText(find('#start'), start);
     find('#end').disabled = !canEnd;
-    if (models === known) return;
-    known = models;
-    renew('form_models');
+    if (models === known && !missed) return;
+    const name = missed || 'form_models';
+    [known, missed] = [models, ''];
+    renew(name);
   });
 }
 

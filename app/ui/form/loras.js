@@ -18,7 +18,10 @@ function choose(name, weight) {
   choices += 1;
   turn = turn.then(async () => put('lora', await call('lora_choose', read('lora'), name, weight)))
     .catch((error) => setText(said, error.message))
-    .finally(() => { choices -= 1; });
+    .finally(() => {
+      choices -= 1;
+      showChosen(); // without an answer, as before the choice
+    });
 }
 
 function addToPrompt(words) {

@@ -1,6 +1,6 @@
 // The files that are pasted or dropped anywhere on the page, or chosen: pictures, files with a recipe, and batches.
 import { call } from '../calls/call.js';
-import { make } from '../elements.js';
+import { actOnce, make } from '../elements.js';
 import { goTo, place } from '../tabs.js';
 import { restoreForm } from './fill.js';
 import { setPicture, showField } from './picture.js';
@@ -62,10 +62,15 @@ async function takeFiles(files, name) {
 }
 
 function handle(files, name = START) {
+  const field = document.querySelector(`#set-${name}`);
+  const act = async () => {
+    const found = await files;
+    if (found.length) await takeFiles(found, name);
+  };
   problem.remove();
-  Promise.resolve(files).then((found) => (found.length ? takeFiles(found, name) : null)).catch((error) => {
-    problem.textContent = error.message;
-    if (error.message) document.querySelector(`#set-${name}`).after(problem);
+  actOnce(field, act, (words) => {
+    problem.textContent = words;
+    if (words) field.after(problem);
   });
 }
 

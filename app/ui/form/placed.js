@@ -1,6 +1,6 @@
 // The tile of a section of the strip, with the picture that the section begins with.
 import { call } from '../calls/call.js';
-import { make } from '../elements.js';
+import { actOnce, make } from '../elements.js';
 import { facts } from './describe.js';
 import { makeMovable } from './moving.js';
 import { addressOf, upload } from './uploaded.js';
@@ -23,7 +23,7 @@ export class Tile {
     this.element.append(this.#choose, this.#image, this.#remove, this.#input);
     this.#choose.addEventListener('click', () => this.#input.click());
     this.#remove.addEventListener('click', () => { save(this.#section.place, null); this.#choose.focus(); });
-    this.#input.addEventListener('change', () => this.#take().catch((error) => report(error.message)));
+    this.#input.addEventListener('change', () => actOnce(this.#choose, () => this.#take(), report));
     makeMovable(this.#image, {
       at: () => this.#crop, way: (x, y) => this.#wayOf(x, y), move: (crop) => this.#move(crop),
       done: () => save(this.#section.place, { ...this.#section.picture, crop: this.#crop }),

@@ -23,7 +23,7 @@ function download(name, text) {
 /** The dialog with the presets. */
 class Presets {
   #list = make('ul', { className: 'lt-preset-list' });
-  #none = make('p', { className: 'lt-hint', textContent: 'There are no presets yet.' });
+  #none = make('p', { className: 'lt-hint', textContent: 'There are no presets yet.', hidden: true });
   #said = make('p', { className: 'lt-hint', role: 'status' });
   #name = make('input', { type: 'text', maxLength: 50, required: true, ariaLabel: 'Name of the preset', placeholder: 'Name' });
   #file = make('input', { type: 'file', accept: '.json,.mp4,.png', hidden: true, ariaLabel: 'File with settings' });

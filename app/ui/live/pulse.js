@@ -13,7 +13,7 @@ const LATE = 5; // seconds
 
 /** Return the text of the line about the time of a running job, `since` seconds after the update. */
 function timeText(scene, since, isLost) {
-  if (isLost) return `${duration(scene.elapsed)} when it was last heard of`;
+  if (isLost) return `${duration(scene.elapsed)} so far, when it was last heard of`;
   const soFar = `${duration(scene.elapsed + since)} so far`;
   if (scene.left === null) return soFar;
   const left = scene.left - since;
@@ -25,7 +25,7 @@ function timeText(scene, since, isLost) {
 // The page cannot distinguish a broken connection from a server that has ended.
 function lostWords({ isOpen }) {
   const video = isOpen ? ' If the server has ended, the video continues once it runs again.' : '';
-  return `Connection lost. This page reconnects by itself.${video}`;
+  return `This page reconnects by itself.${video}`;
 }
 
 /** Return the kind and the text of the sign of life, `since` seconds after the update. */

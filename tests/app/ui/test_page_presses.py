@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 from diffusers_helper.request import GenerationRequest
 from tests.support.hub import Hub
-from tests.support.jobs import wait_until
-from tests.support.pages import FIRST, Stand, needs_chromium, staged_page, start, status
+from tests.support.jobs import TIMEOUT, wait_until
+from tests.support.pages import FIRST, Stand, needs_chromium, staged_page, start, status, visit
+from tests.support.staged_engine import FAILING_PROMPT
 
 pytestmark = needs_chromium
 # A press is the name of a button, the endpoint that it calls, and the place where it is found.
@@ -62,6 +64,21 @@ def stand(lit_hub: tuple[Hub, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
         yield stand
 
 
+@pytest.fixture(params=["mouse", "finger"])
+def page(request: pytest.FixtureRequest, browser: Any, stand: Stand) -> Iterator[Any]:
+    """Open the page in a wide window with a mouse, or on a phone."""
+    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+    context = browser.new_context(**phone if request.param == "finger" else {})
+    context.set_default_timeout(TIMEOUT * 1000)
+    failed: list[str] = []
+    page = context.new_page()
+    page.on("pageerror", lambda error: failed.append(str(error)))
+    visit(page, stand)
+    yield page
+    context.close()
+    assert not failed, failed
+
+
 def button(page: Any, press: Press) -> Any:
     """Return the button of a press, after opening the tab and the folds around it."""
     name, _, place = press
@@ -86,11 +103,9 @@ def hear(page: Any, press: Press) -> None:
     address = f"**/gradio_api/run/{press[1]}"
     pressed = button(page, press).element_handle()
     page.route(address, lambda route: held.append(route))
-    pressed.evaluate("""one => {
-        window.said = [document.querySelector('.lt-lost').textContent];
-        one.click();
-        one.click();
-    }""")
+    page.evaluate("window.said = [document.querySelector('.lt-lost').textContent]")
+    pressed.tap() if page.evaluate("navigator.maxTouchPoints") else pressed.click()
+    pressed.evaluate("one => one.click()")
     page.wait_for_function(
         """([one, name]) => !one.isConnected || one.ariaBusy === 'true'
         || one.closest('li')?.querySelector('[aria-busy]')""",
@@ -117,6 +132,8 @@ def test_presses_are_heard_while_a_video_is_made(page: Any, stand: Stand, photo:
     button(page, ("Edit:", "", f"queue {ROW}")).click()
     page.get_by_text("You are editing a video in the queue").wait_for()
     hear(page, ("Save Changes", "form_save", "create #form"))
+    hear(page, ("Cancel editing", "form_restore", "create #form"))
+    page.get_by_text("You are editing a video in the queue").wait_for()  # nothing is lost
     assert [job.state for job in stand.service.jobs()] == states
     assert not stand.service.queue.is_held
 
@@ -137,6 +154,15 @@ def test_presses_are_heard_while_a_video_waits_with_its_takes(page: Any, stand: 
     for press in WHILE_IT_WAITS:
         hear(page, press)
     assert [one.state for one in stand.service.jobs()] == ["paused"] * 4
+
+
+def test_the_resumption_of_a_failed_video_is_heard(page: Any, stand: Stand, photo: Path) -> None:
+    stand.engine.go(1000)
+    start(page, photo, FAILING_PROMPT)
+    status(page, state="failed")
+    page.evaluate(LISTEN)
+    hear(page, ("Resume", "jobs_resume", f"create {VIEW}"))
+    assert [job.state for job in stand.service.jobs()] == ["failed"]
 
 
 def test_presses_are_heard_after_a_video_is_made(page: Any, stand: Stand, photo: Path) -> None:

@@ -36,6 +36,13 @@ HOSTILE = (
     '<img src=x onerror="window.hit=1"></script><svg onload=window.hit=2>\u202e\u0000-abc {{hit}} ${hit} '
 )
 HOSTILE = HOSTILE.replace("\u0000", "") + "\U0001f9ff" * 5 + "\u0301" * 20 + " מִלָּה" + "w" * 300
+# The tab, the place and the name of each button that is pressed while the server is away.
+PRESSES = (
+    ("create", ".lt-live", "Pause Generation"), ("create", ".lt-live", "Stop after this section"),
+    ("create", "#form", "End Generation"), ("create", "#form", "Reset to defaults"),
+    ("queue", ".lt-row[data-state=queued]", "Edit:"), ("queue", ".lt-row[data-state=queued]", "Pause:"),
+    ("queue", ".lt-row[data-state=queued]", "Remove:"), ("queue", ".lt-queue", "Pause everything"),
+)  # fmt: skip
 # Returns what Tab reaches, in the order of the page, and whether the focus is visible there.
 FOCUSED = """() => {
     const one = document.activeElement;
@@ -174,6 +181,40 @@ def test_a_press_while_the_server_is_away_is_kept_and_sent_once(
     page.wait_for_selector("#start[aria-busy='false']")
     (job,) = JobService(program.outputs).jobs()
     assert job.request.prompt == "typed while the server was away"
+    page.close()
+
+
+def test_presses_on_a_phone_while_the_server_is_away_are_heard_and_change_nothing(
+    browser: Any, program: Program, photo: Path
+) -> None:
+    program.begin()
+    page = browser.new_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page.set_default_timeout(TIMEOUT * 1000)
+    page.goto(program.url)
+    start(page, photo, seconds=3.6)
+    program.go(FIRST)
+    status(page, state="running", frames=33)
+    page.locator("#start").tap()
+    page.evaluate("location.hash = 'queue'")
+    page.locator(".lt-row").nth(1).wait_for()
+    before = [(job.id, job.state) for job in JobService(program.outputs).jobs()]
+    program.kill()
+    line = page.locator(".lt-lost")
+    line.get_by_text("Connection lost.").wait_for()
+    for tab, place, name in PRESSES:
+        page.evaluate("tab => { location.hash = tab; }", tab)
+        page.locator(place).get_by_role("button", name=name).tap()
+        line.get_by_text("if nothing, press again.").wait_for()
+        page.wait_for_selector("button[aria-busy=true]", state="detached")
+        page.evaluate("document.querySelector('.lt-lost').textContent = ''")  # the next press says it again
+    page.evaluate("location.hash = 'create'")
+    page.set_input_files("#set-image input[type=file]", str(photo))
+    line.get_by_text("if nothing, press again.").wait_for()
+    assert not page.get_by_text("Failed to fetch").count()
+    program.begin()
+    status(page, state="running")
+    page.wait_for_function("!document.querySelector('.lt-lost').textContent")
+    assert [(job.id, job.state) for job in JobService(program.outputs).jobs()] == before
     page.close()
 
 

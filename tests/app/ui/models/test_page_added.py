@@ -22,6 +22,7 @@ from tests.support.pages import (
     staged_page,
     start,
     status,
+    strict_window,
     visit,
 )
 
@@ -65,6 +66,19 @@ def test_an_added_model_can_be_chosen_without_a_new_start(page: Any, stand: Stan
     visit(page, stand)
     model_chosen(page, "My own")
     assert "My own" in choices(page)
+
+
+def test_a_choice_that_the_server_missed_is_made_up_for(browser: Any, stand: Stand) -> None:
+    expected = "steps => document.querySelector('#set-steps input[type=number]').value === steps"
+    add("mine", "My own")
+    with strict_window(browser, stand, complaints=()) as page:  # Chromium itself reports the lost call
+        wait_for_choice(page, "My own")
+        open_folds(page)
+        page.locator("#set-steps input[type=number]").fill("3")
+        page.route("**/run/form_model", lambda route: route.abort("internetdisconnected"), times=1)
+        choose_model(page, "My own")
+        page.wait_for_function(expected, arg=str(DEMO.steps))
+        model_chosen(page, "My own")
 
 
 def test_a_removed_model_leaves_the_choice_and_the_form_says_so(page: Any, stand: Stand) -> None:
