@@ -1,6 +1,6 @@
 """How near the demo model comes to an end picture, in which the thing is elsewhere, larger and turned.
 
-    python benchmarks/end_picture.py [--cases 40] [--sections 2] [--strengths 1 0.5]
+    python benchmarks/end_picture.py [--cases 40] [--first 0] [--sections 2] [--strengths 1 0.5]
 
 The order is inverted, so only the first section is made, which holds the video's last frame. Each case is
 made without the end picture, too. The thing counts as there if its place in the end picture and its own
@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import imageio.v3 as imageio
@@ -85,12 +86,13 @@ def main() -> int:
     """Measure, print the figures of each strength, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=40)
+    parser.add_argument("--first", type=int, default=0, help="the number of cases to leave out")
     parser.add_argument("--sections", type=int, default=2)
     parser.add_argument("--strengths", type=float, nargs="+", default=[1.0])
     arguments = parser.parse_args()
     renderer, models = Renderer(canvases(SEED, 12)), load_models(find_model("demo"))
     with tempfile.TemporaryDirectory() as place, Rows(__file__) as rows:
-        for number, (start, end, prompt) in enumerate(cases(arguments.cases)):
+        for number, (start, end, prompt) in islice(enumerate(cases(arguments.cases)), arguments.first, None):
             paths, drawn = [], []
             for name, scene in (("start", start), ("end", end)):
                 drawn.append(renderer.clip(scene, Motion(STILL, ""), [0], SIZE)[:, 0])

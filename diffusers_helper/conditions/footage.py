@@ -1,7 +1,8 @@
 """The video that a new one continues: its frames at the new one's rate, and what is wrong with a file.
 
 Frames are taken by time and not by number, so a video of any or of a changing rate keeps its speed. They are
-upright, have square pixels, and are RGB with 8 bits; high dynamic range (PQ) is mapped to the standard one.
+upright, have square pixels, and are RGB with 8 bits; high dynamic range (PQ and HLG) is mapped to the
+standard one. What cannot be decoded, as at the end of a file that was cut off, is left out.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import stat
 from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -26,11 +27,12 @@ from diffusers_helper.strangers.confined import confined
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
 
 MAX_BYTES, MAX_SECONDS, MAX_PIXELS = 4 * 2**30, 600.0, 4096 * 2304
 # Protocols and formats that refer to other files or addresses are left out.
 FORMATS = ("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "asf", "ogg", "gif")
-_PQ, _BT2020 = 16, 9  # the codes of SMPTE ST 2084 and of BT.2020 in ITU-T H.273
+_PQ, _HLG, _BT2020 = 16, 18, 9  # the codes of the two high ranges and of BT.2020 in ITU-T H.273
 _CONVERT = "Convert it to MP4 with H.264."
 _PER_SECOND = 1_000_000  # AV_TIME_BASE of FFmpeg
 
@@ -62,14 +64,19 @@ def last_frames(path: Path, most: int, fps: int = FPS) -> list[Image.Image]:
     Raises:
         PictureError: If it cannot be used.
     """
+    found = _last_frames(path, most, fps, is_near=True)
+    # A short video has no more. Of another one, the index or the times are not what they seem.
+    return found if len(found) == most else _last_frames(path, most, fps, is_near=False)
+
+
+def _last_frames(path: Path, most: int, fps: int, *, is_near: bool) -> list[Image.Image]:
     with opened(path) as (container, name):
-        before = _seconds(container) - (most + 1) / fps - 1
+        before = _seconds(container) - (most + 1) / fps - 1 if is_near else 0
         if before > 0:
             container.seek(int(before * _PER_SECOND + (container.start_time or 0)), backward=True)
         kept = deque(_at_rate(container, name, fps), maxlen=most)
-        if len(kept) < most and before > 0:  # its index or its times are not what they seem
-            container.seek(container.start_time or 0, backward=True)
-            kept = deque(_at_rate(container, name, fps), maxlen=most)
+        if not kept and not is_near:
+            raise _empty(name)
         return [_picture(frame, _ratio(container)) for frame in kept]
 
 
@@ -80,8 +87,15 @@ def all_frames(path: Path, fps: int = FPS) -> Iterator[Image.Image]:
         PictureError: If it cannot be used.
     """
     with opened(path) as (container, name):
+        frame = None
         for frame in _at_rate(container, name, fps):
             yield _picture(frame, _ratio(container))
+        if frame is None:
+            raise _empty(name)
+
+
+def _empty(name: str) -> PictureError:
+    return PictureError(f"{name} has no frame that can be decoded.", _CONVERT)
 
 
 def in_fours(count: int) -> int:
@@ -142,18 +156,14 @@ def _seconds(container: InputContainer) -> float:
 
 
 def _at_rate(container: InputContainer, name: str, fps: int) -> Iterator[VideoFrame]:
-    """Yield the frame that is visible in the middle of each period of 1 / fps s, from the place of reading.
-
-    Raises:
-        PictureError: If there is no frame.
-    """
+    """Yield what is visible in the middle of each period of 1 / fps s, from the place of reading on."""
     stream = container.streams.video[0]
     unit = stream.time_base or Fraction(1, _PER_SECOND)
     origin = (stream.start_time or 0) * unit
     usual = 1 / stream.average_rate if stream.average_rate else Fraction(1, fps)
     held: VideoFrame | None = None
     tick, end = -1, Fraction(0)
-    for frame in container.decode(stream):
+    for frame in _decoded(container, stream):
         time = frame.pts * unit - origin if frame.pts is not None else end
         if held is None:
             tick = max(0, -((Fraction(1, 2) - time * fps) // 1))
@@ -163,12 +173,19 @@ def _at_rate(container: InputContainer, name: str, fps: int) -> Iterator[VideoFr
         held, end = frame, time + (frame.duration * unit if frame.duration else usual)
         if end > MAX_SECONDS + 1:
             raise PictureError(f"{name} is longer than {MAX_SECONDS:.0f} s.", "Cut its beginning off.")
-    if held is None:
-        raise PictureError(f"{name} has no frame that can be decoded.", _CONVERT)
     yielded = False
-    while not yielded or Fraction(2 * tick + 1, 2 * fps) < end:
+    while held is not None and (not yielded or Fraction(2 * tick + 1, 2 * fps) < end):
         yield held
         tick, yielded = tick + 1, True
+
+
+def _decoded(container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
+    """Yield the frames of all packets that are not damaged."""
+    from av.error import InvalidDataError
+
+    for packet in container.demux(stream):
+        with suppress(InvalidDataError):
+            yield from packet.decode()
 
 
 def _ratio(container: InputContainer) -> float:
@@ -182,8 +199,8 @@ def _picture(frame: VideoFrame, ratio: float) -> Image.Image:
 
     exact = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
     pixels = frame.reformat(format="rgb24", interpolation=exact, threads=1).to_ndarray()
-    if frame.color_trc == _PQ:
-        pixels = _standard_range(pixels, is_wide=frame.color_primaries == _BT2020)
+    if frame.color_trc in _LIGHT:
+        pixels = _standard_range(_LIGHT[frame.color_trc](pixels), is_wide=frame.color_primaries == _BT2020)
     picture = Image.fromarray(pixels)
     if ratio != 1:
         size = max(1, round(picture.width * ratio)), picture.height
@@ -193,21 +210,43 @@ def _picture(frame: VideoFrame, ratio: float) -> Image.Image:
     return picture if turn is None else picture.transpose(turn)
 
 
+_VALUES = np.arange(256, dtype=np.float32) / 255
+_LUMA = np.array([0.2627, 0.6780, 0.0593], np.float32)  # of BT.2020
 _TO_BT709 = np.array(
     [[1.6605, -0.5876, -0.0728], [-0.1246, 1.1329, -0.0083], [-0.0182, -0.1006, 1.1187]], np.float32
 )
+_WHITE, _BRIGHTEST = 203, 1000  # nits of a white surface (ITU-R BT.2408), and of what is shown as white
+_KNEE = 0.5  # the share of the light of a white surface up to which all stays as bright as it is
 
 
-def _standard_range(pixels: np.ndarray, *, is_wide: bool) -> np.ndarray:
-    """Return the picture of PQ values (ITU-R BT.2100) for a standard screen, whose white is at 203 nits."""
-    values = np.arange(256, dtype=np.float32) / 255
-    power = values ** (1 / 78.84375)
+def _pq_light(pixels: np.ndarray) -> np.ndarray:
+    """Return the light of PQ values (ITU-R BT.2100) in nits."""
+    power = _VALUES ** (1 / 78.84375)
     ratio = np.maximum(power - 0.8359375, 0) / (18.8515625 - 18.6875 * power)
-    nits = 10000 * ratio ** (1 / 0.1593017578125)
-    light = (nits / 203)[pixels]
+    return (10000 * ratio ** (1 / 0.1593017578125))[pixels]
+
+
+def _hlg_light(pixels: np.ndarray) -> np.ndarray:
+    """Return the light of HLG values (ITU-R BT.2100) on a screen of 1000 nits, in nits."""
+    bright = (np.exp((_VALUES - 0.55991073) / 0.17883277) + 0.28466892) / 12
+    scene = np.where(_VALUES <= 0.5, _VALUES**2 / 3, bright)[pixels]
+    return 1000 * scene * (scene @ _LUMA)[..., None] ** 0.2
+
+
+_LIGHT = {_PQ: _pq_light, _HLG: _hlg_light}
+
+
+def _standard_range(nits: np.ndarray, *, is_wide: bool) -> np.ndarray:
+    """Return the picture, (H, W, 3) bytes, that a standard screen shows in place of this light.
+
+    What is brighter than the knee is compressed by an extended Reinhard curve, which continues the straight
+    line without a bend. It is applied to the brightest channel, which keeps the hue.
+    """
+    light = nits / _WHITE
     if is_wide:
         light = np.maximum(light @ _TO_BT709.T, 0)
-    # Reinhard's curve, by which 1000 nits become white, applied to the brightest channel to keep the hue
-    peak, white = light.max(-1, keepdims=True), 1000 / 203
-    light = light * (1 + peak / white**2) / (1 + peak)
+    peak, span = light.max(-1, keepdims=True), 1 - _KNEE
+    above, most = (np.maximum(one - _KNEE, 0) / span for one in (peak, _BRIGHTEST / _WHITE))
+    shown = np.minimum(peak, _KNEE) + span * above * (1 + above / most**2) / (1 + above)
+    light = light * shown / np.maximum(peak, 1e-9)
     return (255 * np.clip(light, 0, 1) ** (1 / 2.2) + 0.5).astype(np.uint8)

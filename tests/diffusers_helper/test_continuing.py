@@ -16,6 +16,7 @@ import torch
 from av.video.stream import VideoStream
 from PIL import Image
 
+from benchmarks.continuing import CLIPS
 from diffusers_helper.conditions.footage import all_frames, last_frames, read_footage
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Warned
@@ -102,6 +103,32 @@ def test_the_end_of_a_longer_video_is_found_without_decoding_all(tmp_path: Path)
 def test_ten_bits_become_eight(tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.mp4", even(5, 30), codec="libx265", form="yuv420p10le")
     assert numbers(list(all_frames(clip))) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_frames_of_videos_from_elsewhere_are_those_that_a_player_shows(name: str, tmp_path: Path) -> None:
+    drawing = replace(CLIPS[name], seconds=2)
+    clip = drawing.write(tmp_path / f"clip.{drawing.ending}")
+    shown = [np.asarray(frame).astype(float) for frame in all_frames(clip)]
+    assert len(shown) == 60 or (drawing.is_cut and 30 < len(shown) < 60)
+    times = [float(time) for time in drawing.times()]
+    for number, frame in enumerate(shown):
+        visible = max(time for time in times if time <= (number + 0.5) / 30)
+        assert np.abs(frame - drawing.seen(visible)).mean() < 6
+    assert np.array_equal(last_frames(clip, 5), shown[-5:])
+
+
+@pytest.mark.parametrize("ending", ["mp4", "mkv", "webm", "ts"])
+def test_a_damaged_end_is_left_out(ending: str, tmp_path: Path) -> None:
+    drawing = replace(CLIPS["cut off"], ending=ending, codec="libvpx-vp9" if ending == "webm" else "libx264")
+    clip = drawing.write(tmp_path / f"clip.{ending}")
+    content = clip.read_bytes()
+    clip.write_bytes(content[:-600] + bytes(200))
+    frames = list(all_frames(clip))
+    assert 30 < len(frames) < 60
+    for number, frame in enumerate(frames[:30]):
+        assert np.abs(np.asarray(frame).astype(float) - drawing.seen(number / 30)).mean() < 6
+    assert len(last_frames(clip, 20)) == 20
 
 
 @pytest.mark.parametrize(
