@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,6 +90,21 @@ class Account(TorchDispatchMode):
         with self._lock:
             self._bury()
             self._peak = self._live
+
+    def reach(self, num_bytes: int) -> None:
+        """Take note of a peak that the account did not see."""
+        with self._lock:
+            self._peak = max(self._peak, num_bytes)
+
+    @contextmanager
+    def peak_apart(self) -> Iterator[Callable[[], int]]:
+        """Yield a function that returns the peak in this context. The account keeps its own."""
+        earlier = self._peak
+        self.reset_peak()
+        try:
+            yield lambda: self._peak
+        finally:
+            self.reach(earlier)
 
     def adopt(self, what: torch.nn.Module | Iterable[Tensor]) -> None:
         """Count tensors that the account did not see arrive on the device, unless they are already counted.
