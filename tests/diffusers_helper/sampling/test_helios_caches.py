@@ -35,8 +35,7 @@ CACHES: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def known_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(TransformerBlockRegistry, "_registry", dict(TransformerBlockRegistry._registry))
+def known_blocks() -> Iterator[None]:
     metadata = TransformerBlockMetadata(return_hidden_states_index=0, return_encoder_hidden_states_index=None)
     TransformerBlockRegistry.register(HeliosTransformerBlock, metadata)
     with torch.inference_mode():
