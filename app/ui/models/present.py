@@ -19,7 +19,7 @@ from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.installed import InstalledPart, installed_parts, plan_removal
-from diffusers_helper.models.registry import ModelInfo, model_names
+from diffusers_helper.models.registry import ModelInfo, model_names, plan_of
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards.by_size import (
     CARDS_GB,
@@ -128,15 +128,18 @@ class ModelPresenter:
             "asks": _asks(state, info, removal),
         }
 
+    def _request(self, name: str, info: ModelInfo) -> GenerationRequest:
+        """Return a request for a video of 5 seconds with the model's own settings."""
+        key = self._catalogue.key(name)
+        return GenerationRequest(image="any", model=key, mode=info.modes[0], steps=info.steps)
+
     def _memory(self, name: str, info: ModelInfo) -> _Needs:
         planner = self._catalogue.planner
         if not planner.knows_the_size:
             return _Needs(
                 "", ["Only the driver knows the card’s size, so the plan is made together with the video."]
             )
-        request = GenerationRequest(
-            image="any", model=self._catalogue.key(name), mode=info.modes[0], steps=info.steps
-        )
+        request = self._request(name, info)
         cap = gb_text(planner.profile.cap_bytes.value)
         try:
             plan = planner.plan(request, info, None)
@@ -160,8 +163,8 @@ class ModelPresenter:
         """Return the time that a video takes here, in few words and as a sentence."""
         pace = self._paces.pace(self._catalogue.key(name))
         if pace is not None:
-            plan = info.family.plan(5.0, info.modes[0])
-            work = Effort(plan, info.steps, info.side * info.side)
+            request = self._request(name, info)
+            work = Effort(plan_of(request), info.steps_of(request), info.side * info.side)
             seconds = about(pace.seconds(work))
             return f"a video of 5 s takes {seconds}", f"A video of 5 seconds takes {seconds} on this machine."
         if self._catalogue.planner.takes_days(info):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.jobs.pace import Pace, PaceBook
 from app.jobs.service import JobService
 from app.machine import named_machine
 from app.ui.catalogue import Catalogue
@@ -73,6 +74,15 @@ def test_they_list_what_each_model_needs_here(
     )
     old = one(calls_of(service, "gfx103x:16"))
     assert old["needs"][0].endswith("of device memory; the cap of this machine is 12.5 GB.")
+
+
+def test_they_say_how_long_a_video_takes_once_that_is_known(
+    service: JobService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PaceBook, "pace", lambda *_: Pace(1.0, 0.0, 10.0, 0.0))
+    demo = one(calls_of(service), "demo")  # 4 sections of 8 steps of 128 x 128 pixels
+    assert demo["facts"].endswith("a video of 5 s takes a few seconds")
+    assert demo["needs"][-1] == "A video of 5 seconds takes a few seconds on this machine."
 
 
 @pytest.mark.slow
