@@ -68,7 +68,8 @@ class GenerationRequest:
     )] = ""
     seconds: Annotated[float, SettingInfo(
         "Total Video Length (Seconds)",
-        "The length of the video, which is rounded to whole sections of 1.2 s.", "What to make",
+        "The length of the video, which is rounded to whole sections of the model, such as 1.2 s.",
+        "What to make",
         low=MIN_SECONDS, high=MAX_SECONDS, step=0.1, unit="seconds", scope="section",
     )] = 5.0
     seed: Annotated[int, SettingInfo(

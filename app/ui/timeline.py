@@ -33,7 +33,7 @@ def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
     image = "any" if settings.get("image") or not prompt.strip() else ""
     try:
         return family.sections(GenerationRequest.from_dict({"image": image, "prompt": "any", **length}))
-    except InputError:
+    except ValueError:
         return None
 
 

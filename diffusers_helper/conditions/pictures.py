@@ -212,7 +212,9 @@ class JobPictures:
 
 
 def order_words(mode: str, info: ModelInfo) -> str:
-    """Return a sentence if an order was not trained for pictures besides the first, or "" if it was."""
+    """Return a sentence on pictures besides the first that a model or an order was not made for, or ""."""
+    if "end_image" in info.family.lacks:
+        return f"{info.title} takes no pictures besides the first; remove them, or choose another model."
     if mode == "inverted":
         return ""
     trained = "inverted order, which makes the end first," if "inverted" in info.modes else "framepack-i2v"

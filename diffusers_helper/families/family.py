@@ -127,6 +127,11 @@ class Family:
         """Return the name of its models, as their weights are recognised."""
         return self.networks["transformer"].model
 
+    @property
+    def guided_by(self) -> str:
+        """Return the setting that says how closely its videos follow the words."""
+        return "cfg" if "guidance" in self.ignored else "guidance"
+
     def shape(self, height: int, width: int, side: int, multiple: int) -> tuple[int, int]:
         """Return the height and width of a video in pixels, given those of a picture and as in `offered`."""
         return nearest_bucket(height, width, side, multiple, self.offered)

@@ -34,8 +34,9 @@ export function take({ markup = {}, values: given = {}, facts: found, notice }) 
   if (notice !== undefined) showNotice(notice);
   if (!found) return;
   said = found;
+  document.getElementById('form').dataset.unused = found.unused.join(' ');
   for (const one of document.querySelectorAll('.lt-field[id^="set-"], [data-opens]')) {
-    one.toggleAttribute('data-ignored', found.unused?.includes(one.dataset.opens ?? one.id.slice(4)) ?? false);
+    one.toggleAttribute('data-ignored', found.unused.includes(one.dataset.opens ?? one.id.slice(4)));
   }
   for (const listener of listeners) listener();
 }

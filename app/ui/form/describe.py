@@ -82,7 +82,7 @@ class Describer:
             "size": f"{width} × {height} of {start.width} × {start.height}" if start else "",
             "starts": "picture or words" if info.family.from_words else "picture",
             "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
-            f"guidance {_text(settings.get('cfg' if 'guidance' in info.family.ignored else 'guidance'))}"
+            f"guidance {_text(settings.get(info.family.guided_by))}"
             + (f" · {count_text(len(weights), 'LoRA')}" if weights else ""),
             "when": "waits after each section" if settings.get(AFTER_SECTION.name) == "wait" else "",
             "timeline": timeline,
@@ -91,7 +91,7 @@ class Describer:
             "output": f"{_text(settings.get('resolution'))} px · compression {_text(settings.get('crf'))}",
             "memory": memory.state,
             "model": info.title,
-            "unused": [*info.family.ignored, *info.family.lacks],
+            "unused": _unused(settings, info),
             "words": info.known_words,
             "offered": [word for words in [*info.vocabulary.values()][:3] for word in words[:3]],
             "program": self._program(settings, info),
@@ -162,6 +162,16 @@ class Describer:
         jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
         words = about(pace.seconds(work))
         return f"{words[0].upper()}{words[1:]}, judging by this machine’s {jobs}."
+
+
+def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
+    """Return the settings whose fields are not shown, since the model does not have them.
+
+    One that has a value all the same is shown, so that it can be taken away.
+    """
+    lacks = (*info.family.lacks, *(("step_cache",) if info.step_caches == () else ()))
+    lacking = [name for name in lacks if settings.get(name) in (None, SETTINGS[name].default)]
+    return [*info.family.ignored, *lacking, *(("mode",) if len(info.modes) == 1 else ())]
 
 
 def _seeds(settings: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 // The stage: the video so far, or the start picture, with controls, keys and full screen.
 import { reducedMotion } from '../elements.js';
-import { FRAME, Videos } from './videos.js';
+import { Videos } from './videos.js';
 
 /** Return a time in the video, in seconds, as text such as `1.2`. */
 const moment = (seconds) => seconds.toFixed(1);
@@ -53,7 +53,9 @@ export class Player {
       this.#parts.poster.style.objectPosition = `${100 * scene.crop}% ${100 * scene.crop}%`;
     }
     if (this.#loops === null) this.#setLoop(scene.plays && !reducedMotion.matches);
-    if (scene.video) this.#videos.want({ url: scene.video.url, front: scene.video.front, autoplay: scene.plays });
+    if (!scene.video) return;
+    const { url, front, fps } = scene.video;
+    this.#videos.want({ url, front, fps, autoplay: scene.plays });
   }
 
   #setLoop(loops) {
@@ -123,8 +125,8 @@ export class Player {
       f: () => this.#fullScreen(),
       ArrowLeft: move(-1),
       ArrowRight: move(1),
-      ',': move(-FRAME),
-      '.': move(FRAME),
+      ',': move(-this.#videos.frame),
+      '.': move(this.#videos.frame),
       Home: () => this.jump(0),
       End: () => this.jump(Infinity),
     }[event.key];

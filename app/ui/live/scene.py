@@ -176,12 +176,17 @@ def _pulse(live: LiveJob, elapsed: float) -> Shown:
     }
 
 
+def _start_picture(job: Job) -> str | None:
+    """Return the address of a job's start picture; None for a video that starts from words."""
+    return None if job.request.is_from_words else file_url(job, JobFolder(job.folder).input.name)
+
+
 def _pictures(live: LiveJob) -> Shown:
     folder = JobFolder(live.job.folder)
     ratio = live.width / live.height if live.height else None
     shown: Shown = {
         "blank": words.blank(live),
-        "poster": None if live.job.request.is_from_words else file_url(live.job, folder.input.name),
+        "poster": _start_picture(live.job),
         "first": file_url(live.job, folder.first.name) if folder.first.exists() else None,
         "crop": live.job.request.crop,
         "ratio": ratio and round(ratio, 4),
@@ -201,7 +206,8 @@ def _pictures(live: LiveJob) -> Shown:
         shown["video"] = {
             "url": url,
             "front": round(live.seconds_in_front, 4),
-            "seconds": round(seconds, 2),
+            "frames": live.video_frames,
+            "fps": live.plan.fps,
             "file": shown["first"] if is_picture else url,
             "name": str(Path(name).with_suffix(folder.first.suffix)) if is_picture else name,
             "download": "Download the picture" if is_picture else video,
@@ -332,13 +338,15 @@ def takes_for(service: JobService, job_id: str) -> Shown | None:
 
 
 def _tile(job: Job, number: int, keep: int) -> Shown:
-    each, folder = family_of(job.request.model).section_seconds, JobFolder(job.folder)
-    still = folder.thumbs / f"{keep + 1:04}.webp"
+    each = family_of(job.request.model).section_seconds
+    still = JobFolder(job.folder).thumbs / f"{keep + 1:04}.webp"
     begin = 0.0 if job.request.mode == "inverted" else keep * each
     return {
         "job": job.id,
         "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
-        "still": file_url(job, f"{still.parent.name}/{still.name}" if still.is_file() else folder.input.name),
+        "still": file_url(job, f"{still.parent.name}/{still.name}")
+        if still.is_file()
+        else _start_picture(job) or "",
         "video": job.video and f"{file_url(job, job.video.name)}?v={job.frames}",
         "name": f"Take {number}" if number else "As it was",
         "keep": f"Keep {f'take {number}' if number else 'it as it was'} and go on",

@@ -10,7 +10,7 @@ function showFacts(card, scene) {
     sections: scene.sections,
     step: scene.step,
     percent: Math.floor(scene.percent || 0),
-    frames: scene.video ? Math.round(scene.video.seconds * 30) : 0,
+    frames: scene.video?.frames ?? 0,
   };
   for (const [name, value] of Object.entries(facts)) card.dataset[name] = value ?? '';
 }

@@ -2,8 +2,7 @@
 // and only then put on top, so that the picture neither jumps nor goes black.
 import { reducedMotion } from '../elements.js';
 
-/** The duration of a frame, in seconds. */
-export const FRAME = 1 / 30;
+const FRAME = 1 / 30; // the shortest duration of a frame, in seconds
 const LOAD_LIMIT = 30000; // milliseconds
 const SEEK_LIMIT = 15000;
 const RETRY_AFTER = 1000;
@@ -52,7 +51,7 @@ export class Videos {
   #top;
   #under;
   #onSwap;
-  #shown = null; // the version on top: { url, front, autoplay }
+  #shown = null; // the version on top: { url, front, fps, autoplay }
   #wanted = null; // the version that comes next
   #asked = ''; // the address that was asked for last
   #isSwapping = false;
@@ -77,6 +76,8 @@ export class Videos {
   }
 
   get hasVideo() { return this.#shown !== null; }
+
+  get frame() { return 1 / this.#shown.fps; }
 
   get length() { return this.#top.duration || 0; }
 

@@ -11,7 +11,7 @@ from app.jobs.view import WORDS
 from app.ui.live.progress import Cell, LiveJob
 from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.families.packing import Mode
-from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.registry import ModelInfo, family_of
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.units import about, count_text, duration, gb_text
 
@@ -84,7 +84,8 @@ def blank(live: LiveJob) -> str:
 def made_with(live: LiveJob) -> list[tuple[str, str]]:
     """Return the settings that users compare between videos, by their names."""
     request = live.job.request
-    found = [("Seed", str(request.seed)), ("Steps, guidance", f"{request.steps}, {request.guidance:g}")]
+    guidance: float = getattr(request, family_of(request.model).guided_by)
+    found = [("Seed", str(request.seed)), ("Steps, guidance", f"{request.steps}, {guidance:g}")]
     size = f"{live.width} × {live.height}, {live.plan.fps} fps"
     return [*found, ("Size", size)] if live.width else found
 
