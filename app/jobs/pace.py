@@ -23,7 +23,7 @@ from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.families.vae_windows import OWN_CHUNK, decode_work
-from diffusers_helper.models.registry import find_model, info_of, plan_of
+from diffusers_helper.models.registry import ModelInfo, find_model, info_of, plan_of
 from diffusers_helper.request import GenerationRequest
 
 LAST_JOBS = 6
@@ -176,8 +176,12 @@ def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
 def _work(request: GenerationRequest) -> Effort | None:
     """Return the work of a request; None if its model is gone."""
     try:
-        info = find_model(request.model, allow_folder=True)
+        return effort_of(request, find_model(request.model, allow_folder=True))
     except InputError:
         return None
+
+
+def effort_of(request: GenerationRequest, info: ModelInfo) -> Effort:
+    """Return the work of a request with a model."""
     plan, side = info.family.sections(request), request.resolution or info.side
     return Effort(plan, info.steps_of(request), side * side, passes(request.cfg), request.vae_chunk)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.jobs.downloads.manager import DownloadProgress
-from app.jobs.pace import Effort, PaceBook
+from app.jobs.pace import PaceBook, effort_of
 from app.jobs.service import JobService
 from app.redact import plain_paths
 from app.ui.catalogue import Catalogue
@@ -19,7 +19,7 @@ from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.installed import InstalledPart, installed_parts, plan_removal
-from diffusers_helper.models.registry import ModelInfo, model_names, plan_of
+from diffusers_helper.models.registry import ModelInfo, model_names
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards.by_size import (
     CARDS_GB,
@@ -130,8 +130,7 @@ class ModelPresenter:
 
     def _request(self, name: str, info: ModelInfo) -> GenerationRequest:
         """Return a request for a video of 5 seconds with the model's own settings."""
-        key = self._catalogue.key(name)
-        return GenerationRequest(image="any", model=key, mode=info.modes[0], steps=info.steps)
+        return GenerationRequest(image="any", model=self._catalogue.key(name), **info.own_settings)
 
     def _memory(self, name: str, info: ModelInfo) -> _Needs:
         planner = self._catalogue.planner
@@ -163,9 +162,7 @@ class ModelPresenter:
         """Return the time that a video takes here, in few words and as a sentence."""
         pace = self._paces.pace(self._catalogue.key(name))
         if pace is not None:
-            request = self._request(name, info)
-            work = Effort(plan_of(request), info.steps_of(request), info.side * info.side)
-            seconds = about(pace.seconds(work))
+            seconds = about(pace.seconds(effort_of(self._request(name, info), info)))
             return f"a video of 5 s takes {seconds}", f"A video of 5 seconds takes {seconds} on this machine."
         if self._catalogue.planner.takes_days(info):
             return "takes days without a GPU", _TAKES_DAYS

@@ -20,6 +20,7 @@ from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.planning.profiles import profile_for
+from diffusers_helper.units import about
 from tests.support.hub import LIGHT_BYTES, Hub
 from tests.support.jobs import wait_until
 from tests.support.published import part_folder
@@ -77,12 +78,15 @@ def test_they_list_what_each_model_needs_here(
 
 
 def test_they_say_how_long_a_video_takes_once_that_is_known(
-    service: JobService, monkeypatch: pytest.MonkeyPatch
+    service: JobService, lit_hub: tuple[Hub, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PaceBook, "pace", lambda *_: Pace(1.0, 0.0, 10.0, 0.0))
     demo = one(calls_of(service), "demo")  # 4 sections of 8 steps of 128 x 128 pixels
     assert demo["facts"].endswith("a video of 5 s takes a few seconds")
     assert demo["needs"][-1] == "A video of 5 seconds takes a few seconds on this machine."
+    monkeypatch.setattr(PaceBook, "pace", lambda *_: Pace(0.0, 0.0, 60 / 0.496**2, 0.0))
+    for name, passes in (("helios-distilled", 12 + 3 * 6), ("helios-base", 4 * 50 * 2)):
+        assert f"a video of 5 s takes {about(60 * passes)}" in one(calls_of(service), name)["facts"]
 
 
 @pytest.mark.slow
