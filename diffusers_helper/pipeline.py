@@ -11,7 +11,7 @@ What a family brings, such as FramePack's history of three densities and its gui
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from torch import Tensor
 from diffusers_helper.attention.attending import attending
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
-from diffusers_helper.conditions.timeline import seed_of
+from diffusers_helper.conditions.timeline import drafts_of, seed_of
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
 from diffusers_helper.families.framepack import FRAMEPACK
@@ -127,27 +127,60 @@ def sample_sections(
         checkpoints: The store of the sections, of which those of an earlier run are not sampled again.
         history: The history before the first section.
     """
-    work = WORK[job.family.name]
     if job.pictures.start:
         job.preview.fit(job.pictures.start, encodings["start"])
+    drafts: dict[int, Tensor] = {}
     for section in job.sections:
-        condition, context = work.condition(job, section, encodings), history.context(section)
-        latents = checkpoints.section(
-            section.number, otherwise=partial(denoise, job, section, condition, context)
-        )
-        history.add(latents, section)
+        sampled = partial(sample, job, section, encodings, history, drafts)
+        history.add(checkpoints.section(section.number, otherwise=sampled), section)
         yield section
+
+
+def sample(
+    job: OpenJob, section: Section, encodings: Mapping[str, Tensor], history: LatentsSoFar,
+    drafts: dict[int, Tensor],
+) -> Tensor:  # fmt: skip
+    """Sample a section after the drafts that it needs, and return its latents as `denoise` does.
+
+    Where the words change in inverted order, the section before the change is drafted as if it were the last.
+    What comes after the change then begins with its last latent, and not with the start picture.
+
+    Args:
+        history: What was made so far.
+        drafts: The drafts so far, by their places in the video, to which new ones are added.
+    """
+    work = WORK[job.family.name]
+    places = drafts_of(section.number, job.request, job.lineage, job.family)
+    by_place = {one.video_position: one for one in job.sections}
+    missing = [place for place in places if place not in drafts]
+
+    def sampled(one: Section, history: LatentsSoFar, run: int) -> Tensor:
+        context, before = history.context(one), [place for place in places if place < one.video_position]
+        if before:
+            context = replace(context, start=drafts[before[-1]])
+        return denoise(
+            job, one, work.condition(job, one, encodings), context, (section, run, len(missing) + 1)
+        )
+
+    for run, place in enumerate(missing):
+        drafts[place] = sampled(by_place[place], work.history(job, encodings), run)[:, :, -1:]
+    return sampled(section, history, len(missing))
 
 
 # The stages. Each has its network on the device, and is repeated with a smaller plan if memory runs out.
 
 
-def denoise(job: OpenJob, section: Section, condition: Any, context: Any) -> Tensor:
+def denoise(
+    job: OpenJob, section: Section, condition: Any, context: Any,
+    within: tuple[Section, int, int] | None = None,
+) -> Tensor:  # fmt: skip
     """Sample a section's clean latents from noise, and return them (1, C, W, h, w) on the host.
 
     Args:
         condition: What conditions it, in the form of the family's `Work`.
         context: What it sees of the other sections, in the same way.
+        within: The section that it is sampled for, if it may be a draft, with the numbers of the runs before
+            and of all runs.
 
     Raises:
         LongtakeError: If the transformer overflows even in fp32.
@@ -155,19 +188,20 @@ def denoise(job: OpenJob, section: Section, condition: Any, context: Any) -> Ten
     work, request = WORK[job.family.name], job.lineage.request_for(section.number, job.request)
     seed = seed_of(section.number, job.request, job.lineage, job.family)
     noise = noise_for(seed, "noise", section.number, job.latents_shape(job.sections.window))
-    run = work.sampler(job, section, request)
+    shown, run, runs = within or (section, 0, 1)
+    sampler = work.sampler(job, section, request)
 
-    def sample(network: Any) -> Tensor:
+    def sample_with(network: Any) -> Tensor:
         noisy = noise.to(job.models.device)
         with (
             attending(network, *job.memory.attention),
             job.passes(request, network, work.blocks(network, noisy)) as passes,
         ):
             denoiser = work.denoiser(network, condition, context, passes)
-            on_step = job.on_step(section, passes)
-            return to_host(run(denoiser, noisy, on_step=on_step))
+            on_step = job.on_step(shown, passes, run, runs)
+            return to_host(sampler(denoiser, noisy, on_step=on_step))
 
-    return job.run("sample", sample, section, condition=condition, context=context)
+    return job.run("sample", sample_with, section, shown, condition=condition, context=context)
 
 
 def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:

@@ -268,6 +268,40 @@ def start_of(number: int, request: GenerationRequest, lineage: Lineage, family: 
     return known[max(place for place in known if place <= sections[number - 1].video_position)]
 
 
+def cuts_of(request: GenerationRequest, family: Family) -> tuple[int, ...]:
+    """Return the places in the video of the sections that begin with a cut to other words, in inverted order.
+
+    What comes later is made first there, and begins where what comes before it ends only if that is drafted.
+    """
+    if request.mode == "forward" or request.prompt_blend or request.one_frame:
+        return ()
+    texts, _, _ = _planned(request, family)
+    count = len(texts) - request.is_loop
+    placed = _placed(request, family, count)
+    return tuple(at for at in range(1, count) if texts[at] != texts[at - 1] and at not in placed)
+
+
+def drafts_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> tuple[int, ...]:
+    """Return the places of the sections that are drafted for one section, in the order of the video.
+
+    Each begins where the one before it ends, and the section begins where the last one ends. The arguments
+    are those of `words_of`.
+    """
+    own = lineage.request_for(number, request)
+    section = family.sections(own)[number - 1]
+    place = -1 if section.is_closing else section.video_position
+    first = max((at for at in _placed(own, family, place + 1)), default=0)
+    return tuple(cut - 1 for cut in cuts_of(own, family) if first < cut <= place)
+
+
+def drafted_words(
+    number: int, request: GenerationRequest, lineage: Lineage, family: Family
+) -> list[tuple[str, int | None]]:
+    """Return the text and the seed of each section that `drafts_of` names."""
+    texts, seeds, _ = _planned(lineage.request_for(number, request), family)
+    return [(texts[at], seeds[at]) for at in drafts_of(number, request, lineage, family)]
+
+
 def _placed(request: GenerationRequest, family: Family, sections: int) -> dict[int, str]:
     """Return the names of the pictures at times by the places of the sections that begin with them."""
     found = {one.place(family.section_seconds): placed_name(n) for n, one in enumerate(request.placed, 1)}

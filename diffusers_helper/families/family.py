@@ -140,10 +140,16 @@ class Family:
     def section_seconds(self) -> float:
         return self.section_frames / self.fps
 
-    def sections(self, length: Length) -> SectionPlan:
+    def sections(self, length: Length, cuts: Sequence[int] = ()) -> SectionPlan:
+        """Return the plan of a video.
+
+        Args:
+            cuts: The places of the sections that begin with a draft of what comes before them.
+        """
         if length.one_frame and self.one_frame:
             return self.one_frame(length.one_frame)
         plan = ((length.is_from_words and self.from_words) or self.plan)(length.seconds, length.mode)
-        if length.placed and self.led_by:
-            plan = self.led_by(plan, [one.place(self.section_seconds) for one in length.placed])
+        begins = [*(one.place(self.section_seconds) for one in length.placed), *cuts]
+        if begins and self.led_by:
+            plan = self.led_by(plan, begins)
         return looped(plan) if length.is_loop else plan

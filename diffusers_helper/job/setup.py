@@ -22,7 +22,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, keep_original, load_pictures
 from diffusers_helper.conditions.prompts import check_prompt
-from diffusers_helper.conditions.timeline import Timeline, texts_of
+from diffusers_helper.conditions.timeline import Timeline, cuts_of, texts_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Stage
 from diffusers_helper.families.family import Family
@@ -133,21 +133,33 @@ class OpenJob:
             network, blocks, self.memory.device.repeater(),
         )  # fmt: skip
 
-    def on_step(self, section: Section, passes: Passes) -> OnStep:
-        """Return a callback that ends a cancelled job, and reports each step of sampling with a preview."""
+    def on_step(self, section: Section, passes: Passes, run: int = 0, runs: int = 1) -> OnStep:
+        """Return a callback that ends a cancelled job, and reports each step of sampling with a preview.
+
+        Args:
+            run: The runs of the sampler that were made for this section before, as drafts.
+            runs: All that are made for it.
+        """
 
         def on_step(info: StepInfo) -> None:
             self.cancel.check()
-            picture = self.preview.show(info.x0, section.number, info.step)
-            self.report.step(section, info.step, info.steps, picture, passes.skipped)
+            step = run * info.steps + info.step
+            picture = self.preview.show(info.x0, section.number, step)
+            self.report.step(section, step, runs * info.steps, picture, passes.skipped)
 
         return on_step
 
     def run(
-        self, stage: str, work: Callable[[Any], _Result], section: Section | None = None, **inputs: Any
-    ) -> _Result:
-        """Do a stage's work with its network on the device; see `JobMemory.run` and `captured`."""
-        number = section.number if section else None
+        self, stage: str, work: Callable[[Any], _Result], section: Section | None = None,
+        shown: Section | None = None, **inputs: Any,
+    ) -> _Result:  # fmt: skip
+        """Do a stage's work with its network on the device; see `JobMemory.run` and `captured`.
+
+        Args:
+            shown: The section that the work is reported for, if it is a draft for another one.
+        """
+        reported = shown or section
+        number = reported.number if reported else None
         known = {"section": number} if section else {}
         return self.captured(stage, lambda: self.memory.run(stage, work, number), **known, **inputs)
 
@@ -263,7 +275,7 @@ def open_job(
         check_prompt(one, models.info)
     start = given.get(START_PICTURE)
     height, width = models.info.shape_of(request, (start.height, start.width) if start else None)
-    sections = lineage.sections(request, family)
+    sections = lineage.sections(request, family, cuts_of(request, family))
     overflowed = earlier is not None and earlier.overflow.exists()
     stored, largest = _kept_attention(earlier), _largest(lineage, _as_begun(request, earlier))
     plans = MemoryPlans(largest, models, height, width, local, overflowed=overflowed, stored_attention=stored)

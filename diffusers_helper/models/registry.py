@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from diffusers_helper.conditions.timeline import cuts_of
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.framepack import FRAMEPACK
@@ -110,8 +111,10 @@ class ModelInfo:
         return max(self.sizes, steps * (self.first_steps if section == 1 else 1))
 
     def steps_of(self, request: GenerationRequest) -> list[int]:
-        """Return the number of steps of each section."""
-        return [self.steps_in(one.number, request.steps) for one in self.family.sections(request)]
+        """Return the number of steps of each section; before the first one, drafts are made."""
+        drafts = len(cuts_of(request, self.family)) * request.steps
+        each = [self.steps_in(one.number, request.steps) for one in self.family.sections(request)]
+        return [each[0] + drafts, *each[1:]]
 
     @property
     def licence(self) -> str:

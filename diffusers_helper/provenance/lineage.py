@@ -140,14 +140,19 @@ class Lineage:
     def before(self, number: int) -> tuple[Span, ...]:
         return tuple(span for span in self.spans if span.last < number)
 
-    def sections(self, request: GenerationRequest, family: Family = FRAMEPACK) -> SectionPlan:
+    def sections(
+        self, request: GenerationRequest, family: Family = FRAMEPACK, cuts: Sequence[int] = ()
+    ) -> SectionPlan:
         """Return the plan of the video's sections, in which earlier spans keep the plan for their own length.
+
+        Args:
+            cuts: As in `Family.sections`.
 
         Raises:
             InputError: If the spans do not fit the request.
         """
         self._check(request, family)
-        plan = family.sections(request)
+        plan = family.sections(request, cuts)
         if request.mode == "forward" or not self.spans:
             return plan
         earlier = [

@@ -5,14 +5,17 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from diffusers_helper.conditions.timeline import pictures_of
+from diffusers_helper import pipeline
+from diffusers_helper.conditions.timeline import cuts_of, drafts_of, pictures_of
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.events import SectionFinished
+from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode, looped, plan_sections
 from diffusers_helper.framepack.blending import FrameBlender
@@ -51,19 +54,77 @@ def test_texts_of_different_lengths_are_mixed_in_the_length_of_the_last() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
 def test_a_prompt_with_times_makes_the_latents_of_a_branch(
-    mode: Mode, models: Models, scene: Path, tmp_path: Path
+    models: Models, scene: Path, tmp_path: Path
 ) -> None:
-    directed = tiny_request(scene, prompt=f"{RIGHT} [1.2s: {UP}]", mode=mode, seconds=seconds_for(2))
-    made_first, made_last = (RIGHT, UP) if mode == "forward" else (UP, RIGHT)
-    before = replace(directed, prompt=made_first)
+    directed = tiny_request(scene, prompt=f"{RIGHT} [1.2s: {UP}]", mode="forward", seconds=seconds_for(2))
+    before = replace(directed, prompt=RIGHT)
     branch = Lineage((Span.of(1, before),))
     found, _ = make(directed, models, tmp_path / "directed")
-    expected, _ = make(replace(directed, prompt=made_last), models, tmp_path / "b", lineage=branch)
+    expected, _ = make(replace(directed, prompt=UP), models, tmp_path / "b", lineage=branch)
     plain, _ = make(before, models, tmp_path / "plain")
     assert torch.equal(found.latents, expected.latents)
     assert not torch.equal(found.latents, plain.latents)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "expected", "steps_back"),
+    [
+        # Sections in the order of making; each with the places that are drafted for it
+        ("a", {}, [(), (), (), ()], [3, 2, 1, 0]),
+        ("a [2.4s: b]", {}, [(1,), (1,), (), ()], [1, 0, 1, 0]),
+        ("a [1.2s: b] [3.6s: c]", {}, [(0, 2), (0,), (0,), ()], [0, 1, 0, 0]),
+        ("a [1.2s: b] [3.6s: c]", {"pictures": "1.2s: x.png"}, [(2,), (), (), ()], [0, 1, 0, 0]),
+        ("a [1.2s: b]", {"loop": "on"}, [(0,), (0,), (0,), (), ()], [2, 1, 0, 0, 0]),
+        ("a [1.2s: b]", {"prompt_blend": 1}, [(), (), (), ()], [3, 2, 1, 0]),
+        ("a [1.2s: b]", {"mode": "forward"}, [(), (), (), ()], [0, 0, 0, 0]),
+        ("a [1.2s: seed 5]", {}, [(), (), (), ()], [3, 2, 1, 0]),
+    ],
+)
+def test_what_comes_before_a_cut_is_drafted_in_inverted_order(
+    prompt: str, settings: dict[str, Any], expected: list[tuple[int, ...]], steps_back: list[int]
+) -> None:
+    request = tiny_request(Path("a"), prompt=prompt, **{"seconds": 4.8, **settings})
+    numbers = range(1, len(expected) + 1)
+    assert [drafts_of(number, request, Lineage(), FRAMEPACK) for number in numbers] == expected
+    plan = Lineage().sections(request, FRAMEPACK, cuts_of(request, FRAMEPACK))
+    assert [section.padding for section in plan] == steps_back
+
+
+@pytest.mark.slow
+def test_what_comes_after_a_cut_begins_with_the_end_of_a_draft(
+    models: Models, scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = tiny_request(scene, prompt=f"{RIGHT} [1.2s: {UP}]", seconds=seconds_for(3))
+    seen: list[tuple[int, Tensor, Tensor]] = []
+    sampled = pipeline.denoise
+
+    def denoise(job: Any, section: Any, condition: Any, context: Any, *others: Any) -> Tensor:
+        seen.append((section.number, context.start, context.history_1x))
+        return sampled(job, section, condition, context, *others)
+
+    monkeypatch.setattr(pipeline, "denoise", denoise)
+    made, events = make(request, models, tmp_path / "job")
+    picture = made.latents[:, :, :1]
+    assert [number for number, *_ in seen] == [3, 1, 2, 3]
+    starts = [start for _, start, _ in seen]
+    assert all(torch.equal(starts[n], picture) for n in (0, 3))
+    assert not seen[0][2].any(), "a draft sees nothing of what comes after it"
+    assert torch.equal(starts[1], starts[2])
+    assert starts[1].shape == picture.shape
+    assert not torch.equal(starts[1], picture)
+    steps = [(one.section, one.step, one.steps) for one in events if isinstance(one, StepDone)]
+    assert steps == [(1, n, 4) for n in (1, 2, 3, 4)] + [(k, n, 2) for k in (2, 3) for n in (1, 2)]
+    assert models.info.steps_of(request) == [4, 2, 2]
+
+    killed = tmp_path / "killed"
+    shutil.copytree(tmp_path / "job", killed)
+    for file in [killed / "sections/0002.safetensors", killed / "sections/0003.safetensors"]:
+        file.unlink()
+    assert torch.equal(make(request, models, killed, resume_from=killed)[0].latents, made.latents)
+    other = replace(request, prompt=f"{UP} quickly [1.2s: {UP}]")
+    with pytest.raises(LongtakeError, match="drafted"):
+        make(other, models, killed, resume_from=killed)
 
 
 @pytest.mark.slow
