@@ -34,6 +34,10 @@ class Choice:
         """Return the name of the file without its folder."""
         return Path(self.file).name
 
+    def is_called(self, name: str) -> bool:
+        """Return whether a name means it: that of its file, with or without the ending."""
+        return name in (self.name, Path(self.file).stem)
+
     def __str__(self) -> str:
         """Return the line of the choice, in the one form that it is stored in."""
         return f"{self.file}:{self.weight:.15g}{f' sha256:{self.sha256}' if self.sha256 else ''}"

@@ -24,7 +24,7 @@ from torch import Tensor
 from diffusers_helper.attention.attending import attending
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
-from diffusers_helper.conditions.timeline import drafts_of, seed_of
+from diffusers_helper.conditions.timeline import drafts_of, seed_of, weights_of
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
 from diffusers_helper.families.framepack import FRAMEPACK
@@ -186,7 +186,9 @@ def denoise(
         LongtakeError: If the transformer overflows even in fp32.
     """
     work, request = WORK[job.family.name], job.lineage.request_for(section.number, job.request)
-    seed = seed_of(section.number, job.request, job.lineage, job.family)
+    where = section.number, job.request, job.lineage, job.family
+    seed = seed_of(*where)
+    job.loras.weigh(weights_of(*where))
     noise = noise_for(seed, "noise", section.number, job.latents_shape(job.sections.window))
     shown, run, runs = within or (section, 0, 1)
     sampler = work.sampler(job, section, request)

@@ -79,10 +79,12 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
     except InputError:
         over = 0
     seeds = timeline.seeds(len(plan), family.section_seconds)
+    weights = timeline.weights(len(plan), family.section_seconds)
     placed = _pictures(settings, family)
     facts["later"] = [str(one) for place, one in placed.items() if place >= len(texts)]
+    own = list(map(_own, seeds, weights))
     facts["sections"] = [
-        _section(texts, place, blended(texts, place, over), seeds[place], family.section_seconds)
+        _section(texts, place, blended(texts, place, over), own[place], family.section_seconds)
         | {"picture": (one := placed.get(place)) and {"path": one.file, "crop": one.crop}}
         for place in range(len(texts))
     ]
@@ -108,16 +110,14 @@ def _moved(placed: dict[int, Placed], family: Family) -> list[str]:
     ]  # fmt: skip
 
 
-def _section(
-    texts: tuple[str, ...], place: int, words: Words, seed: int | None, seconds: float
-) -> dict[str, Any]:
+def _section(texts: tuple[str, ...], place: int, words: Words, own: str, seconds: float) -> dict[str, Any]:
     """Return a section's facts.
 
     `begins` says whether its words differ from those before, and `tone` alternates from text to text.
     """
     begins = [at for at in range(len(texts)) if at == 0 or texts[at] != texts[at - 1]]
     time = f"{place * seconds:.1f} – {(place + 1) * seconds:.1f} s"
-    change = ", ".join(filter(None, (change_text(words), "" if seed is None else f"seed {seed}")))
+    change = ", ".join(filter(None, (change_text(words), own)))
     return {
         "time": time,
         "place": place,
@@ -129,6 +129,12 @@ def _section(
         "change": change,
         "label": f"Words for section {place + 1}, {time}" + (f", {change}" if change else ""),
     }
+
+
+def _own(seed: int | None, weights: dict[str, float]) -> str:
+    """Return a phrase for the seed and the weights of LoRAs that a section has for itself."""
+    loras = [f"{name} {weight:g}" for name, weight in weights.items()]
+    return ", ".join([*([] if seed is None else [f"seed {seed}"]), *loras])
 
 
 def change_text(words: Words) -> str:
@@ -153,7 +159,7 @@ def section_words(job: Job) -> dict[int, str]:
 
 def _notes(timeline: Timeline, texts: tuple[str, ...], seconds: float) -> list[str]:
     """Return sentences about the times of a prompt; none for a prompt without times."""
-    cues, notes = (*timeline.cues, *timeline.seeded), list[str]()
+    cues, notes = (*timeline.cues, *timeline.others), list[str]()
     changes = [f"{at * seconds:g}" for at in range(1, len(texts)) if texts[at] != texts[at - 1]]
     listed = " and ".join(filter(None, (", ".join(changes[:-1]), *changes[-1:])))
     if timeline.cues:

@@ -10,6 +10,7 @@ from typing import Any
 from diffusers_helper.conditions.timeline import Timeline
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.lora_choice import choices_of
 from diffusers_helper.models.hub_cache import local_folder
 from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.request import GenerationRequest
@@ -43,8 +44,17 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
 
     Raises:
         InputError: If a text has more tokens than the model reads, a cue of the prompt ends before it begins,
-            the tokenizer's file cannot be used, or a text encoder cannot encode any text.
+            a LoRA that it names is not chosen, the tokenizer's file cannot be used, or a text encoder cannot
+            encode any text.
     """
+    chosen = [one for one in choices_of(request.lora) if one.weight]
+    for name in Timeline.of(request.prompt).loras:
+        if not any(one.is_called(name) for one in chosen):
+            raise InputError(
+                setting="prompt", found=f"changes the LoRA {name}",
+                expected="one that is chosen with a weight other than 0",
+                remedy="Choose it in `lora`, or correct the name.",
+            )  # fmt: skip
     check_encoders(info.name, info.parts, lambda part: _config(info.parts.get(part)))
     without, most = _count("", info), info.family.reading.most_tokens
     for name, text in texts_in(request):

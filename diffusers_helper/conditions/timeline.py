@@ -3,8 +3,8 @@
 A prompt says what happens when, as in `a red ball [0s: moves right] [2.4s-4.8s: moves up]`.
 
 A text in brackets that begins with a time is a *cue*. It holds for whole sections, since each section has one
-condition. Text outside of brackets holds for the sections without a cue. A cue whose text is a seed, as in
-`[2.4s-3.6s: seed 7]`, gives its sections that seed, and no words.
+condition. Text outside of brackets holds for the sections without a cue. A cue whose text is a seed or the
+weight of a LoRA, as in `[2.4s-3.6s: seed 7]` and `[2.4s: lora film:0.5]`, gives its sections that instead.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from itertools import pairwise
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
+from diffusers_helper.lora_choice import Choice, choices_of
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import END_PICTURE, SETTINGS, START_PICTURE, GenerationRequest, placed_name
 
 _TIME = r"(\d{1,9}(?:\.\d*)?)\s*s"
 _SEED = re.compile(r"seed (\d{1,19})")
+_LORA = re.compile(r"lora (\S.*:[+-]?(?:\d+\.?\d*|\.\d+))")
 _CUE = re.compile(rf"\[\s*{_TIME}\s*(?:-\s*{_TIME}\s*)?:([^\[\]]*)\]")
 
 Words = tuple[tuple[str, float], ...]
@@ -66,19 +68,19 @@ class Timeline:
 
     Attributes:
         cues: The cues with words, by the time at which they begin.
-        seeded: Those with a seed, in the same way.
+        others: Those with a seed or the weight of a LoRA, in the same way.
     """
 
     rest: str
     cues: tuple[Cue, ...]
-    seeded: tuple[Cue, ...] = ()
+    others: tuple[Cue, ...] = ()
 
     @classmethod
     def of(cls, prompt: str) -> Timeline:
         """Return the parts of a prompt. A prompt without cues stays as it is.
 
         Raises:
-            InputError: If a cue ends before it begins, or if a seed is out of range.
+            InputError: If a cue ends before it begins, or if a seed or a weight is out of range.
         """
         found = list(_CUE.finditer(prompt))
         if not found:
@@ -93,9 +95,9 @@ class Timeline:
                 )  # fmt: skip
             cues.append(Cue(_plain(match[3]), begin, end))
         cues.sort(key=lambda cue: cue.begin)
-        seeded = tuple(cue for cue in cues if _seed(cue.words) is not None)
+        others = tuple(cue for cue in cues if _seed(cue.words) is not None or _lora(cue.words))
         rest = _plain(_CUE.sub(" ", prompt))
-        return cls(rest, tuple(cue for cue in cues if cue not in seeded), seeded)
+        return cls(rest, tuple(cue for cue in cues if cue not in others), others)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -117,7 +119,22 @@ class Timeline:
 
     def seeds(self, sections: int, seconds: float) -> tuple[int | None, ...]:
         """Return the seed of each section, as `words` does; None for those with the video's own."""
-        return tuple(None if text is None else _seed(text) for text in _held(self.seeded, sections, seconds))
+        seeded = [cue for cue in self.others if not _lora(cue.words)]
+        return tuple(None if text is None else _seed(text) for text in _held(seeded, sections, seconds))
+
+    @property
+    def loras(self) -> tuple[str, ...]:
+        """Return the names of the LoRAs whose weights it changes."""
+        return tuple(dict.fromkeys(one.file for cue in self.others if (one := _lora(cue.words))))
+
+    def weights(self, sections: int, seconds: float) -> tuple[dict[str, float], ...]:
+        """Return the changed weights of LoRAs by name for each section, as `words` does."""
+        found = tuple(dict[str, float]() for _ in range(sections))
+        for name in self.loras:
+            cues = [cue for cue in self.others if (one := _lora(cue.words)) and one.file == name]
+            for of_section, text in zip(found, _held(cues, sections, seconds), strict=True):
+                of_section |= {name: one.weight} if text and (one := _lora(text)) else {}
+        return found
 
     def with_words(self, words: Sequence[str], seconds: float) -> Timeline:
         """Return the timeline in which the sections have these texts; this one if they have them already.
@@ -142,11 +159,11 @@ class Timeline:
                 is_open = not rest or texts[end : end + 1] != [rest]
                 cues.append(Cue(_round(texts[begin]), begin * seconds, None if is_open else end * seconds))
         later = [cue for cue in self.cues if cue.sections(seconds, otherwise=cue.begin).start >= len(texts)]
-        return Timeline(rest, (*cues, *later) if rest or cues[1:] or later else (), self.seeded)
+        return Timeline(rest, (*cues, *later) if rest or cues[1:] or later else (), self.others)
 
     def __str__(self) -> str:
         """Return the prompt in whose parts `of` finds this timeline."""
-        return " ".join(filter(None, (self.rest, *map(str, (*self.cues, *self.seeded)))))
+        return " ".join(filter(None, (self.rest, *map(str, (*self.cues, *self.others)))))
 
 
 def _held(cues: Sequence[Cue], sections: int, seconds: float) -> list[str | None]:
@@ -168,6 +185,16 @@ def _seed(words: str) -> int | None:
     """
     match = _SEED.fullmatch(words)
     return SETTINGS["seed"].check(int(match[1])) if match else None
+
+
+def _lora(words: str) -> Choice | None:
+    """Return the LoRA and its weight that a cue's text is, or None for any other text.
+
+    Raises:
+        InputError: If the weight is out of range.
+    """
+    match = _LORA.fullmatch(words)
+    return choices_of(match[1])[0] if match else None
 
 
 def with_words(prompt: str, words: Sequence[str], seconds: float) -> str:
@@ -223,16 +250,22 @@ def words_of(number: int, request: GenerationRequest, lineage: Lineage, family: 
     """
     own = lineage.request_for(number, request)
     # Kept sections stay at their times in the video that they are from.
-    texts, _, places = _planned(own, family)
+    texts, _, _, places = _planned(own, family)
     return blended(texts, places[number - 1], own.prompt_blend)
 
 
 def seed_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> int:
     """Return the seed of one section; the arguments are those of `words_of`."""
     own = lineage.request_for(number, request)
-    _, seeds, places = _planned(own, family)
+    _, seeds, _, places = _planned(own, family)
     seed = seeds[places[number - 1]]
     return own.seed if seed is None else seed
+
+
+def weights_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> dict[str, float]:
+    """Return the weights of LoRAs that one section changes, by name, as `words_of` does."""
+    _, _, weights, places = _planned(lineage.request_for(number, request), family)
+    return weights[places[number - 1]]
 
 
 def pictures_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> Words:
@@ -275,7 +308,7 @@ def cuts_of(request: GenerationRequest, family: Family) -> tuple[int, ...]:
     """
     if request.mode == "forward" or request.prompt_blend or request.one_frame:
         return ()
-    texts, _, _ = _planned(request, family)
+    texts, *_ = _planned(request, family)
     count = len(texts) - request.is_loop
     placed = _placed(request, family, count)
     return tuple(at for at in range(1, count) if texts[at] != texts[at - 1] and at not in placed)
@@ -298,7 +331,7 @@ def drafted_words(
     number: int, request: GenerationRequest, lineage: Lineage, family: Family
 ) -> list[tuple[str, int | None]]:
     """Return the text and the seed of each section that `drafts_of` names."""
-    texts, seeds, _ = _planned(lineage.request_for(number, request), family)
+    texts, seeds, *_ = _planned(lineage.request_for(number, request), family)
     return [(texts[at], seeds[at]) for at in drafts_of(number, request, lineage, family)]
 
 
@@ -311,12 +344,12 @@ def _placed(request: GenerationRequest, family: Family, sections: int) -> dict[i
 @lru_cache(maxsize=8)  # it is asked for each section anew
 def _planned(
     request: GenerationRequest, family: Family
-) -> tuple[Sequence[str], Sequence[int | None], Sequence[int]]:
-    """Return texts and seeds of the sections as in the video, and their places in the order of making."""
+) -> tuple[Sequence[str], Sequence[int | None], Sequence[dict[str, float]], Sequence[int]]:
+    """Return texts, seeds and weights of the sections as in the video, and their places as they are made."""
     sections, timeline = family.sections(request), Timeline.of(request.prompt)
     length = len(sections), family.section_seconds
     places = tuple(section.video_position for section in sections)
-    return timeline.words(*length), timeline.seeds(*length), places
+    return timeline.words(*length), timeline.seeds(*length), timeline.weights(*length), places
 
 
 def texts_of(request: GenerationRequest, lineage: Lineage, family: Family) -> tuple[str, ...]:

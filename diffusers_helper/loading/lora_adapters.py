@@ -11,7 +11,7 @@ expects every layer of every block in files of that family.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,23 +34,40 @@ class LowRankBranch(nn.Module):
     """The low-rank branch of one layer.
 
     Attributes:
-        down: (rank, inputs).
+        down: (rank, inputs), the matrices of all LoRAs.
         up: (outputs, rank), with the weights of the LoRAs.
-        bias: (outputs,), with the weights of the LoRAs; None for none.
+        bias: (LoRAs with a bias, outputs), with their weights; None for none.
     """
 
-    def __init__(self, down: Tensor, up: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, matrices: Sequence[tuple[int, Tensor, Tensor, Tensor | None]], factors: Sequence[float]
+    ) -> None:
+        """Join the matrices of several LoRAs.
+
+        Args:
+            matrices: The place of each LoRA, with its two matrices and its bias.
+            factors: The factors of all LoRAs in the section that is being made.
+        """
         super().__init__()
-        self.down, self.up = nn.Parameter(down, requires_grad=False), nn.Parameter(up, requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self._places, downs, ups, biases = zip(*matrices, strict=True)
+        added = [one for one in biases if one is not None]
+        self._biased = [place for place, *_, bias in matrices if bias is not None]
+        self._ranks, self._factors = [len(down) for down in downs], factors
+        self.down = nn.Parameter(torch.cat(downs), requires_grad=False)
+        self.up = nn.Parameter(torch.cat(ups, dim=1), requires_grad=False)
+        self.bias = nn.Parameter(torch.stack(added), requires_grad=False) if added else None
 
     def forward(self, inputs: Tensor, outputs: Tensor) -> Tensor:
         """Return the layer's outputs with those of the branch, which are added in place."""
         low = functional.linear(inputs.to(outputs.dtype), self.down.to(outputs.dtype))
+        for place, part in zip(self._places, low.split(self._ranks, dim=-1), strict=True):
+            if self._factors[place] != 1:
+                part.mul_(self._factors[place])
         rows = outputs.reshape(-1, outputs.shape[-1])
         rows.addmm_(low.reshape(-1, low.shape[-1]), self.up.to(outputs.dtype).t())
         if self.bias is not None:
-            rows += self.bias.to(outputs.dtype)
+            shares = self.bias.new_tensor([self._factors[place] for place in self._biased])
+            rows += (self.bias * shares[:, None]).sum(dim=0).to(outputs.dtype)
         return rows.view(outputs.shape)
 
 
@@ -65,6 +82,7 @@ class Loras:
         """
         self.chosen = tuple(chosen)
         self._pinned = tuple(Choice(lora.name, one.weight, _sum(one, lora)) for one, lora in chosen)
+        self._factors = [1.0] * len(self.chosen)
         self._hooks: list[Any] = []
         self._hosts: list[nn.Module] = []
 
@@ -107,23 +125,26 @@ class Loras:
             name: (int(module.out_features), int(module.in_features))  # pyright: ignore[reportArgumentType]
             for name, module in layers.items()
         }
-        parts: dict[str, list[tuple[Tensor, Tensor, Tensor | None]]] = {}
+        parts: dict[str, list[tuple[int, Tensor, Tensor, Tensor | None]]] = {}
         notes: list[str] = []
-        for choice, lora in self.chosen:
+        for place, (choice, lora) in enumerate(self.chosen):
             pairs = lora.fitting(sizes)
             for name, down, up, bias in _read(lora, pairs, sizes):
                 more = None if bias is None else (bias * choice.weight).to(dtype)
-                parts.setdefault(name, []).append((down.to(dtype), (up * choice.weight).to(dtype), more))
+                given = place, down.to(dtype), (up * choice.weight).to(dtype), more
+                parts.setdefault(name, []).append(given)
             reported = f"{count_keys(pairs)} of {lora.keys} keys applied"
             notes.append(f"LoRA {lora.name}, weight {choice.weight:g}: {reported}.")
         with torch.inference_mode(False):  # the `.data` of an inference tensor could not be replaced later
             for name, matrices in parts.items():
-                downs, ups, biases = zip(*matrices, strict=True)
-                added = [one for one in biases if one is not None]
-                bias = torch.stack(added).sum(dim=0) if added else None
-                branch = LowRankBranch(torch.cat(downs), torch.cat(ups, dim=1), bias)
-                self._add(network, name, layers[name], branch)
+                self._add(network, name, layers[name], LowRankBranch(matrices, self._factors))
         return notes
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Give LoRAs other weights from now on, by their names; all others get those that were chosen."""
+        for place, (choice, _) in enumerate(self.chosen):
+            named = [weight for name, weight in weights.items() if choice.is_called(name)]
+            self._factors[place] = named[-1] / choice.weight if named else 1.0
 
     def _add(self, network: nn.Module, name: str, layer: nn.Module, branch: LowRankBranch) -> None:
         group, _, rest = name.partition(".")

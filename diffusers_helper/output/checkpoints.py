@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor, contiguous_format, uint8
 
 from diffusers_helper import __version__
-from diffusers_helper.conditions.timeline import drafted_words, seed_of, texts_of, words_of
+from diffusers_helper.conditions.timeline import drafted_words, seed_of, texts_of, weights_of, words_of
 from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.families.family import Family
 from diffusers_helper.files import make_folder, sha256_of, write_atomic
@@ -72,6 +72,8 @@ class Origins:
         where = number, self._request, self._lineage, self._family
         words, origin["seed"] = words_of(*where), str(seed_of(*where))
         origin["prompt"] = words[0][0] if len(words) == 1 else json.dumps(words)
+        if weights := weights_of(*where):
+            origin["weights"] = json.dumps(weights)
         if drafted := drafted_words(*where):
             origin["drafted"] = json.dumps(drafted)
         later = recorded_later(request, "section", "video")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from diffusers_helper import pipeline
+from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.timeline import cuts_of, drafts_of, pictures_of
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import SectionFinished, StepDone
@@ -25,6 +26,7 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.support.clips import read
+from tests.support.loras import write_lora
 from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
 
 RIGHT, UP = "the red ball moves right", "the red ball moves up"
@@ -137,6 +139,26 @@ def test_a_prompt_with_a_seed_makes_the_latents_of_a_branch(
     branch = Lineage((Span.of(1, before),))
     expected, _ = make(replace(before, seed=7), models, tmp_path / "b", lineage=branch)
     assert torch.equal(found.latents, expected.latents)
+
+
+@pytest.mark.slow
+def test_a_lora_has_another_weight_in_a_section(models: Models, scene: Path, tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    if not models.is_loaded:
+        models.load(CancelToken())
+    write_lora(file, models.part("transformer"))
+    settings = {"mode": "forward", "seconds": seconds_for(2), "steps": 1, "lora": f"{file}:0.5"}
+    half = tiny_request(scene, prompt=RIGHT, **settings)
+    changed = replace(half, prompt=f"{RIGHT} [1.2s: lora style:1.5]")
+    plain, _ = make(half, models, tmp_path / "half")
+    found, _ = make(changed, models, tmp_path / "changed")
+    assert torch.equal(found.latents[:, :, :10], plain.latents[:, :, :10])
+    assert not torch.equal(found.latents[:, :, 10:], plain.latents[:, :, 10:])
+    more, _ = make(replace(half, lora=f"{file}:1.5"), models, tmp_path / "more")
+    whole, _ = make(replace(changed, prompt=f"{RIGHT} [0s: lora style:1.5]"), models, tmp_path / "whole")
+    torch.testing.assert_close(whole.latents, more.latents, rtol=1e-3, atol=1e-3)
+    with pytest.raises(LongtakeError, match="weights"):
+        make(half, models, tmp_path / "changed", resume_from=tmp_path / "changed")
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from diffusers_helper.conditions.timeline import (
     blended,
     seed_of,
     texts_of,
+    weights_of,
     with_words,
     words_of,
 )  # fmt: skip
@@ -100,6 +102,27 @@ def test_a_cue_gives_its_sections_a_seed_and_no_words() -> None:
     assert str(Timeline.of(edited)) == edited
     with pytest.raises(InputError, match="seed"):
         Timeline.of("[1.2s: seed 9999999999999999999]")
+
+
+def test_a_cue_gives_its_sections_the_weight_of_a_lora() -> None:
+    prompt = "a [1.2s: lora film:0.5] [1.2s-2.4s: lora dog-2:-1] [3.6s: lora film:2]"
+    one = request(prompt, seconds=4.8, mode="forward", lora="x/film.safetensors:1\ny/dog-2.safetensors:0.3")
+    assert Timeline.of(prompt).words(4, SECTION) == ("a",) * 4
+    expected = [{}, {"film": 0.5, "dog-2": -1.0}, {"film": 0.5}, {"film": 2.0}]
+    assert [weights_of(number, one, Lineage(), FRAMEPACK) for number in (1, 2, 3, 4)] == expected
+    turned = replace(one, mode="inverted")
+    assert [weights_of(number, turned, Lineage(), FRAMEPACK) for number in (4, 3, 2, 1)] == expected
+    assert texts_of(one, Lineage(), FRAMEPACK) == ("a",)
+    assert str(Timeline.of(prompt)) == prompt
+    with pytest.raises(InputError, match="weight 11"):
+        Timeline.of("[1.2s: lora film:11]")
+
+
+@pytest.mark.parametrize("lora", ["", "x/film.safetensors:0", "x/films.safetensors:1"])
+def test_a_lora_whose_weight_changes_must_be_chosen(lora: str, tiny_model: Path) -> None:
+    info = find_model(str(tiny_model), allow_folder=True)
+    with pytest.raises(InputError, match="changes the LoRA film; expected one that is chosen"):
+        check_prompt(request("a [1.2s: lora film:0.5]", lora=lora), info)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -112,6 +112,29 @@ def test_two_loras_add_up(network: nn.Module, tmp_path: Path) -> None:
         torch.testing.assert_close(output(network), output(merged), rtol=1e-4, atol=1e-5)
 
 
+def test_weights_change_between_sections(network: nn.Module, tmp_path: Path) -> None:
+    one, other = tmp_path / "one.safetensors", tmp_path / "other.safetensors"
+    name = "transformer_blocks.0.attn.to_q"
+    bias = torch.randn(network.get_submodule(name).out_features)
+    more = {f"transformer.{name}.diff_b": bias}
+    changes = write_lora(one, network, rank=2, more=more), write_lora(other, network, rank=4, seed=2)
+    with Loras(loras_of(f"{one}:0.5\n{other}:-1")) as loras:
+        loras.attach(network, torch.float32)
+        begin = output(network)
+        for weights, expected in (({"one": 1.5}, (1.5, -1)), ({"one": 0, "other.safetensors": 2}, (0, 2))):
+            loras.weigh(weights)
+            merged = copy.deepcopy(network)
+            for host in merged.modules():
+                host._forward_hooks.clear()
+            for change, weight in zip(changes, expected, strict=True):
+                merge(merged, change, weight)
+            layer = merged.get_submodule(name)
+            layer.bias = nn.Parameter(layer.bias + expected[0] * bias, requires_grad=False)
+            torch.testing.assert_close(output(network), output(merged), rtol=1e-4, atol=1e-5)
+        loras.weigh({})
+        assert torch.equal(output(network), begin)
+
+
 class Packed(nn.Linear):
     """A layer with weights in 8 bits and a scale, in a flat tensor without the layer's shape."""
 
