@@ -10,6 +10,7 @@ from tqdm import tqdm
 from app.commands.arguments import error_line
 from app.jobs.job import Job
 from app.jobs.stdio import complain, explained
+from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.events import (
     STAGES,
     Cancelled,
@@ -61,7 +62,7 @@ class ProgressBar:
     def begin(self, job: Job) -> None:
         """Write the id and the folder of the job."""
         info = info_of(job.request.model)
-        self._fps, self._steps = info.family.fps, info.steps_of(job.request)
+        self._fps, self._steps = info.family.fps, steps_of(job.request, info)
         self._say(f"Job {job.id} in {job.folder}: starting")
 
     def report(self, text: str) -> None:

@@ -18,6 +18,7 @@ from statistics import fmean, median
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.view import share_done
+from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
 from diffusers_helper.families.packing import SectionPlan
@@ -87,7 +88,7 @@ def passes(cfg: float) -> int:
 
 def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
     """Compute the pace of one job from all its events; None if it did not finish or its log is incomplete."""
-    plan, each = plan_of(request), info_of(request.model).steps_of(request)
+    plan, each = plan_of(request), steps_of(request, info_of(request.model))
     pixels, is_new = 0, True  # is_new: whether the current run of the job has not denoised anything yet
     start_up: float | None = None
     last = 0.0  # the end of the last step or section, or the beginning of the first section's denoising
@@ -184,4 +185,4 @@ def _work(request: GenerationRequest) -> Effort | None:
 def effort_of(request: GenerationRequest, info: ModelInfo) -> Effort:
     """Return the work of a request with a model."""
     plan, side = info.family.sections(request), request.resolution or info.side
-    return Effort(plan, info.steps_of(request), side * side, passes(request.cfg), request.vae_chunk)
+    return Effort(plan, steps_of(request, info), side * side, passes(request.cfg), request.vae_chunk)

@@ -19,6 +19,7 @@ from itertools import pairwise
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.lora_choice import Choice, choices_of
+from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import END_PICTURE, SETTINGS, START_PICTURE, GenerationRequest, placed_name
 
@@ -312,6 +313,13 @@ def cuts_of(request: GenerationRequest, family: Family) -> tuple[int, ...]:
     count = len(texts) - request.is_loop
     placed = _placed(request, family, count)
     return tuple(at for at in range(1, count) if texts[at] != texts[at - 1] and at not in placed)
+
+
+def steps_of(request: GenerationRequest, info: ModelInfo) -> list[int]:
+    """Return the number of steps of each section; those of the drafts come before the first one's."""
+    drafts = len(cuts_of(request, info.family)) * request.steps
+    each = [info.steps_in(one.number, request.steps) for one in info.family.sections(request)]
+    return [each[0] + drafts, *each[1:]]
 
 
 def drafts_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> tuple[int, ...]:

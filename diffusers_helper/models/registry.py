@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from diffusers_helper.conditions.timeline import cuts_of
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.framepack import FRAMEPACK
@@ -109,12 +108,6 @@ class ModelInfo:
     def steps_in(self, section: int, steps: int) -> int:
         """Return the number of steps of a section, which count from 1, where `steps` are set."""
         return max(self.sizes, steps * (self.first_steps if section == 1 else 1))
-
-    def steps_of(self, request: GenerationRequest) -> list[int]:
-        """Return the number of steps of each section; before the first one, drafts are made."""
-        drafts = len(cuts_of(request, self.family)) * request.steps
-        each = [self.steps_in(one.number, request.steps) for one in self.family.sections(request)]
-        return [each[0] + drafts, *each[1:]]
 
     @property
     def licence(self) -> str:

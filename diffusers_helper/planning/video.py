@@ -11,6 +11,7 @@ from typing import cast
 
 from diffusers_helper.attention.ways import SLICED, slice_bytes
 from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, texts_in
+from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.machine.attention import shape_key
 from diffusers_helper.machine.local import Local, speeds
 from diffusers_helper.models.hub_cache import network_folder
@@ -272,7 +273,7 @@ def plan_video(
     first = first_plan(request, info, profile, height, width, needs or read, local.learned)
     request, ladder, job = first.request, first.ladder, first.ladder.plan
     sections, texts = info.family.sections(request), len(request.texts)
-    passes = [texts * steps for steps in info.steps_of(request)]
+    passes = [texts * steps for steps in steps_of(request, info)]
     costs = tuple(_cost(job, stage.stage, passes) for stage in job.stages)
     waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
     wanted, side = first.demands[0].vae_tile_px or 0, max(height, width)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.conditions.timeline import cuts_of, drafts_of, pictures_of
+from diffusers_helper.conditions.timeline import cuts_of, drafts_of, pictures_of, steps_of
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.families.framepack import FRAMEPACK
@@ -117,7 +117,7 @@ def test_what_comes_after_a_cut_begins_with_the_end_of_a_draft(
     assert not torch.equal(starts[1], picture)
     steps = [(one.section, one.step, one.steps) for one in events if isinstance(one, StepDone)]
     assert steps == [(1, n, 4) for n in (1, 2, 3, 4)] + [(k, n, 2) for k in (2, 3) for n in (1, 2)]
-    assert models.info.steps_of(request) == [4, 2, 2]
+    assert steps_of(request, models.info) == [4, 2, 2]
 
     killed = tmp_path / "killed"
     shutil.copytree(tmp_path / "job", killed)

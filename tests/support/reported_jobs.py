@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job
+from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.events import (
     Event,
     Finished,
@@ -49,7 +50,7 @@ def history(
         write: The time to write the frames of one latent frame.
     """
     info = info_of(job.request.model)
-    plan, steps = info.family.sections(job.request), info.steps_of(job.request)
+    plan, steps = info.family.sections(job.request), steps_of(job.request, info)
     events: list[Event] = []
     now = 0.0
 

@@ -12,6 +12,7 @@ from app.jobs.queue import RESUMED
 from app.jobs.storage.commands import TAKEN_OVER
 from app.ui.live.timing import TimelinePoint, Timing
 from app.ui.timeline import section_words
+from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.events import (
     Cancelled,
     Event,
@@ -102,7 +103,7 @@ class LiveJob:
 
     def __post_init__(self) -> None:
         request, self.words = self.job.request, section_words(self.job)
-        self.plan, steps = plan_of(request), info_of(request.model).steps_of(request)
+        self.plan, steps = plan_of(request), steps_of(request, info_of(request.model))
         self.timing = Timing(self.plan, steps, request.vae_chunk, request.step_cache != OFF)
         self._foresee()
 
