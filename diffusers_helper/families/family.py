@@ -81,7 +81,7 @@ class Family:
         schedulers: The classes of diffusers that its scheduler can be of; none for a family without one.
         refuses: Returns why a part with a configuration cannot be used; "" if it can.
         suits: Returns the settings that suit the model in a folder, where the folder does not name its own.
-        lacks, ignored: The settings that cannot be used with its models, and those that have no effect.
+        lacks, ignored: The settings that cannot be used with its models, and those that change no pixel.
         plan: Returns the sections of a video of so many seconds, in an order, without one that closes a loop.
         from_words: The same for a video without a start picture; None if the models need one.
         led_by: Returns a plan with the places of sections that begin with a picture of their own; None if its

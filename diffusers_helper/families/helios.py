@@ -211,6 +211,6 @@ HELIOS = Family(
     reading=PromptReading("{}", 0, MAX_TEXT_TOKENS, MAX_TEXT_TOKENS),
     tail_frames=TAIL_SECTIONS * SECTION_FRAMES, plan=plan, from_words=plan, vae_precision="fp32",
     schedulers=(_BASE, DISTILLED), refuses=refuses, suits=suits,
-    lacks=("end_image", "pictures", "one_frame", "loop"), ignored=("guidance",),
+    lacks=("end_image", "pictures", "one_frame", "loop"), ignored=("guidance", "vae_chunk"),
     licence="Its weights may be used under the Apache License 2.0.",
 )  # fmt: skip

@@ -77,26 +77,27 @@ class ModelInfo:
 
     def check(self, request: GenerationRequest) -> None:
         """Raise InputError if the model was not trained for this order of sections, or for no picture."""
+        own = Path(self.name).name  # a page shows no paths
         if request.is_from_words and not self.family.from_words:
             raise PictureError(
-                f"There is no picture; model {self.name} needs one to start from.", "Choose a picture."
+                f"There is no picture; model {own} needs one to start from.", "Choose a picture."
             )
         for name in (one for one in self.family.lacks if getattr(request, one) != SETTINGS[one].default):
             raise InputError(
-                setting=name, found="is given", expected=f"none for model {self.name}",
+                setting=name, found="is given", expected=f"none for model {own}",
                 remedy="Leave it out, or choose another `model`.",
             )  # fmt: skip
         caches = self.step_caches
         if request.step_cache != OFF and caches is not None and request.step_cache not in caches:
             raise InputError(
                 setting="step_cache", value=request.step_cache,
-                expected=f"{'one of ' if caches else ''}{', '.join((OFF, *caches))} for model {self.name}",
+                expected=f"{'one of ' if caches else ''}{', '.join((OFF, *caches))} for model {own}",
                 remedy="Choose that.",
             )  # fmt: skip
         if request.mode not in self.modes:
             raise InputError(
                 setting="mode", value=request.mode,
-                expected=f"{' or '.join(self.modes)}, which model {self.name} was made for",
+                expected=f"{' or '.join(self.modes)}, which model {own} was made for",
                 remedy="Choose that `mode`, or another `model`.",
             )  # fmt: skip
 

@@ -277,7 +277,8 @@ def plan_video(
     costs = tuple(_cost(job, stage.stage, passes) for stage in job.stages)
     waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
     wanted, side = first.demands[0].vae_tile_px or 0, max(height, width)
-    notes, seconds = [*_notes(job, ladder.reason, profile), *_vae_notes(job, wanted, side, request)], None
+    notes = [*_notes(job, ladder.reason, profile), *_vae_notes(job, wanted, side, request, info)]
+    seconds: float | None = None
     attention = first.demands[0].attention
     notes += filter(None, (profile.preserved_advice(job.budget), first.reason, attention_note(attention)))
     measured, from_disk = speeds(local.speeds, profile.machine.card), 0
@@ -343,13 +344,15 @@ def _notes(job: JobPlan, learned: str, profile: Profile) -> list[str]:
     return notes
 
 
-def _vae_notes(job: JobPlan, wanted_px: int, side: int, request: GenerationRequest) -> list[str]:
+def _vae_notes(
+    job: JobPlan, wanted_px: int, side: int, request: GenerationRequest, info: ModelInfo
+) -> list[str]:
     """Return sentences on how far the VAE's tiles and chunk change the pixels, if they do."""
     notes, tile = list[str](), job.vae_tile_px
     if tile and tile < side:
         instead = f" instead of {wanted_px}" if tile != wanted_px else ""
         notes.append(f"The VAE works in tiles of {tile} pixels{instead}, which changes the pixels slightly.")
-    if request.vae_chunk != OWN_CHUNK:
+    if request.vae_chunk != OWN_CHUNK and "vae_chunk" not in info.family.ignored:
         notes.append(
             f"The VAE chunk is {request.vae_chunk} instead of the VAE's own {OWN_CHUNK}, which changes the "
             "pixels slightly."

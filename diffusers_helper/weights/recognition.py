@@ -56,7 +56,10 @@ _STYLES: tuple[tuple[KeyStyle, tuple[str, ...]], ...] = (
     ("comfyui", (r"individual_token_refiner\.blocks\.\d+\.self_attn\.qkv\.",)),
     ("checkpoint", (r"\n\.model\.diffusion_model\.", r"\n\.first_stage_model\.")),
     ("llama.cpp", (r"\n\.blk\.", r"\n\.enc\.blk\.")),
-    ("diffusers", (r"transformer_blocks\.", r"down_blocks\.", r"up_blocks\.", r"mid_block\.")),
+    (
+        "diffusers",
+        (r"transformer_blocks\.", r"down_blocks\.", r"up_blocks\.", r"mid_block\.", r"\.blocks\.0\.attn1\."),
+    ),
     ("transformers", (r"layers\.\d+\.self_attn\.",)),
 )
 

@@ -113,6 +113,7 @@ def test_plain_weights_are_those_of_the_file(
     file = write_safetensors(tmp_path / "Helios-Base.safetensors", STYLES[style](weights))
     found = inspect_checkpoint(file, "transformer")
     assert (found.model, found.variant, found.problems) == ("Helios", "Base", ())
+    assert (found.key_style == "diffusers") == (style == "diffusers")
     assert default_base({"transformer": file}) == "helios-base"
     assert equal(add(transformer=file).part("transformer"), weights)
 

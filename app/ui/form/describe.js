@@ -38,6 +38,9 @@ export function take({ markup = {}, values: given = {}, facts: found, notice }) 
   for (const one of document.querySelectorAll('.lt-field[id^="set-"], [data-opens]')) {
     one.toggleAttribute('data-ignored', found.unused.includes(one.dataset.opens ?? one.id.slice(4)));
   }
+  for (const { parentElement: label, name, value, checked } of document.querySelectorAll('#options-step_cache input')) {
+    label.toggleAttribute('data-ignored', !checked && found.unused.includes(`${name}=${value}`));
+  }
   for (const listener of listeners) listener();
 }
 

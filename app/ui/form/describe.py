@@ -21,6 +21,7 @@ from app.ui.timeline import plan_of, strip
 from diffusers_helper.conditions.pictures import order_words
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import SectionPlan
+from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.lora_choice import named
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import ModelInfo
@@ -165,13 +166,15 @@ class Describer:
 
 
 def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
-    """Return the settings whose fields are not shown, since the model does not have them.
+    """Return the settings and single choices that are not shown, since the model does not have them.
 
     One that has a value all the same is shown, so that it can be taken away.
     """
-    lacks = (*info.family.lacks, *(("step_cache",) if info.step_caches == () else ()))
+    offered = SETTINGS["step_cache"].choices if info.step_caches is None else (OFF, *info.step_caches)
+    lacks = (*info.family.lacks, *(("step_cache",) if len(offered) == 1 else ()))
     lacking = [name for name in lacks if settings.get(name) in (None, SETTINGS[name].default)]
-    return [*info.family.ignored, *lacking, *(("mode",) if len(info.modes) == 1 else ())]
+    choices = [f"step_cache={one}" for one in SETTINGS["step_cache"].choices if one not in offered]
+    return [*info.family.ignored, *lacking, *choices, *(("mode",) if len(info.modes) == 1 else ())]
 
 
 def _seeds(settings: dict[str, Any]) -> str:

@@ -116,6 +116,14 @@ def test_costs_count_the_longer_first_section_of_a_pyramid(capsys: pytest.Captur
         assert stage["copied_bytes"] == 3 * stage["resident_bytes"] + streamed
 
 
+def test_only_windows_of_time_change_pixels(capsys: pytest.CaptureFixture[str]) -> None:
+    def notes(model: str) -> str:
+        return str(as_json(capsys, "--model", model, "--card", "gfx1100:24", "--vae-chunk", "2")["notes"])
+
+    assert "The VAE chunk is 2 instead of the VAE's own 3" in notes("framepack-f1")
+    assert "chunk" not in notes("helios-base")  # Wan's VAE gives the same bits by any number of frames
+
+
 def test_settings_change_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     common = ["--model", "framepack-i2v", "--card", "gfx1100:24"]
     resident = [
