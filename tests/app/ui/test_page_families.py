@@ -60,6 +60,7 @@ def test_a_video_of_helios_from_the_choice_of_the_model_to_its_frames(
     for title, words in (("FramePack F1", "European Union"), ("Helios Base", "Apache License 2.0")):
         choose_model(page, title)
         page.locator("#model-note").filter(has_text=words).wait_for()
+    page.wait_for_selector("#set-loop[data-ignored]", state="attached")
     assert shown(*LACKING) == ["#set-step_cache"]
     caches = page.locator("#options-step_cache").inner_text().split("\n")
     assert [one for one in caches if one] == ["Off", "FirstBlockCache", "TaylorSeer", "EasyCache"]
@@ -85,8 +86,9 @@ def test_a_video_of_helios_from_the_choice_of_the_model_to_its_frames(
     page.wait_for_selector('.lt-stage[data-url$="?v=66"]')
     assert page.evaluate(VIDEO)["duration"] == pytest.approx(66 / 24, abs=0.02)
     page.evaluate("document.querySelectorAll('.lt-stage video').forEach((one) => one.pause())")
+    page.get_by_role("button", name="Play", exact=True).focus()
     for key in ("Home", "."):
-        page.locator('.lt-stage[data-playing="false"]').press(key)
+        page.keyboard.press(key)
     assert page.evaluate(VIDEO)["at"] == pytest.approx(1 / 24, abs=0.001)
     video = program.outputs / finished.get_attribute("data-job") / "video.mp4"
     assert len(imageio.imread(video, plugin="pyav")) == 66
