@@ -273,7 +273,7 @@ def pictures_of(number: int, request: GenerationRequest, lineage: Lineage, famil
     """Return the pictures that a section is shown, by name, with their shares, as `words_of` does.
 
     The shares change linearly from each picture to the next one in the video, and the middle of the section
-    counts.
+    counts; or both pictures have the same share throughout, where the request wants that.
     """
     own = lineage.request_for(number, request)
     count, section = len(family.plan(own.seconds, own.mode)), family.sections(own)[number - 1]
@@ -288,6 +288,7 @@ def pictures_of(number: int, request: GenerationRequest, lineage: Lineage, famil
     if after is None:
         return ((known[before], 1.0),)
     strength = own.end_strength if known[after] == END_PICTURE else 1.0
+    place = (before + after - 1) / 2 if own.vision_change == "constant" else place
     share = strength * (place + 0.5 - before) / (after - before)
     return (known[before], 1 - share), (known[after], share)
 

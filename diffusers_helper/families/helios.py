@@ -211,6 +211,7 @@ HELIOS = Family(
     reading=PromptReading("{}", 0, MAX_TEXT_TOKENS, MAX_TEXT_TOKENS),
     tail_frames=TAIL_SECTIONS * SECTION_FRAMES, plan=plan, from_words=plan, vae_precision="fp32",
     schedulers=(_BASE, DISTILLED), refuses=refuses, suits=suits,
-    lacks=("end_image", "pictures", "one_frame", "loop"), ignored=("guidance", "vae_chunk"),
+    lacks=("end_image", "pictures", "one_frame", "loop"),
+    ignored=("guidance", "vae_chunk", "vision_change"),
     licence="Its weights may be used under the Apache License 2.0.",
 )  # fmt: skip

@@ -210,6 +210,8 @@ def test_the_share_of_the_end_picture_grows_towards_the_end(
     for number, share in enumerate(shares, 1):
         found = pictures_of(number, request, Lineage(), FRAMEPACK)
         assert found == (("image", 1 - share), ("end_image", share))
+        constant = replace(request, vision_change="constant")
+        assert pictures_of(number, constant, Lineage(), FRAMEPACK)[1] == ("end_image", strength / 2)
     assert pictures_of(1, replace(request, end_image=""), Lineage(), FRAMEPACK) == (("image", 1.0),)
 
 

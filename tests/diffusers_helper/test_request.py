@@ -65,6 +65,7 @@ def test_defaults_are_framepacks() -> None:
         "weight_dtype": "default", "vae_tile": None, "vae_precision": "auto", "vae_chunk": 3,
         "vae_threshold": 1.0, "vae_cleanup": 0, "crop": 0.5, "attention": "auto", "lora": "",
         "prompt_blend": 0, "end_image": "", "end_crop": 0.5, "end_strength": 1.0,
+        "vision_change": "linear",
         "loop": "off", "video": "", "pictures": "", "shape": "1:1",
     }  # fmt: skip
 

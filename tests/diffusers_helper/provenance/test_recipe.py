@@ -43,6 +43,7 @@ LATER = {
     "step_cache",
     "attention",
     "end_strength",
+    "vision_change",
     "loop",
     "pictures",
     "shape",
