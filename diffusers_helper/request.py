@@ -222,12 +222,6 @@ class GenerationRequest:
         "A lower value lets the video end less like the end picture.",
         "What to make", low=0, high=1, step=0.05, scope="section",
     )] = 1.0
-    vision_change: Annotated[str, SettingInfo(
-        "Change from Picture to Picture",
-        "How the share of the next picture in what the vision encoder sees changes: linearly from section to "
-        "section, or both pictures in equal shares throughout.",
-        "Look", choices={"linear": "Linear", "constant": "Constant"}, scope="section",
-    )] = "linear"
     loop: Annotated[str, SettingInfo(
         "Loop",
         "One more section leads from the video's end back to its start, so that the file plays in a loop. It "
@@ -257,6 +251,12 @@ class GenerationRequest:
         "suits most changes; a higher number changes more. It takes about a ninth of a section's time.",
         "Size and output", high=40,
     )] = 0
+    vision_change: Annotated[str, SettingInfo(
+        "Change from Picture to Picture",
+        "How the share of the next picture in what the vision encoder sees changes: linearly from section to "
+        "section, or both pictures in equal shares throughout.",
+        "Look", choices={"linear": "Linear", "constant": "Constant"}, scope="section",
+    )] = "linear"
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -135,11 +135,14 @@ def request_of(
         InputError: If a value is not possible.
         FileNotFoundError: If a LoRA is not in ComfyUI's folders.
     """
+    # Pictures at times and the video to continue are files in ComfyUI's input folder.
     values = {name: _value(SETTINGS[name], value) for name, value in settings.items()}
     values |= {name: str(folder / f"{name}.png") for name in images}
     values["lora"] = _lora_paths(values.get("lora", ""))
+    find = comfy("folder_paths").get_annotated_filepath
+    if values.get("video"):
+        values["video"] = find(values["video"])
     if placed := placed_of(str(values.get(PLACED) or "")):
-        find = comfy("folder_paths").get_annotated_filepath
         values[PLACED] = text_of(replace(one, file=find(one.file)) for one in placed)
     return GenerationRequest.from_dict(values)
 

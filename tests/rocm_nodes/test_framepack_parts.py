@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.continuing import CLIPS
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.request import SETTINGS
@@ -104,3 +105,18 @@ def test_files_in_comfyuis_folders_replace_parts(tiny: ModelInfo, comfy: Comfy) 
     assert "vae: " in text
     with pytest.raises(InputError, match=r"The transformer cannot be used: fp\.gguf"):
         run("ROCMFramePackLoader", model="tiny", transformer="fp.gguf")
+
+
+@pytest.mark.slow
+def test_both_ways_continue_a_video_of_comfyuis_input_folder(tiny: ModelInfo, comfy: Comfy) -> None:
+    (comfy.root / "input").mkdir(exist_ok=True)
+    replace(CLIPS["25"], seconds=1).write(comfy.root / "input" / "clip.mp4")
+    conditions = {"prompt": "the red ball moves right", "video": "clip.mp4", "mode": "forward"}
+    sampling = {"seconds": 1.0, "seed": 3, "steps": 1}
+    (expected, *_), _ = run("ROCMFramePackVideo", model="tiny", **conditions, **sampling)
+    assert len(expected) == 30 + 36
+    ((model,), _) = run("ROCMFramePackLoader", model="tiny")
+    (encoded,), _ = run("ROCMFramePackConditions", model=model, **conditions)
+    (sampled, _), _ = run("ROCMFramePackSampler", conditions=encoded, **sampling)
+    (frames, *_), _ = run("ROCMFramePackDecode", sampled=sampled)
+    assert torch.equal(frames, expected)

@@ -305,6 +305,7 @@ class Comfy:
                 path.name for path in (self.root / folder_name).glob("*") if path.suffix != ".gguf"
             ),
             "get_full_path_or_raise": get_full_path_or_raise,
+            "get_annotated_filepath": lambda name: str(self.root / "input" / name),
             "recursive_search": lambda directory: ([path.name for path in Path(directory).glob("*")], {}),
             "get_folder_paths": lambda folder_name: [str(self.root / folder_name)],
             "get_output_directory": lambda: str(self.root / "output"),

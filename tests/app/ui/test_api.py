@@ -12,7 +12,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from app.jobs.service import JobService
 from app.redact import plain_paths
 from app.ui.calls.generate import endpoints
 from app.ui.catalogue import Catalogue
+from benchmarks.continuing import CLIPS
 from diffusers_helper.conditions.picture import load_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
@@ -80,6 +81,14 @@ def test_it_returns_the_finished_video(client: Client, photo: Path, program: Pag
         2,
         "inverted",
     )
+
+
+def test_it_continues_an_uploaded_video(client: Client, tmp_path: Path) -> None:
+    clip = replace(CLIPS["60"], seconds=1).write(tmp_path / "clip.mov")
+    video = client.predict(
+        prompt="the red ball moves right", video=handle_file(clip), **FAST, api_name="/generate"
+    )
+    assert frames(video) == 30 + 36
 
 
 def test_every_setting_arrives(client: Client, photo: Path, program: PageProgram) -> None:
