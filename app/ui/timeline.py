@@ -33,7 +33,7 @@ def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
     image = "any" if settings.get("image") or not prompt.strip() else ""
     try:
         return family.sections(GenerationRequest.from_dict({"image": image, "prompt": "any", **length}))
-    except ValueError:
+    except ValueError:  # also an order that only another model has, just after a change of the model
         return None
 
 

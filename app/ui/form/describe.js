@@ -49,16 +49,15 @@ export async function describe() {
   isStale = true;
   if (isAsking) return;
   isAsking = true;
-  try {
-    while (isStale) {
-      isStale = false;
-      take(await callUntil(null, 'form_describe', values())); // nobody waits for it
-    }
-  } catch (error) {
-    isStale = error.isAway ?? false;
-  } finally {
-    isAsking = false;
+  let isAway = false;
+  while (isStale && !isAway) {
+    isStale = false;
+    await callUntil(null, 'form_describe', values()).then(take).catch((error) => { // nobody waits for it
+      isAway = error.isAway;
+      isStale ||= isAway;
+    });
   }
+  isAsking = false;
 }
 
 onJobsReported(() => { if (isStale) describe(); }); // the server is back

@@ -76,12 +76,13 @@ class Describer:
         memory = self._memory(settings, info, shape)
         lora = str(settings.get("lora") or "")
         timeline, times = strip(settings, info.family)
+        from_words = info.family.from_words and not _whole(settings.get("one_frame"), 0)
         weights = {one.file: f"{one.weight:.15g}" for one in named(lora)}
         facts = {
             "crops": _crops(sizes, settings, shape),
             "ratio": round(width / height, 4),
             "size": f"{width} × {height} of {start.width} × {start.height}" if start else "",
-            "starts": "picture or words" if info.family.from_words else "picture",
+            "starts": "picture or words" if from_words else "picture",
             "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
             f"guidance {_text(settings.get(info.family.guided_by))}"
             + (f" · {count_text(len(weights), 'LoRA')}" if weights else ""),
@@ -100,7 +101,7 @@ class Describer:
         }  # fmt: skip
         markup = {
             "length": self._length(settings, info, height * width),
-            "picture-note": _refusal(refused) or ("" if start else _words_note(settings, info, shape)),
+            "picture-note": _refusal(refused) or ("" if start else _words_note(settings, info, shape, from_words)),
             "end-note": _order_note(settings, info) if found[END_PICTURE] else "",
             "timeline-note": times + (_order_note(settings, info) if settings.get(PLACED) else ""),
             "model-note": self._model(info), "memory-plan": memory.markup,
@@ -212,16 +213,16 @@ def _sides(settings: dict[str, Any]) -> tuple[int, int]:
         return sides_of(SETTINGS["shape"].default)
 
 
-def _words_note(settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int]) -> str:
+def _words_note(settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int], from_words: bool) -> str:
     """Return what happens without a start picture, once there are words to start from."""
     if not str(settings.get("prompt") or "").strip():
         return ""
     height, width = shape
     words = f"Without a picture, the video starts from your words alone, in {width} × {height}."
-    if info.vocabulary:
+    if not from_words:
+        words = f"{'One frame' if info.family.from_words else info.title} needs a picture to start from."
+    elif info.vocabulary:
         words += " This small model has never seen that, and makes only colours."
-    elif not info.family.from_words:
-        words = f"{info.title} needs a picture to start from."
     return f'<p class="lt-hint">{escape(words)}</p>'
 
 

@@ -77,7 +77,7 @@ def _show(uses: list[_Use], cap: int, peak: int, reserve: int, retries: int) -> 
     length = max(last - first, 1e-6)
     kept = f"Only tensors are shown. {gb_text(reserve)} GB of the cap are reserved for all other memory."
     heaviest = max(uses, key=lambda use: use.measured_bytes)
-    facts = [("Peak on the device", f"{gb_text(peak)} GB under a cap of {gb_text(cap)} GB")]
+    facts = [("Peak on the device", f"{gb_text(peak)} of {gb_text(cap)} GB")]
     if retries:
         facts.append(("Smaller plans tried", str(retries)))
     return {

@@ -88,7 +88,7 @@ def show(
         "prompt": live.job.request.prompt,
         "headline": headline,
         "wishes": sorted(scene.commands),
-        "remark": words.remark(live, scene.commands, awake=scene.awake),
+        "remark": words.remark(live, scene.commands, awake=scene.awake, held=scene.held),
         "section": live.section,
         "sections": live.sections,
         "sectionsDone": live.sections_done,
@@ -254,7 +254,7 @@ def _figures(live: LiveJob, memory: Shown | None) -> Shown:
     if live.timing.step is not None:
         facts.append(("Time per step", duration(live.timing.step)))
     if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:
-        facts.append(("Peak in main memory so far", f"{gb_text(live.end.peak_host_bytes)} GB"))
+        facts.append(("Engine in main memory", f"at most {gb_text(live.end.peak_host_bytes)} GB"))
     if isinstance(live.end, Finished) and live.end.advice:
         facts.append(("Advice", live.end.advice))
     return {

@@ -123,12 +123,14 @@ def what_comes_next(cell: Cell, mode: Mode, sections: int) -> str:
     )
 
 
-def remark(live: LiveJob, commands: Collection[Command] = (), *, awake: bool = False) -> str:
-    """Return the short text beside the headline; `awake` is that of `Scene`."""
+def remark(
+    live: LiveJob, commands: Collection[Command] = (), *, awake: bool = False, held: bool = False
+) -> str:
+    """Return the short text beside the headline; `awake` and `held` are those of `Scene`."""
     if live.job.waits:
         return f"{live.job.message} {live.job.remedy}".strip()
     if live.state == "queued":
-        return "It starts by itself; you may close this tab."
+        return "You may close this tab." if held else "It starts by itself; you may close this tab."
     if live.state in ("waiting", "paused", "interrupted"):
         return f"{live.job.message} {live.job.remedy}"
     if "stop_after_section" in commands:

@@ -11,7 +11,16 @@ import pytest
 from app.jobs.downloads.manager import Downloads
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import TIMEOUT
-from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, start, status, visit
+from tests.support.pages import (
+    FIRST,
+    Stand,
+    choose_model,
+    needs_chromium,
+    open_folds,
+    start,
+    status,
+    visit,
+)
 from tests.support.staged_engine import FAILING_PROMPT
 
 pytestmark = needs_chromium
@@ -76,6 +85,19 @@ def test_nothing_serious_in_any_state(themed: Any, stand: Stand, photo: Path) ->
     stand.engine.go(1000)
     status(themed, state="finished")
     check(themed, "finished")
+
+
+def test_nothing_serious_with_a_model_that_is_not_here(
+    themed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    open_folds(themed)
+    choose_model(themed, "Helios Distilled")
+    themed.get_by_text("Helios Distilled is not on this machine").wait_for()
+    assert not themed.locator("#set-mode").is_visible()  # there is nothing to choose
+    themed.locator("#in-seconds").fill("5")
+    themed.locator("#length").get_by_text("5 s becomes 5.50 s").wait_for()
+    check(themed, "absent")
 
 
 def test_nothing_serious_in_a_plan_that_does_not_fit(themed: Any) -> None:

@@ -147,6 +147,12 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     assert reported["facts"]["look"] == "seed 31337 · 8 steps · guidance 10"
     assert "640 × 480" not in describer.describe(values | {"resolution": 640})["facts"]["size"]
     assert reported["markup"]["timeline-note"] == ""
+    assert describer.describe(values)["facts"]["starts"] == "picture or words"
+    one_frame = describer.describe(values | {"one_frame": 9, "image": None, "prompt": "a"})
+    assert one_frame["facts"]["starts"] == "picture"
+    assert "One frame needs a picture to start from." in one_frame["markup"]["picture-note"]
+    assert "mode" not in one_frame["facts"]["unused"]
+    assert "mode" in describer.describe(values | {"model": "helios-distilled"})["facts"]["unused"]
     backwards = describer.describe(values | {"prompt": "<a> [4s-2s: b]"})
     assert "&#x27;[4s-2s: b]&#x27;; expected an end after its begin" in backwards["markup"]["timeline-note"]
     assert backwards["facts"]["timeline"]["sections"] == []
@@ -188,6 +194,11 @@ def test_the_strip_has_the_sections_of_the_video_and_their_words() -> None:
     facts, note = timeline_of(prompt="a [1s: seed 7]")
     assert [one["change"] for one in facts["sections"]] == ["", "seed 7", "seed 7", "seed 7"]
     assert "1 s is moved to 1.2 s" in note
+
+
+def test_the_strip_waits_for_an_order_that_the_model_has() -> None:
+    facts, _ = strip({"prompt": "a", "mode": "inverted"}, find_model("helios-distilled").family)
+    assert facts["sections"] == []
 
 
 def test_what_is_written_in_the_strip_becomes_the_prompt_that_is_started() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tests.support.jobs import wait_until
 from tests.support.pages import (
     FIRST,
     FURTHER,
@@ -172,6 +173,16 @@ def test_a_prompt_of_unknown_words_alone_is_offered_known_ones(page: Any, photo:
     page.locator("#lt-unknown").get_by_role("button", name="ball").click()
     page.wait_for_selector('#start[data-note=""]')
     assert prompt_box(page).input_value() == "ball"
+
+
+def test_a_description_that_fails_hides_no_later_one(page: Any) -> None:
+    held: list[Any] = []
+    page.route("**/run/form_describe", lambda route: held.append(route), times=1)
+    page.locator("#in-seconds").fill("9")
+    wait_until(lambda: (page.evaluate("0"), held)[1])
+    page.locator("#in-seconds").fill("2.4")
+    held[0].fulfill(status=500, body="{}")
+    page.locator("#length").get_by_text("2.4 s becomes").wait_for()
 
 
 def test_unknown_words_are_marked_where_they_stand_as_one_types(page: Any) -> None:

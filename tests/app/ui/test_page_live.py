@@ -203,7 +203,7 @@ def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path
     assert page.locator(".lt-settings").get_by_text("Seed", exact=True).locator(
         "xpath=.."
     ).inner_text().split() == ["Seed", "7"]
-    ram = finished.get_by_text("Peak in main memory so far").locator("xpath=..")
+    ram = finished.get_by_text("Engine in main memory").locator("xpath=..")
     assert ram.inner_text().endswith(f"{gb_text(PEAK)} GB")
     rows = page.get_by_role("rowheader", name="Denoising").all()  # of time, and of memory
     assert [row.is_visible() for row in rows] == [True, True]
@@ -283,7 +283,7 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
     assert job in failed.locator(".lt-report").inner_text()
     # The page shows how time and memory were spent until then, from the records in the job's folder.
     facts = " ".join(failed.locator(".lt-facts").inner_text().split())
-    assert f"Peak on the device {gb_text(MEASURED['decode'])} GB under a cap of 20 GB" in facts
+    assert f"Peak on the device {gb_text(MEASURED['decode'])} of 20 GB" in facts
     assert page.locator(".lt-plot .lt-use").count() == 3
     assert page.get_by_role("rowheader", name="Decoding").last.is_visible()
     assert "Traceback" in failed.locator(".lt-report").inner_text()

@@ -210,7 +210,7 @@ def test_a_job_shows_its_memory_as_it_grows_and_after_a_reload(page: Any, stand:
             "img", name=re.compile("at most 6.5 GB, in “Decoding”; the cap is 20 GB")
         )
         assert picture.is_visible()
-        assert "6.5 GB under a cap of 20 GB" in shown.locator(".lt-facts").inner_text()
+        assert "6.5 of 20 GB" in shown.locator(".lt-facts").inner_text()
         page.reload()
         status(page, state="finished", frames=73)
 

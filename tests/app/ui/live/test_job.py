@@ -185,7 +185,7 @@ def test_a_finished_job_tells_where_the_time_went() -> None:
     assert stages["Denoising"]["text"] == "4 min 10 s"
     assert stages["Denoising"]["share"] == 1.0
     assert stages["Loading the model"]["share"] == pytest.approx(10 / 250)
-    assert ("Peak in main memory so far", "2 GB") in figures["facts"]
+    assert ("Engine in main memory", "at most 2 GB") in figures["facts"]
     assert scene_of(live)["took"] == "took 6 min 40 s"
     assert ("Seed", str(live.job.request.seed)) in figures["facts"]
 

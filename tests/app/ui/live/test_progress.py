@@ -102,6 +102,9 @@ def test_while_the_engine_starts_the_machine_s_history_tells_the_time_left() -> 
     assert live.seconds_left(0.0) == pytest.approx(events[-1].time, rel=0.05)
     assert live.seconds_left(30.0) == pytest.approx(events[-1].time - 30.0, rel=0.05)
     assert "then section 1 of 5" in words.remark(live)
+    waiting = LiveJob(replace(job_of(), state="queued"))
+    assert words.remark(waiting).startswith("It starts by itself")
+    assert words.remark(waiting, held=True) == "You may close this tab."
     live.apply(events[0])  # it tells the same size, and so changes nothing
     assert live.seconds_left(0.0) == pytest.approx(events[-1].time, rel=0.05)
 
