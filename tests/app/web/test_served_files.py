@@ -207,20 +207,8 @@ def test_an_upload_never_runs(stand: Stand) -> None:
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def messages(stand: Stand, image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def messages(image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return path and content of each message with a picture, as the page and programs send it."""
-    config = json.loads(ask(stand.url, "/config").body)
-    parts = {part["id"]: part for part in config["components"]}
-    for handler in config["dependencies"]:
-        kinds = [parts[part]["type"] for part in handler["inputs"]]
-        if handler["api_visibility"] == "private" and "image" in kinds:
-            values = [parts[part]["props"].get("value") for part in handler["inputs"]]
-            values = [
-                "" if value is None and kind == "textbox" else value
-                for kind, value in zip(kinds, values, strict=True)
-            ]
-            data = [image if kind == "image" else value for kind, value in zip(kinds, values, strict=True)]
-            yield "run/predict", {"data": data, "fn_index": handler["id"], "session_hash": "forged"}
     settings = {name: setting.default for name, setting in SETTINGS.items()} | {"image": image, "seconds": 1}
     yield "run/form_start", {"data": [os.urandom(16).hex(), settings, False]}
     yield "run/picture_check", {"data": [image]}
@@ -231,7 +219,7 @@ def messages(stand: Stand, image: dict[str, Any]) -> Iterator[tuple[str, dict[st
 def send(stand: Stand, image: dict[str, Any]) -> int:
     """Send all messages, wait for their answers, and return the number of jobs that this made."""
     before = len(stand.service.jobs(1000))
-    for path, message in messages(stand, image):
+    for path, message in messages(image):
         answer = ask(stand.url, f"/gradio_api/{path}", method="POST", data=message)
         if path.startswith("call/") and answer.status == 200:
             stand.engine.go(1000)
