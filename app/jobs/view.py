@@ -54,6 +54,15 @@ GROUPS: dict[str, tuple[JobState, ...]] = {
     "Ended early": ("cancelled",),
     "In the queue": ("queued",),
 }
+# The buttons of a row in the queue: those in sight, those behind "More", and those that move it, also there.
+_SHOWN: dict[str, str] = {
+    "edit": "Edit", "resume": "Resume", "pause": "Pause", "stop_after_section": "Stop after this section",
+    "remove": "Remove",
+}  # fmt: skip
+_HIDDEN = {"watch": "Watch it", "duplicate": "Duplicate", "cancel": "End it now"}
+_MOVES = {
+    "first": "Make it the next one", "earlier": "Earlier", "later": "Later", "last": "Make it the last one",
+}  # fmt: skip
 _ASKED: dict[Command, str] = {
     "cancel": "Ending after the current work", "pause": "Pausing after the current step",
     "stop_after_section": "Ends after this section",
@@ -146,6 +155,18 @@ def buttons(
             ready = action != "stop_after_section" or section < sections
             shown[action] = {"label": _BUTTONS[action], "enabled": ready}
     return shown
+
+
+def row_buttons(allowed: Collection[Action]) -> dict[str, list[tuple[str, str]]]:
+    """Return the names and labels of the buttons in a row of the queue: `shown`, and `more` behind "More"."""
+
+    def offered(labels: dict[str, str]) -> list[tuple[str, str]]:
+        return [(name, label) for name, label in labels.items() if name in allowed]
+
+    more = offered(_HIDDEN)
+    if "reorder" in allowed:  # Remove ends it, too
+        more = [*_MOVES.items(), *(one for one in more if one[0] != "cancel")]
+    return {"shown": offered(_SHOWN), "more": more}
 
 
 def record(job: Job, address: Address = str) -> dict[str, Any]:

@@ -24,13 +24,3 @@ export function duration(seconds) {
   if (minutes >= 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   return minutes ? `${minutes} min ${whole % 60} s` : `${whole} s`;
 }
-
-/** Return an estimate such as `about 40 s`, `about 3 min` or `about 1 h 20 min`. */
-export function about(seconds) {
-  if (seconds < 55) return `about ${Math.max(5, 5 * Math.round(seconds / 5))} s`;
-  const minutes = Math.round(seconds / 60);
-  if (minutes < 60) return `about ${minutes} min`;
-  const rest = 5 * Math.round((minutes % 60) / 5);
-  const hours = Math.floor(minutes / 60) + (rest === 60 ? 1 : 0);
-  return rest % 60 ? `about ${hours} h ${rest} min` : `about ${hours} h`;
-}

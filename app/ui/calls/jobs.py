@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app.jobs.job import BEGUN, Job, allows
+from app.jobs.job import BEGUN, MOVABLE, Job, allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
-from app.jobs.view import full_record, record, states_named, view
+from app.jobs.view import full_record, record, row_buttons, states_named, view
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.live.scene import Presenter
@@ -21,6 +21,7 @@ from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import plan_of
 from diffusers_helper.request import PICTURES, PLACED, SETTINGS, GenerationRequest
+from diffusers_helper.units import about, count_text
 
 SMALL_PICTURE = "picture.webp"
 """The name by which the page serves a small copy of a job's start picture, beside the job's files."""
@@ -120,7 +121,8 @@ class JobCalls:
 
         `total` is the number of all such jobs, `left` the seconds for those that will be made, and `held` is
         true while the whole queue is paused. Each of `jobs` has `percent`, `left` in seconds and, if it is
-        queued, `turn` (1 for the next one) and, unless the queue is paused, `begins_in` in seconds.
+        queued, `turn` (1 for the next one) and, unless the queue is paused, `begins_in` in seconds; and what
+        the page shows of it: `now`, `time` and `buttons`. `say` is a sentence on the whole queue.
         """
         jobs = self._queue.jobs(limit=1_000_000)
         left = seconds_left(jobs, self._paces)
@@ -136,20 +138,22 @@ class JobCalls:
             sum_so_far += (seconds or 0.0) if will_be_made else 0.0
         first = min(max(0, first), len(jobs))
         shown = range(first, min(len(jobs), first + _bounded(limit)))
+        whole = sum_so_far if is_known else None
         return {
-            "total": len(jobs), "first": first, "held": held,
-            "left": _rounded(sum_so_far) if is_known else None,
-            "jobs": [
-                self._row(jobs[n], turns[n])
-                | {"left": _rounded(left[n]), "begins_in": _rounded(begins[n])}
-                for n in shown
-            ],
+            "total": len(jobs), "first": first, "held": held, "left": _rounded(whole),
+            "say": _say(len(jobs), whole, held=held),
+            "jobs": [self._row(jobs[n], turns[n], left[n], begins[n]) for n in shown],
         }  # fmt: skip
 
-    def _row(self, job: Job, turn: int) -> dict[str, Any]:
+    def _row(self, job: Job, turn: int, left: float | None, begins: float | None) -> dict[str, Any]:
         made, has_reason = self._records.of(job, turn), job.waits or job.state not in ("queued", "running")
-        reason = f"{made['message']} {made['remedy']}".strip() if has_reason else ""
-        return made | {"turn": turn, "reason": reason}
+        return made | {
+            "turn": turn, "left": _rounded(left), "begins_in": _rounded(begins),
+            "reason": f"{made['message']} {made['remedy']}".strip() if has_reason else "",
+            "now": f"{made['sentence']}{f', begins in {about(begins)}' if begins else ''}",
+            "time": f"takes {about(left)}" if left is not None and job.state in MOVABLE else "",
+            "buttons": row_buttons(made["actions"]),
+        }  # fmt: skip
 
     def jobs_show(self, job: str) -> dict[str, Any]:
         """Return everything about a job, with the states that it went through."""
@@ -296,6 +300,13 @@ def _some(jobs: list[str]) -> list[str]:
     if len(jobs) > _MOST_CHANGED:
         raise InputError(f"These are {len(jobs)} jobs; expected at most {_MOST_CHANGED}.", "Send fewer.")
     return jobs
+
+
+def _say(total: int, left: float | None, *, held: bool) -> str:
+    time = ". The time is unknown until the first one is made" if left is None else ""
+    words = f"{count_text(total, 'video')}{f', {about(left)} in all' if left else time}." if total else ""
+    pause = "The queue is paused: no video is made until you resume it." if held else ""
+    return f"{words} {pause}".strip()
 
 
 def _bounded(limit: int) -> int:

@@ -99,9 +99,10 @@ class Describer:
             "program": self._program(settings, info),
             "defaults": self._planner.defaults,
         }  # fmt: skip
+        wordy = "" if start else _words_note(settings, info, shape, from_words)
         markup = {
             "length": self._length(settings, info, height * width),
-            "picture-note": _refusal(refused) or ("" if start else _words_note(settings, info, shape, from_words)),
+            "picture-note": _refusal(refused) or wordy,
             "end-note": _order_note(settings, info) if found[END_PICTURE] else "",
             "timeline-note": times + (_order_note(settings, info) if settings.get(PLACED) else ""),
             "model-note": self._model(info), "memory-plan": memory.markup,

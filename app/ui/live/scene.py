@@ -29,7 +29,7 @@ from diffusers_helper.files import read_file
 from diffusers_helper.models.registry import ModelInfo, family_of, find_model
 from diffusers_helper.provenance.branch import count_kept, keepable
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.units import count_text, duration, gb_text
+from diffusers_helper.units import about, count_text, duration, gb_text
 
 _MAX_PREVIEW_BYTES = 500_000
 _MAX_SLUG = 40
@@ -101,6 +101,7 @@ def show(
         "elapsed": round(elapsed, 1),
         "took": words.took(live, elapsed),
         "left": _rounded(left),
+        "timeLeft": "" if left is None else f"{about(left)} left",
         "warnings": _warnings(live),
         "cells": [_cell(live, cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),

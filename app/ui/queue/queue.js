@@ -5,14 +5,16 @@ import { editJob } from '../form/editing.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { watchRunning } from '../live/live.js';
 import { goTo, place, whenShown } from '../tabs.js';
-import { about } from '../text.js';
 import { Mover } from './move.js';
 import { Row, isMovable } from './row.js';
 import { Undo } from './undo.js';
 
 const AROUND = 24; // rows that are kept ready above and below the window
 const MOST_ROWS = 200; // the most that the server sends
-const NOTHING = { total: 0, first: 0, held: false, left: null, jobs: [] };
+const NOTHING = { total: 0, first: 0, held: false, say: '', jobs: [] };
+
+// The time for all of them is told anew after each section.
+const revisionNow = () => [queueNow().revision, queueNow().held, sceneNow().sectionsDone].join();
 
 /** The list of the videos that are not over. */
 class Queue {
@@ -61,13 +63,13 @@ class Queue {
 
   /** Ask the server for the rows near the window. */
   async load() {
-    const { revision, held } = queueNow();
+    const revision = revisionNow();
     const [first, count] = this.#wanted();
     const number = ++this.#asked;
     try {
       const data = await call('jobs_queue', first, count);
       if (number !== this.#asked || this.#open || this.#mover.isMoving) return;
-      this.#revision = `${revision} ${held}`;
+      this.#revision = revision;
       this.#data = this.#known = data;
       this.draw();
       if (this.#isBeyond()) this.load();
@@ -169,37 +171,22 @@ class Queue {
 
   #showHead() {
     const { say, hold } = this.#parts;
-    const { total, held, jobs } = this.#data;
-    const running = jobs.find((job) => !isMovable(job));
-    const words = `${total === 1 ? '1 video' : `${total} videos`}${this.#timeWords(running)}.`;
-    setText(say, [total ? words : '', held ? 'The queue is paused: no video is made until you resume it.' : ''].join(' ').trim());
+    const { total, held } = this.#data;
+    setText(say, this.#data.say);
     hold.hidden = !total && !held;
     setText(hold, held ? 'Resume the queue' : 'Pause everything');
     hold.title = held ? '' : 'This frees the device for other work until you resume the queue.';
     hold.setAttribute('aria-pressed', String(held));
   }
 
-  #timeWords(running) {
-    const { left } = this.#data;
-    const scene = sceneNow();
-    if (left === null) return '. The time is unknown until the first one is made';
-    const live = running && scene.job === running.id ? scene.left : null;
-    const seconds = left + (live === null || live === undefined ? 0 : live - (running.left ?? 0));
-    return seconds > 0 ? `, ${about(seconds)} in all` : '';
-  }
-
   #hear() {
     if (!this.isShown) return;
-    const { revision, held } = queueNow();
-    if (`${revision} ${held}` !== this.#revision && !this.#open) this.load();
+    if (revisionNow() !== this.#revision && !this.#open) this.load();
     const index = this.jobs.findIndex((job) => !isMovable(job));
     if (index < 0) return;
-    const { percent, left, sentence, state } = sceneNow();
+    const { percent, timeLeft, sentence, state } = sceneNow();
     if (!this.#rows.has(this.jobs[index].id)) return;
-    if (hasChanged(this.#parts.section, [percent, left, sentence, state])) {
-      this.#show(this.jobs[index], index);
-      this.#showHead();
-    }
+    if (hasChanged(this.#parts.section, [percent, timeLeft, sentence, state])) this.#show(this.jobs[index], index);
   }
 
   #wanted() {

@@ -1,30 +1,12 @@
 // A row of the queue: a picture, the video's prompt and facts, its state, and its actions.
 import { actionButton, hasChanged, make, setText } from '../elements.js';
-import { about, duration } from '../text.js';
+import { duration } from '../text.js';
 
 const GRIP = '<svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true" stroke="currentColor" stroke-width="2.6" stroke-linecap="round">'
   + '<path d="M9 5.5h.01M15 5.5h.01M9 12h.01M15 12h.01M9 18.5h.01M15 18.5h.01"/></svg>';
-// The actions with their labels: those in sight, those behind "More", and the moves, also behind it.
-const SHOWN = [['edit', 'Edit'], ['resume', 'Resume'], ['pause', 'Pause'], ['stop_after_section', 'Stop after this section'], ['remove', 'Remove']];
-const HIDDEN = [['watch', 'Watch it'], ['duplicate', 'Duplicate'], ['cancel', 'End it now']];
-const MOVES = [['first', 'Make it the next one'], ['earlier', 'Earlier'], ['later', 'Later'], ['last', 'Make it the last one']];
 
 /** Return whether a job can be given another place. */
 export const isMovable = (job) => job.actions.includes('reorder');
-
-/** Return the actions for a job as pairs of a name and a label: those in sight, and those behind "More". */
-function actions(job) {
-  const isOffered = ([name]) => job.actions.includes(name);
-  if (isMovable(job)) return [SHOWN.filter(isOffered), [...MOVES, ['duplicate', 'Duplicate']]]; // Remove ends it, too
-  return [SHOWN.filter(isOffered), HIDDEN.filter(isOffered)];
-}
-
-/** Return the texts for a job's state and for its time; `live` is its scene while it is made. */
-function stateOf(job, live) {
-  if (live) return [live.sentence, live.left === null ? '' : `${about(live.left)} left`];
-  const begins = job.begins_in ? `, begins in ${about(job.begins_in)}` : '';
-  return [`${job.sentence}${begins}`, isMovable(job) && job.left !== null ? `takes ${about(job.left)}` : ''];
-}
 
 const button = ([name, label], job) => actionButton(name, label, { ariaLabel: `${label}: ${job.title}` });
 
@@ -75,10 +57,9 @@ export class Row {
 
   #showState(job, live) {
     const { state, time, bar, meter } = this.#parts;
-    const [now, left] = stateOf(job, live);
-    setText(state, now);
-    state.title = now;
-    setText(time, left);
+    setText(state, live ? live.sentence : job.now);
+    state.title = state.textContent;
+    setText(time, live ? live.timeLeft : job.time);
     const percent = live ? live.percent : job.percent;
     meter.hidden = isMovable(job) && !percent;
     bar.style.transform = `scaleX(${percent / 100})`;
@@ -88,11 +69,11 @@ export class Row {
 
   #showActions(job) {
     const { first, menu } = this.#parts;
-    const [shown, hidden] = actions(job);
-    if (!hasChanged(this.element, [shown, hidden, job.title])) return;
+    const { shown, more } = job.buttons;
+    if (!hasChanged(this.element, [job.buttons, job.title])) return;
     const focused = this.element.contains(document.activeElement) ? document.activeElement.dataset.action : null;
     first.replaceChildren(...shown.map((one) => button(one, job)));
-    menu.replaceChildren(...hidden.map((one) => button(one, job)));
+    menu.replaceChildren(...more.map((one) => button(one, job)));
     if (focused) (this.element.querySelector(`[data-action="${focused}"]`) ?? first.querySelector('button'))?.focus();
   }
 }

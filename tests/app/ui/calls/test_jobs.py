@@ -115,6 +115,13 @@ def test_the_queue_is_told_in_parts_with_places_and_times(stand: Stand, call: As
     queue = call("jobs_queue", 0, 50)
     assert (queue["total"], prompts(queue), queue["held"], queue["left"]) == (3, "abc", False, None)
     assert [job["turn"] for job in queue["jobs"]] == [0, 1, 2]
+    assert queue["say"] == "3 videos. The time is unknown until the first one is made."
+    assert [[name for name, _ in job["buttons"]["shown"]] for job in queue["jobs"]] == [
+        ["pause", "stop_after_section"], *2 * [["edit", "pause", "remove"]],
+    ]  # fmt: skip
+    assert [[name for name, _ in job["buttons"]["more"]] for job in queue["jobs"]] == [
+        ["watch", "duplicate", "cancel"], *2 * [["first", "earlier", "later", "last", "duplicate"]],
+    ]  # fmt: skip
     assert queue["jobs"][1]["about"] == "End first · I2V · 2.4 s · Longtake demo model"
     assert (prompts(call("jobs_queue", 1, 1)), prompts(call("jobs_queue", -5, 0))) == ("b", "a")
     assert call("jobs_queue", 2**70, 50)["first"] == queue["total"]
@@ -123,6 +130,8 @@ def test_the_queue_is_told_in_parts_with_places_and_times(stand: Stand, call: As
     wait_until(lambda: stand.service.job(ids[0]).state == "finished")
     queue = call("jobs_queue", 0, 50)
     first, second = queue["jobs"]
+    assert second["now"].endswith(", begins in a few seconds")
+    assert (second["time"], queue["say"]) == ("takes a few seconds", "2 videos, a few seconds in all.")
     assert second["begins_in"] == pytest.approx(first["left"], abs=0.2)
     assert queue["left"] == pytest.approx(first["left"] + second["left"], abs=0.2)
 
@@ -155,7 +164,9 @@ def test_jobs_are_paused_resumed_cancelled_and_held(stand: Stand, call: Ask, ids
     (stopping,) = call("jobs_cancel", [ids[0]], True)
     assert stopping["wishes"] == ["stop_after_section"]
     assert call("jobs_hold") == {"held": True}
-    assert call("jobs_queue", 0, 50)["held"]
+    queue = call("jobs_queue", 0, 50)
+    assert queue["held"]
+    assert queue["say"].endswith("The queue is paused: no video is made until you resume it.")
     assert call("jobs_go_on") == {"held": False}
     cancelled = call("jobs_cancel", [ids[1], ids[2]], False)
     assert [job["state"] for job in cancelled] == ["cancelled", "cancelled"]
