@@ -101,7 +101,6 @@ def show(
         "elapsed": round(elapsed, 1),
         "took": words.took(live, elapsed),
         "left": _rounded(left),
-        "timeLeft": "" if left is None else f"{about(left)} left",
         "warnings": _warnings(live),
         "cells": [_cell(live, cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),
@@ -109,7 +108,7 @@ def show(
         "log": file_url(live.job, JobFolder(live.job.folder).log.name),
         "memory": memory_of(JobFolder(live.job.folder).memory),
     }
-    shown |= _pulse(live, elapsed) if running else {}
+    shown |= _pulse(live, elapsed, left) if running else {}
     shown |= _pictures(live)
     if live.job.is_over:
         shown["figures"] = _figures(live, shown["memory"])
@@ -167,9 +166,10 @@ def _warnings(live: LiveJob) -> list[str]:
     return [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
 
 
-def _pulse(live: LiveJob, elapsed: float) -> Shown:
+def _pulse(live: LiveJob, elapsed: float, left: float | None) -> Shown:
     text, seconds = words.usual(live)
     return {
+        "timeLeft": "" if left is None else f"{about(left)} left",
         "sign": round(live.last_sign, 2),
         "quiet": round(max(0.0, elapsed - live.last_sign), 1),
         "usual": text,
