@@ -6,6 +6,7 @@ If COMFYUI_GGUF_ROOT names a checkout of ComfyUI-GGUF, its loader is compared wi
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from diffusers_helper.models.registry import find_model
 from tests.support.comfyui_client import Graph, Server, node
 from tests.support.comfyui_graphs import framepack, process_facts
 from tests.support.comfyui_process import ABSENT, COMFYUI, install, running
+from tests.support.published import part_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not COMFYUI, reason=ABSENT)]
 OTHER = os.environ.get("COMFYUI_GGUF_ROOT", "")
@@ -31,9 +34,21 @@ def install_both(base: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Start ComfyUI, and write Wan in blocks of GGUF, the same weights without blocks, and a LoRA."""
-    base = tmp_path_factory.mktemp("comfyui")
+def server(tmp_path_factory: pytest.TempPathFactory, tiny_helios_distilled: Path) -> Iterator[Server]:
+    """Start ComfyUI, and write Wan in blocks of GGUF, the same weights without blocks, and a LoRA.
+
+    A tiny Helios model lies where the published one is downloaded to.
+    """
+    base, hub = tmp_path_factory.mktemp("comfyui"), tmp_path_factory.mktemp("hub")
+    info = find_model("helios-distilled")
+    for part in info.parts:
+        shutil.copytree(tiny_helios_distilled / part, part_folder(hub, info, part))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_CACHE", str(hub))
+        yield from serve(base)
+
+
+def serve(base: Path) -> Iterator[Server]:
     with running(base, place=install_both) as server:
         folder, loras = base / "models/diffusion_models", base / "models/loras"
         save_file(write_blocks(folder / "wan.gguf", load_file(folder / WAN)), folder / "plain.safetensors")
@@ -155,19 +170,27 @@ def test_a_custom_sample_has_the_bits_of_the_stock_node(server: Server) -> None:
         assert torch.equal(ours, stock)
 
 
-def test_framepack_in_parts_is_the_one_node(server: Server) -> None:
-    prompt = "the red ball moves right"
-    settings: dict[str, Any] = {"seconds": 1.0, "seed": 3, "steps": 1}
+@pytest.mark.parametrize(
+    ("model", "given", "frames"),
+    [("demo", {}, 37), ("helios-distilled", {"mode": "forward", "resolution": 64}, 66)],
+)
+def test_a_model_in_parts_is_the_one_node(
+    server: Server, model: str, given: dict[str, Any], frames: int
+) -> None:
+    prompt, loader = "the red ball moves right", node("ROCMFramePackLoader", model=model)
+    settings: dict[str, Any] = {"seconds": 1.0 if model == "demo" else 2.75, "seed": 3, "steps": 1}
     outputs = server.run({
-        "1": node("LoadImage", image="start.png"), "2": node("ROCMFramePackLoader", model="demo"),
-        "3": node("ROCMFramePackConditions", model=["2", 0], image=["1", 0], prompt=prompt),
+        "1": node("LoadImage", image="start.png"), "2": loader,
+        "3": node("ROCMFramePackConditions", model=["2", 0], image=["1", 0], prompt=prompt, **given),
         "4": node("ROCMFramePackSampler", conditions=["3", 0], **settings),
         "5": node("ROCMFramePackDecode", sampled=["4", 0]),
         "6": node("ToyKeep", name="parts.safetensors", image=["5", 0]),
         "7": node("SaveVideo", video=["5", 2], filename_prefix="parts", format="auto", codec="auto"),
-        "8": node("ROCMFramePackVideo", image=["1", 0], prompt=prompt, model="demo", **settings),
+        "8": node("ROCMFramePackVideo", image=["1", 0], prompt=prompt, model=model, **given, **settings),
         "9": node("ToyKeep", name="one.safetensors", image=["8", 0]),
     })  # fmt: skip
-    assert torch.equal(server.kept("parts.safetensors"), server.kept("one.safetensors"))
+    made = server.kept("parts.safetensors")
+    assert len(made) == frames
+    assert torch.equal(made, server.kept("one.safetensors"))
     assert outputs["7"]["images"][0]["filename"].endswith(".mp4")
     assert Path(server.base, "output", outputs["7"]["images"][0]["filename"]).stat().st_size > 1000
