@@ -23,7 +23,10 @@ function put(id, markup) {
   const place = document.getElementById(id);
   if (!hasChanged(place, markup)) return;
   const folds = [...place.querySelectorAll('details')].map((one) => one.open);
+  const { value } = place;
   place.innerHTML = markup;
+  // What was chosen while the answer was on its way stays chosen.
+  if ([...place.options ?? []].some((one) => one.value === value)) place.value = value;
   place.querySelectorAll('details').forEach((one, index) => { one.open = folds[index] ?? false; });
 }
 
