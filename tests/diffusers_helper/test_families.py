@@ -79,7 +79,10 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> MadeHistory:
 @pytest.fixture
 def model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Register another family, and return the folder of a model of it, with FramePack's networks."""
-    family = replace(FRAMEPACK, name="fake", window=WINDOW, fps=RATE, section_frames=17, plan=plan)
+    names = replace(FRAMEPACK.names, own={}, others={})  # LoRAs of FramePack are not this family's
+    family = replace(
+        FRAMEPACK, name="fake", window=WINDOW, fps=RATE, section_frames=17, plan=plan, names=names
+    )
     work: Any = SimpleNamespace(**{**vars(framepack), "history": history, "joiner": Appender})
     monkeypatch.setitem(FAMILIES, family.name, family)
     monkeypatch.setitem(pipeline.WORK, family.name, work)
