@@ -98,12 +98,15 @@ class LiveJob:
     _stage_began: float = 0.0
     _tail_began: float = 0.0
     _mark: float = 0.0
+    _each: float = 0.0  # seconds
     _rest: float = 1.0  # the share of the whole work that is left, and that of the section's work
     _section_rest: float = 1.0
 
     def __post_init__(self) -> None:
         request, self.words = self.job.request, section_words(self.job)
-        self.plan, steps = plan_of(request), steps_of(request, info_of(request.model))
+        info = info_of(request.model)
+        self.plan, steps = plan_of(request), steps_of(request, info)
+        self._each = info.family.section_seconds
         self.timing = Timing(self.plan, steps, request.vae_chunk, request.step_cache != OFF)
         self._foresee()
 
@@ -235,7 +238,8 @@ class LiveJob:
     def cells(self) -> list[Cell]:
         """Return the sections in order of the video: all, or those that were made before the job ended."""
         found: list[Cell] = []
-        each = self.plan.total_frames // len(self.plan) / self.plan.fps
+        # From words alone, the first section lacks the frames of a picture.
+        missing = max(0.0, len(self.plan) * self._each - self.plan.seconds)
         for section in sorted(self.plan, key=lambda section: section.video_position):
             number, place = section.number, section.video_position
             state: CellState = "waiting"
@@ -245,9 +249,10 @@ class LiveJob:
                 continue
             elif number == self.section and self.job.state in BEGUN:
                 state = "running"
-            end = self.plan.seconds if place == len(self.plan) - 1 else (place + 1) * each
+            begin, end = (max(0.0, one * self._each - missing) for one in (place, place + 1))
+            end = self.plan.seconds if place == len(self.plan) - 1 else end
             thumbnail, words = self.thumbnails.get(number), self.words.get(number, "")
-            found.append(Cell(number, place * each, end, state, thumbnail, words))
+            found.append(Cell(number, begin, end, state, thumbnail, words))
         return found
 
     @property

@@ -15,7 +15,7 @@ from app.ui.live.progress import LiveJob
 from app.ui.live.scene import download_name, show
 from app.ui.live.watch import Scene, watch
 from diffusers_helper.events import Failed, Finished, PieceDone, Reading, StageStarted, StepDone, Warned
-from diffusers_helper.families.packing import Mode
+from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.provenance.lineage import Lineage, Span
 from tests.support.jobs import Studio
 from tests.support.reported_jobs import history, job_of
@@ -86,6 +86,16 @@ def test_after_a_cancel_it_says_what_is_waited_for(stage: Any, waits_for: str) -
     live.apply(StageStarted(job=live.job.id, time=1.0, stage=stage, section=1))
     assert words.headline(live, 0, {"cancel"}) == f"Ending: the {waits_for} is finished first"
     assert words.headline(live, 0, {"pause"}) == f"Pausing: the {waits_for} is finished first"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_cells_of_a_video_from_words_alone_meet_where_its_sections_do(mode: Mode) -> None:
+    job = job_of(mode, 3.6)
+    frames = [round(30 * border) for cell in LiveJob(job).cells for border in (cell.begin, cell.end)]
+    assert frames == [0, 36, 36, 72, 72, 109]
+    bare = replace(job, request=replace(job.request, image=""))
+    frames = [round(30 * border) for cell in LiveJob(bare).cells for border in (cell.begin, cell.end)]
+    assert frames == [0, 33, 33, 69, 69, 105]
 
 
 def test_each_cell_has_the_words_of_its_section(tmp_path: Path) -> None:
