@@ -1,7 +1,49 @@
-// The page's calls to the named endpoints, which programs call by the same names.
-import { noteAway, waitFor } from './connection.js';
+// The page's calls to the named endpoints, which programs call by the same names, its uploads, and the line that says
+// what is wrong with the connection, in sight wherever the page is scrolled.
+import { setText } from '../elements.js';
 
 const GATEWAY = [502, 503, 504]; // statuses with which a proxy answers for a server that is away
+const LATE_AFTER = 1500; // milliseconds
+const LEGIBLE = 4000; // milliseconds for which a sentence stays at least
+const PRESSED = 'Once the server answers, this page shows what your press has done; if nothing, press again.';
+const LATE = 'This page waits for the answer; do not press again.';
+
+let lost = ''; // what follows if the stream of updates is lost
+let away = 0; // when a call had no answer; 0 if updates have come since
+const late = new Set(); // the answers that are late
+
+function show() {
+  const gone = (lost && 'Connection lost.') || (away && 'The server does not answer.') || (late.size && 'The server has not answered yet.');
+  const rest = (away && PRESSED) || (late.size && LATE) || lost;
+  setText(document.querySelector('.lt-lost'), gone ? `${gone} ${rest}` : '');
+}
+
+/** Say that the stream of updates is lost, and what follows from that; "" if it is not. */
+export function sayLost(words) {
+  lost = words;
+  show();
+}
+
+/** Note that an update has come. */
+export function noteBack() {
+  if (performance.now() - away < LEGIBLE) return;
+  away = 0;
+  show();
+}
+
+// The line says so if the answer is late.
+async function waitFor(answer) {
+  const timer = setTimeout(() => {
+    late.add(answer);
+    show();
+  }, LATE_AFTER);
+  try {
+    return await answer;
+  } finally {
+    clearTimeout(timer);
+    if (late.delete(answer)) show();
+  }
+}
 
 /**
  * Call an endpoint with all of its arguments in order, and return its answer; a refusal is an Error with a sentence.
@@ -22,19 +64,34 @@ export async function callUntil(signal, name, ...values) {
   const answer = await ask(`gradio_api/run/${name}`, { method: 'POST', headers, body: JSON.stringify({ data: values }), signal });
   const said = await answer.json().catch(() => ({}));
   if (!answer.ok) throw Object.assign(new Error(said.error || `The server refused this (${answer.status}).`), { isRefusal: answer.status === 400 });
-  if (!said.data) throw away();
+  if (!said.data) throw noAnswer();
   return said.data[0];
 }
 
-const away = () => Object.assign(new Error(''), { isAway: true });
+const noAnswer = () => Object.assign(new Error(''), { isAway: true });
 
 async function ask(address, options) {
   const answer = await fetch(address, options).catch(() => null);
-  if (!answer || GATEWAY.includes(answer.status)) throw away();
+  if (!answer || GATEWAY.includes(answer.status)) throw noAnswer();
   return answer;
 }
 
 const missed = (answer) => answer.catch((error) => {
-  if (error.isAway) noteAway();
+  if (error.isAway) away = performance.now();
+  show();
   throw error;
 });
+
+/** Return the address of a file among the uploads, relative to the page. */
+export const addressOf = (path) => `gradio_api/file=${path}`;
+
+/** Upload a file and return its path and its name. */
+export async function upload(file) {
+  const name = file.name || 'pasted.png';
+  const body = new FormData();
+  body.append('files', file, name);
+  const reply = await request('gradio_api/upload', { method: 'POST', body });
+  if (!reply.ok) throw new Error(`The upload was refused (${reply.status}).`);
+  const [path] = await reply.json();
+  return { path, orig_name: name };
+}

@@ -52,15 +52,17 @@ export async function describe() {
   isStale = true;
   if (isAsking) return;
   isAsking = true;
-  let isAway = false;
-  while (isStale && !isAway) {
-    isStale = false;
-    await callUntil(null, 'form_describe', values()).then(take).catch((error) => { // nobody waits for it
-      isAway = error.isAway;
-      isStale ||= isAway;
-    });
+  try {
+    while (isStale) {
+      isStale = false;
+      // Nobody waits for it. A failure concerns these values only; another change may have come.
+      await callUntil(null, 'form_describe', values()).then(take, (error) => { if (error.isAway) throw error; });
+    }
+  } catch (error) {
+    isStale ||= error.isAway ?? false;
+  } finally {
+    isAsking = false;
   }
-  isAsking = false;
 }
 
 onJobsReported(() => { if (isStale) describe(); }); // the server is back

@@ -1,11 +1,10 @@
 // The functions by which other parts of the page put the settings of a video, a preset or a file into the form.
-import { call, request } from '../calls/call.js';
+import { call, request, upload } from '../calls/call.js';
 import { goTo, place } from '../tabs.js';
 import { changed } from './changes.js';
 import { take } from './describe.js';
 import { keptSettings } from './keep.js';
 import { setPicture } from './picture.js';
-import { upload } from './uploaded.js';
 import { pictureNames } from './values.js';
 
 /** Show the form with an endpoint's answer: settings as text, and the paths of pictures by setting. */

@@ -1,10 +1,9 @@
 // The files that are pasted or dropped anywhere on the page, or chosen: pictures, files with a recipe, and batches.
-import { call } from '../calls/call.js';
+import { call, upload } from '../calls/call.js';
 import { actOnce, make } from '../elements.js';
 import { goTo, place } from '../tabs.js';
 import { restoreForm } from './fill.js';
 import { setPicture, showField } from './picture.js';
-import { upload } from './uploaded.js';
 import { values } from './values.js';
 
 /** Let the user take a picture, and return it as a file, or null if there is none. */

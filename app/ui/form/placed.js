@@ -1,9 +1,8 @@
 // The tile of a section of the strip, with the picture that the section begins with.
-import { call } from '../calls/call.js';
+import { addressOf, call, upload } from '../calls/call.js';
 import { actOnce, make } from '../elements.js';
 import { facts } from './describe.js';
 import { makeMovable } from './moving.js';
-import { addressOf, upload } from './uploaded.js';
 
 /** A tile: a button that chooses a picture, or the picture, which is moved like the start picture's crop. */
 export class Tile {

@@ -1,9 +1,8 @@
 // The presets: a button beside the form's end, and a dialog in which settings are saved, used and passed on.
-import { call } from '../calls/call.js';
+import { call, upload } from '../calls/call.js';
 import { make, onPress, onSubmit, setText } from '../elements.js';
 import { restoreForm } from './fill.js';
 import { keptSettings } from './keep.js';
-import { upload } from './uploaded.js';
 
 const START = 'start'; // the preset with which the page begins
 

@@ -1,5 +1,5 @@
 // The times, which advance between two updates, and the signs of life of the engine and the connection.
-import { noteBack, sayLost } from '../calls/connection.js';
+import { noteBack, sayLost } from '../calls/call.js';
 import { setText } from '../elements.js';
 import { duration } from '../text.js';
 import { connect } from './updates.js';

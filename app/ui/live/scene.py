@@ -96,7 +96,6 @@ def show(
         "steps": live.steps,
         "percent": round(live.percent, 1),
         "sectionPercent": round(live.section_percent, 1),
-        "doing": words.doing(live),
         "isGuess": live.is_guess,
         "elapsed": round(elapsed, 1),
         "took": words.took(live, elapsed),
@@ -132,7 +131,6 @@ def _standing(scene: Scene, live: LiveJob, headline: str) -> Shown:
     """Return what the job's state means for the page."""
     state = WORDS[live.job.state]
     return view(live.job, scene.commands, held=scene.held, work=headline) | {
-        "label": state.label,
         "buttons": buttons(live.job, scene.commands, live.section, live.sections),
         "steering": _steering(scene, live),
         "isRunning": live.job.state == "running",

@@ -2,10 +2,31 @@
 import { call } from '../calls/call.js';
 import { actionButton, actOnce, hasChanged, make, makeTable, setText } from '../elements.js';
 import { chooseModel } from '../form/fill.js';
-import { formatTable, planTable } from './plan.js';
 
+const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'In about', 'Main memory', 'Disk per step', 'Peak', 'Weights'];
+const LESS = 'less preserved';
 const lines = (texts) => texts.map((textContent, index) => make(index ? 'small' : 'span', { textContent }));
 const linkTo = ({ name, address }) => make('a', { href: address, target: '_blank', rel: 'noreferrer', textContent: name });
+
+/** Return the table of the formats that the transformer's file may have. */
+function formatTable({ cards, rows }) {
+  const all = rows.flatMap((one) => [[one.format, one.file, ...one.default], [LESS, '', ...one.automatic]]);
+  return makeTable(['Format', 'File', ...cards], all, 'lt-model-plan');
+}
+
+/** Return the table of the cards. */
+function planTable(cards) {
+  const all = cards.flatMap(({ card, cap, rows }) => (
+    rows.length ? rows.map((cells, index) => [...(index ? [LESS, ''] : [card, cap]), ...cells]) : [[card, cap, '']]
+  ));
+  const table = makeTable(HEAD, all, 'lt-model-plan');
+  for (const { card, least, rows } of cards) {
+    const row = [...table.tBodies[0].rows].find((one) => one.cells[0].textContent === card);
+    const textContent = `Does not fit; a cap of ${least} GB would be enough.`;
+    if (!rows.length) row.lastElementChild.replaceWith(make('td', { colSpan: HEAD.length - 2, className: 'lt-wide', textContent }));
+  }
+  return table;
+}
 
 /** A card. Its element stays the same, so that the focus stays where it is. */
 export class Card {
