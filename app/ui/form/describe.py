@@ -19,6 +19,7 @@ from app.ui.loras import with_lora_files
 from app.ui.pictures import Size, part_of, upload_path
 from app.ui.timeline import plan_of, strip
 from diffusers_helper.conditions.pictures import order_words
+from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.step_caches import OFF
@@ -157,7 +158,11 @@ class Describer:
             cost = 1
         chunk = _whole(settings.get("vae_chunk"), SETTINGS["vae_chunk"].default)
         steps = _whole(settings.get("steps"), info.steps)
-        each = [info.steps_in(section.number, steps) for section in plan]
+        try:
+            request = to_request(settings | {"image": "any"}, info, self._planner)
+            each = steps_of(GenerationRequest.from_dict(request), info)
+        except InputError:  # what the start refuses
+            each = [info.steps_in(section.number, steps) for section in plan]
         work = Effort(plan, each, pixels, cost, chunk)
         pace = self._paces.pace(self._catalogue.key(str(settings.get("model"))))
         if pace is None:

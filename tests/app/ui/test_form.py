@@ -194,6 +194,8 @@ def test_the_strip_has_the_sections_of_the_video_and_their_words() -> None:
     facts, note = timeline_of(prompt="a [1s: seed 7]")
     assert [one["change"] for one in facts["sections"]] == ["", "seed 7", "seed 7", "seed 7"]
     assert "1 s is moved to 1.2 s" in note
+    facts, _ = timeline_of(prompt="a [1.2s-2.4s: seed 7] [0s-2.4s: lora film:0.5]")
+    assert [one["change"] for one in facts["sections"]] == ["film 0.5", "seed 7, film 0.5", "", ""]
 
 
 def test_the_strip_waits_for_an_order_that_the_model_has() -> None:

@@ -51,6 +51,9 @@ def test_the_prompt_and_the_strip_say_the_same(page: Any, stand: Stand, strip: A
     page.get_by_label("Words for section 2, 1.2 – 2.4 s", exact=True).fill("")
     prompt_is(page, "the red ball moves right")
 
+    prompt.fill("a ball [0s-1.2s: lora film:0.5] [1.2s: seed 7]")
+    page.get_by_label("Words for section 1, 0.0 – 1.2 s, film 0.5").wait_for()
+    assert page.locator(".lt-mirror span").count() == 0
     prompt.fill("a ball  [2.5s: the ball moves up]")
     fields_are(page, "a ball", "Goes on", "the ball moves up", "Goes on")
     page.get_by_text("The words change at 2.4 s. 2.5 s is moved to 2.4 s, where sections meet.").wait_for()
