@@ -1,6 +1,6 @@
 // The crop, drawn over each picture as the form shows it. It can be moved where the picture is longer than the video.
 import { make } from '../elements.js';
-import { changed } from './changes.js';
+import { changed } from './keep.js';
 import { facts, onDescribed } from './describe.js';
 import { makeMovable } from './moving.js';
 import { pictureNames, read, write } from './values.js';

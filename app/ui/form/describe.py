@@ -77,7 +77,7 @@ class Describer:
         memory = self._memory(settings, info, shape)
         lora = str(settings.get("lora") or "")
         timeline, times = strip(settings, info.family)
-        from_words = info.family.from_words and not _whole(settings.get("one_frame"), 0)
+        from_words = bool(info.family.from_words) and not _whole(settings.get("one_frame"), 0)
         weights = {one.file: f"{one.weight:.15g}" for one in named(lora)}
         facts = {
             "crops": _crops(sizes, settings, shape),

@@ -3,7 +3,7 @@ import { call } from '../calls/call.js';
 import { make, onPress, setText } from '../elements.js';
 import { sceneNow, onJobsReported } from '../jobs.js';
 import { goTo } from '../tabs.js';
-import { changed } from './changes.js';
+import { changed } from './keep.js';
 import { take } from './describe.js';
 import { restoreForm } from './fill.js';
 import { refuse, whenSaved } from './notice.js';

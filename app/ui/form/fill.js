@@ -1,9 +1,8 @@
 // The functions by which other parts of the page put the settings of a video, a preset or a file into the form.
 import { call, request, upload } from '../calls/call.js';
 import { goTo, place } from '../tabs.js';
-import { changed } from './changes.js';
 import { take } from './describe.js';
-import { keptSettings } from './keep.js';
+import { changed, keptSettings } from './keep.js';
 import { setPicture } from './picture.js';
 import { pictureNames } from './values.js';
 

@@ -1,6 +1,8 @@
-// The storage of the form in the browser, for another visit: settings as text, pictures as files.
+// What follows from each change of the form, and its storage in the browser, for another visit: settings as text,
+// pictures as files.
 import { keep, recall } from '../storage.js';
-import { facts } from './describe.js';
+import { describe, facts } from './describe.js';
+import { check } from './notice.js';
 import { pictureNames, values } from './values.js';
 
 let mayKeep = false; // true once the kept settings are back; before, the defaults would overwrite them
@@ -13,12 +15,19 @@ export function restored() {
   mayKeep = true;
 }
 
-/** Keep the settings, but not this machine's own values, since another machine or card has others. */
-export function keepSettings() {
+// This machine's own values are not kept, since another machine or card has others.
+function keepSettings() {
   if (!mayKeep) return;
   const [defaults, pictures] = [facts().defaults ?? {}, pictureNames()];
   const own = Object.entries(values()).filter(([name, value]) => value !== defaults[name] && !pictures.includes(name));
   keep('form', JSON.stringify(Object.fromEntries(own)));
+}
+
+/** Act on a change of the form's values. */
+export function changed() {
+  keepSettings();
+  check();
+  describe();
 }
 
 function inPictures(mode, use) {

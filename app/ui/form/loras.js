@@ -2,7 +2,7 @@
 // stands in a hidden field as text, which the server reads and changes.
 import { call } from '../calls/call.js';
 import { hasChanged, make, setText } from '../elements.js';
-import { changed } from './changes.js';
+import { changed } from './keep.js';
 import { facts, onDescribed } from './describe.js';
 import { read, write } from './values.js';
 

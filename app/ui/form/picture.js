@@ -1,9 +1,8 @@
 // The fields of pictures: what they show, and what the browser keeps of them.
 import { addressOf, upload } from '../calls/call.js';
 import { make } from '../elements.js';
-import { changed } from './changes.js';
 import { labelOf, placeCrops, takePicture } from './crop.js';
-import { keepPicture, keptPicture } from './keep.js';
+import { changed, keepPicture, keptPicture } from './keep.js';
 import { onWritten, pictureNames, read, write } from './values.js';
 
 let isRestored = false; // an empty field means nothing until the kept pictures have been looked for

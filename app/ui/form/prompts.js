@@ -1,7 +1,7 @@
 // The prompts that were started in this browser, in a menu above the prompt and by Alt + Up or Alt + Down.
 import { make } from '../elements.js';
 import { keep, recallTexts } from '../storage.js';
-import { changed } from './changes.js';
+import { changed } from './keep.js';
 import { write } from './values.js';
 
 const MOST_PROMPTS = 30;

@@ -1,7 +1,7 @@
 // The strip of the video's sections, each with a field for its words. The server says what each field holds, and turns
 // what is written there into a prompt with times; meanwhile a hidden field keeps it, and a start sends that as well.
 import { hasChanged, make, setText } from '../elements.js';
-import { changed } from './changes.js';
+import { changed } from './keep.js';
 import { facts, onDescribed } from './describe.js';
 import { Tile } from './placed.js';
 import { read, write } from './values.js';
