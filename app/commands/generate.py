@@ -120,7 +120,7 @@ def _service(arguments: argparse.Namespace) -> JobService:
     outputs = given_path(arguments.outputs, "outputs")
     if (wanted := arguments.resume or arguments.branch) and not outputs.is_dir():
         raise NoSuchJob(wanted)
-    service = JobService(outputs, InProcessEngine() if arguments.in_process else None)
+    service = JobService(outputs, *([InProcessEngine()] if arguments.in_process else []))
     if wanted and (arguments.branch or allows(service.job(wanted), "resume")):
         usable_model(service.job(wanted).request.model, arguments)
     if arguments.resume and allows(service.job(arguments.resume), "resume"):

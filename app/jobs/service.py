@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from app.jobs.downloads.manager import Downloads
 from app.jobs.history import History, Retention
 from app.jobs.job import BEGUN, Command, Job, NoSuchJob, allows
 from app.jobs.making.engine_client import Engine, EngineProcess
+from app.jobs.making.lead import Lead
 from app.jobs.making.watchdog import WatchdogTimeouts, card_in_use
 from app.jobs.making.worker import Worker
 from app.jobs.queue import Queue
@@ -31,14 +33,14 @@ class ServiceStopped(LongtakeError):
 
 
 class JobService:
-    """The jobs of one outputs folder, and the worker that makes them if no other process does.
+    """The jobs of one outputs folder, and the workers that make them if no other process does.
 
     The constructor opens and writes no files. All methods may be called from any thread.
 
     Args:
         outputs: The folder that holds one folder per job.
-        engine: The engine that makes the videos; a child process by default.
-        timeouts: The limits of the engine's silence; by default those learned from this folder's jobs.
+        engines: The engines that make the videos, each one at a time; one child process by default.
+        timeouts: The limits of an engine's silence; by default those learned from this folder's jobs.
 
     Attributes:
         queue: The jobs that are not over, and the methods that change jobs.
@@ -46,20 +48,18 @@ class JobService:
         downloads: The models that were ordered, which come beside the queue.
     """
 
-    def __init__(
-        self, outputs: Path, engine: Engine | None = None, timeouts: WatchdogTimeouts | None = None
-    ) -> None:
+    def __init__(self, outputs: Path, *engines: Engine, timeouts: WatchdogTimeouts | None = None) -> None:
         """Prepare the service, without touching the folder.
 
         Raises:
             InputError: If the folder's name is invalid, or the limit for old jobs in an environment variable.
         """
         self._retention = Retention.from_environment(os.environ)
-        self._engine: Engine = EngineProcess() if engine is None else engine
+        self._engines: tuple[Engine, ...] = engines or (EngineProcess(),)
         self._timeouts = timeouts
         self._changed = threading.Condition()
         self._changes = 0
-        self._worker: Worker | None = None
+        self._workers: list[Worker] = []
         self._stopped = False
         self._open_jobs: tuple[object, tuple[Job | None, tuple[Job, ...]]] | None = None
         self.downloads = Downloads(outputs / INDEX_FOLDER / "downloads", self._wake)
@@ -67,13 +67,14 @@ class JobService:
         self.queue = Queue(self._store, self._wake)
         self.steering = Steering(self.queue)
         self.history = History(self._store, self._notify)
+        self._lead = Lead(self._store, self._notify, self._retention)
 
     def start(self, *, warm: bool = False, adopt: bool = True) -> None:
-        """Start the worker, which makes jobs as soon as no other process makes those of this folder.
+        """Start the workers, which make jobs as soon as no other process makes those of this folder.
 
         Args:
-            warm: Whether to start the engine before the first job, so that its libraries are loaded while a
-                user is still filling in the form.
+            warm: Whether to start the engines before the first job, so that their libraries are loaded while
+                a user is still filling in the form.
             adopt: Whether to make all jobs of the folder, instead of only those of this process, and to get
                 the models that were ordered there.
 
@@ -86,46 +87,54 @@ class JobService:
             self._store.outputs / INDEX_FOLDER / "patience.json", card_in_use(os.environ)
         )
         self._store.adopts = adopt
-        # Another thread may stop the service at any moment, and forget the worker.
-        self._worker = worker = Worker(self._store, self._engine, timeouts, self._notify, self._retention)
         try:
-            worker.start(warm=warm)
+            self._lead.take()
         except TROUBLE as error:
-            self._worker = None
             raise unwritable(self._store.outputs, error) from error
+        # Another thread may stop the service at any moment, and forget the workers.
+        self._workers = workers = [
+            Worker(self._store, engine, timeouts, self._notify, self._lead) for engine in self._engines
+        ]
+        for worker in workers:
+            worker.start(warm=warm)
         if adopt:
             self.downloads.start()
 
     @property
     def is_follower(self) -> bool:
         """Return whether another process makes the jobs of this folder while this one waits to take over."""
-        return self._worker is not None and self._worker.is_follower
+        return bool(self._workers) and self._lead.is_follower
 
     @property
     def keeps_awake(self) -> bool:
-        """Return whether this process keeps the computer from going to sleep for its running job."""
-        return self._worker is not None and self._worker.keeps_awake
+        """Return whether this process keeps the computer from going to sleep for a running job."""
+        return any(worker.keeps_awake for worker in self._workers)
 
     def stop(self, timeout: float = 4.0) -> None:
-        """Interrupt the running job, which the next program continues, and end the engine's process.
+        """Interrupt the running jobs, which the next program continues, and end the engines' processes.
 
-        Waits at most `timeout` seconds for a job that was asked to end. Queued jobs stay queued.
+        Waits at most `timeout` seconds for jobs that were asked to end. Queued jobs stay queued.
         """
+        deadline = time.monotonic() + timeout
         self.downloads.stop()
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.stop(timeout)
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.interrupt()
+        for worker in workers:
+            worker.stop(max(0.0, deadline - time.monotonic()))
+        self._lead.give_up()
         self._store.release()
         self._stopped = True
         self._notify()
 
     def kill(self) -> None:
-        """Kill the engine at once, which also ends a job that was asked to end."""
-        self._engine.kill()
+        """Kill the engines at once, which also ends a job that was asked to end."""
+        for engine in self._engines:
+            engine.kill()
 
     def _wake(self) -> None:
-        if self._worker is not None:
-            self._worker.wake()
+        for worker in self._workers:
+            worker.wake()
         self._notify()
 
     def commands(self, job: Job) -> set[Command]:

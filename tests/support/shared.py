@@ -24,7 +24,7 @@ class Sharing:
 
     def open(self, *, start: bool = True, adopt: bool = True) -> JobService:
         engine = StagedEngine()
-        service = JobService(self.outputs, engine, WatchdogTimeouts())
+        service = JobService(self.outputs, engine, timeouts=WatchdogTimeouts())
         self._engines[id(service)] = engine
         self.services.append(service)
         if start:

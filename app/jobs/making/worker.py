@@ -1,4 +1,4 @@
-"""The thread that takes jobs one at a time and has the engine make them."""
+"""The thread that takes jobs one at a time and has its engine make them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.jobs.history import Retention, tidy
 from app.jobs.job import Command, Job
 from app.jobs.making.awake import Awake
 from app.jobs.making.engine_client import Engine, EngineDied
+from app.jobs.making.lead import Lead
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.storage.commands import INTERRUPTED, PAUSED, WAITS, commands_of, salvage_if_there
@@ -25,7 +25,6 @@ from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
-from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.signals import block_ctrl_c
 from diffusers_helper.provenance.branch import count_kept
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -37,19 +36,14 @@ _BEAT_SECONDS = 0.2  # the pause between two checks of whether something has end
 # a job.
 _RETRY_SECONDS, _LONGEST_PAUSE = 2.0, 30.0
 _LOOK_SECONDS = 1.0  # the pause between two searches for new jobs and for processes that have ended
-_TIDY_SECONDS = 3600.0
 _KFD = Path("/dev/kfd")  # exists with the kernel's driver for AMD GPUs
 
 
 class Worker:
-    """The maker of the jobs in the store's queue with one engine, as long as no other process makes them.
+    """The maker of jobs in the store's queue with one engine, as long as this process has the lead.
 
     Args:
         on_change: Called after each event, from the worker's thread.
-        retention: The limits beyond which old videos are removed.
-
-    Attributes:
-        is_follower: Whether another process makes the jobs while this one waits to take over.
     """
 
     def __init__(
@@ -58,17 +52,15 @@ class Worker:
         engine: Engine,
         timeouts: WatchdogTimeouts,
         on_change: Callable[[], None],
-        retention: Retention,
+        lead: Lead,
     ) -> None:
         self._store, self._engine, self._timeouts, self._on_change = store, engine, timeouts, on_change
-        self._lead: Lock | None = None  # for making the jobs, if this process holds it
+        self._lead, self._job = lead, ""  # the id of the job that is being made
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._command: Command | None = None  # the one that was passed on to the running job
         self._kept = 0  # its sections that were finished before, the last of which is reported again
-        self._retention, self._tidied = retention, -_TIDY_SECONDS
         self._awake, self._frees = Awake(), False  # the latter is true after a pause, until a job follows
-        self.is_follower = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -81,11 +73,7 @@ class Worker:
 
         Args:
             warm: Whether to start the engine as soon as this process makes the jobs, before the first job.
-
-        Raises:
-            OSError, sqlite3.Error: If the folder cannot be written.
         """
-        self._take_lead()
         self._thread = threading.Thread(target=self._work, args=(warm,), name="jobs", daemon=True)
         self._thread.start()
 
@@ -93,24 +81,26 @@ class Worker:
         """Make the thread look for a new job at once."""
         self._wake.set()
 
-    def stop(self, timeout: float) -> None:
-        """Interrupt the running job and end the engine's process.
-
-        Waits at most `timeout` seconds for a job that was asked to end. Queued jobs stay queued.
-        """
-        deadline = time.monotonic() + timeout
+    def interrupt(self) -> None:
+        """Make the thread take no further job."""
         self._stopping.set()
         self._wake.set()
+
+    def stop(self, timeout: float) -> None:
+        """Interrupt the running job, if `interrupt` was called, and end the engine's process.
+
+        Waits at most `timeout` seconds for a job that was asked to end.
+        """
+        deadline = time.monotonic() + timeout
         if self._thread is None:
             return
-        commands = {one for job_id in self._store.making for one in self._commands(job_id)}
+        commands = self._commands(job) if (job := self._job) else set[Command]()
         if self._command is not None or commands & {"cancel", "pause"}:
             self._thread.join(max(0.0, timeout - _KILL_SECONDS))
         while self._thread.is_alive() and time.monotonic() < deadline:
             # This is repeated, because the engine may just be starting.
             self._engine.kill()
             self._thread.join(_BEAT_SECONDS)
-        self._give_up_lead()
 
     def _work(self, warm: bool) -> None:
         # Only the main thread handles Ctrl-C. The engine inherits the blocked signal, which therefore cannot
@@ -120,7 +110,9 @@ class Worker:
         while not self._stopping.is_set():
             self._wake.clear()
             try:
-                leads = self._take_lead()
+                leads = self._lead.take()
+                if self._lead.is_follower:
+                    self._engine.close()  # the other process has one
                 if warm and leads:
                     warm = False
                     self._warm_up()
@@ -129,7 +121,7 @@ class Worker:
                 if job is None:
                     if self._frees:
                         self._engine.close()
-                    self._look_around(leads=leads)
+                    self._lead.look_around()
                 self._frees = False
             except TROUBLE as error:
                 if trouble != (trouble := facts_of(error)["message"]):
@@ -149,42 +141,8 @@ class Worker:
         except OSError:
             _log.exception("the engine did not start; the first job tries again")
 
-    def _take_lead(self) -> bool:
-        """Take the lock for making the jobs if possible, and return whether this process holds it."""
-        wants = self._store.has_work()
-        if not (wants and self._lead is not None and self._lead.holds()):
-            self._give_up_lead()
-            self._lead = self._store.lead() if wants else None
-        leads = self._lead is not None
-        follows = wants and not leads
-        if follows != self.is_follower:
-            self.is_follower = follows
-            if follows:
-                self._engine.close()  # the other process has one
-            elif leads and self._store.adopts:
-                _log.warning("The program that made the jobs has ended. This one makes them now.")
-            self._on_change()
-        return leads
-
-    def _give_up_lead(self) -> None:
-        lead, self._lead = self._lead, None
-        if lead is not None:
-            lead.release()
-
-    def _look_around(self, *, leads: bool) -> None:
-        """Recover the jobs of processes that have died, and remove old videos now and then."""
-        if self._store.select("WHERE state IN ('running', 'waiting', 'interrupted') LIMIT 1", what="id"):
-            self._store.recover()
-            self._on_change()
-        if leads and not self._store.adopts:
-            self._give_up_lead()
-        elif leads and time.monotonic() - self._tidied >= _TIDY_SECONDS:
-            self._tidied = time.monotonic()
-            if removed := tidy(self._store, self._retention):
-                _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
-                self._on_change()
-
     def _run(self, job: Job) -> None:
+        self._job = job.id
         try:
             self._make(job)
         except Exception as error:  # noqa: BLE001 - the thread outlives the job, which reports the error
@@ -194,7 +152,7 @@ class Worker:
             self._finish(job, failed_event(error, job.id, 0.0, *salvage_if_there(JobFolder(job.folder))))
         finally:
             self._store.let_go(job.id)
-            self._command = None
+            self._command, self._job = None, ""
             self._on_change()
 
     def _make(self, job: Job) -> None:

@@ -29,7 +29,7 @@ def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sharing
 def _closings(service: JobService) -> list[bool]:
     """Return a list that grows each time the service closes its engine."""
     closed: list[bool] = []
-    service._engine.close = lambda: closed.append(True)
+    service._engines[0].close = lambda: closed.append(True)
     return closed
 
 

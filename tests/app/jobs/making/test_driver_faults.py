@@ -48,7 +48,7 @@ class Studio:
 
     def __init__(self, folder: Path, model: Path, timeouts: WatchdogTimeouts | None = None) -> None:
         self.engine = EngineProcess()
-        self.service = JobService(folder / "outputs", self.engine, timeouts)
+        self.service = JobService(folder / "outputs", self.engine, timeouts=timeouts)
         self.service.start()
         self._model, self._picture = model, write_picture(folder / "picture.png")
         self._cache, self._frames = folder / "cache", folder / "frames"
