@@ -29,13 +29,16 @@ _ROOT = str(Path(__file__).resolve().parents[1])
 def this_machine(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
     """Return the machine on which the engine will compute, including an NVIDIA card's name and memory."""
     machine = detect(environ, root)
-    match = re.match(r"(.+), (\d+)$", _nvidia_card()) if machine.kind == "cuda" else None
+    seen = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+    match = re.match(r"(.+), (\d+)$", _nvidia_card(seen)) if machine.kind == "cuda" else None
     return replace(machine, name=match[1], total_bytes=int(match[2]) * 1024**2) if match else machine
 
 
 @cache
-def _nvidia_card() -> str:
-    answer = output_of("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+def _nvidia_card(name: str) -> str:
+    chosen = ("--id", name) if name else ()
+    query = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+    answer = output_of("nvidia-smi", *chosen, *query)
     return answer.partition("\n")[0]
 
 

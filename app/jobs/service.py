@@ -106,6 +106,11 @@ class JobService:
         return bool(self._workers) and self._lead.is_follower
 
     @property
+    def engines(self) -> int:
+        """Return how many jobs can be made at the same time."""
+        return len(self._engines)
+
+    @property
     def keeps_awake(self) -> bool:
         """Return whether this process keeps the computer from going to sleep for a running job."""
         return any(worker.keeps_awake for worker in self._workers)
@@ -156,13 +161,14 @@ class JobService:
         return self._store.jobs("ORDER BY place DESC LIMIT ?", limit)
 
     def open_jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
-        """Return the running job and the queued ones that come after it, those that wait for a model last."""
+        """Return the job that began first, and the others that are not over; those without a model last."""
         known, revision = self._open_jobs, self.revision
         if known is None or known[0] != revision:  # a page asks several times a second
             jobs = self._store.jobs("WHERE state IN ('queued', 'running', 'waiting') ORDER BY place, id")
             running = [job for job in jobs if job.state in BEGUN]
-            queued = tuple(sorted((job for job in jobs if job.state == "queued"), key=lambda job: job.waits))
-            known = self._open_jobs = revision, ((running[0] if running else None), queued)
+            running.sort(key=lambda job: job.started or 0.0)
+            queued = sorted((job for job in jobs if job.state == "queued"), key=lambda job: job.waits)
+            known = self._open_jobs = revision, (next(iter(running), None), (*running[1:], *queued))
         return known[1]
 
     @property

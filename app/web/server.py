@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from app.bench.facts import hint, report_so_far
+from app.cards import cards_here, chosen_cards
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -21,6 +22,7 @@ from app.commands.arguments import (
     error_line,
     take_find_mode,
 )  # fmt: skip
+from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
 from app.jobs.stdio import complain, say, start_log
 from app.machine import know_added_models, this_machine, this_profile
@@ -100,6 +102,12 @@ def page_parser(program: str) -> Parser:
             name, type=number_or_text, metavar="GB",
             help=f"{text} unless its settings say otherwise (default: {variable}, or by the card)",
         )  # fmt: skip
+    parser.add_argument(
+        "--devices", metavar="LIST",
+        help="cards that make videos at the same time, each one its own: auto for all, or names with commas "
+        "between them (0,1 by the order on the bus, PCI addresses, UUIDs, cpu), each with =GB for a memory "
+        "limit of its own (default: the first card)",
+    )  # fmt: skip
     add_find_mode(parser)
     parser.add_argument("--verbose", action="store_true", help="log each action to standard error")
     parser.add_argument(
@@ -197,7 +205,8 @@ def _free_port(server: str, port: int) -> int:
 
 def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: int) -> int:
     outputs, allowed_hosts = given_path(arguments.outputs, "outputs"), _allowed_hosts(arguments.allowed_host)
-    service = JobService(outputs)
+    cards = chosen_cards(arguments.devices, cards_here()) if arguments.devices else [{}]
+    service = JobService(outputs, *(EngineProcess(variables=variables) for variables in cards))
     service.jobs(limit=1)  # a folder that cannot be written is refused before anything is served
     signals = _StopSignals()
     page = None
@@ -205,7 +214,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         page, url = open_page(
             service, outputs, model=arguments.model, server=arguments.server, port=port,
             share=arguments.share, inbrowser=arguments.inbrowser, auth=auth,
-            allowed_hosts=allowed_hosts,
+            allowed_hosts=allowed_hosts, profile=this_profile({**os.environ, **cards[0]}),
         )  # fmt: skip
         # The engine starts only now, because it would slow down the start of the page.
         service.start(warm=True)

@@ -50,6 +50,8 @@ class Gpu:
         gtt_total, gtt_used: The main memory that the card may use, in bytes.
         is_apu: Whether the card shares the processor's memory.
         link: The link to the computer; None if the kernel tells none.
+        address: The PCI address; "" if the kernel tells none.
+        uuid: The name by which ROCr knows the card on this and no other machine; "" if it has none.
         folder: The card's folder under /sys/class/drm; None if it has none.
     """
 
@@ -61,6 +63,8 @@ class Gpu:
     gtt_used: int = 0
     is_apu: bool = False
     link: Link | None = None
+    address: str = ""
+    uuid: str = ""
     folder: Path | None = field(default=None, compare=False)
 
 
@@ -107,6 +111,8 @@ def _gpu(root: Path, node: Path, properties: dict[str, int], arch: str) -> Gpu:
         is_apu=properties.get("cpu_cores_count", 0) > 0,
         folder=card,
         link=_link(card, root) if card else None,
+        address=card.resolve().name if card else "",
+        uuid=f"GPU-{unique}" if card and (unique := _text(card / "unique_id").removeprefix("0x")) else "",
         **memory,
     )
 

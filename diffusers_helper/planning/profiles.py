@@ -196,22 +196,30 @@ def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
         shared = min(gpu.gtt_total, memory.available) if gpu.is_apu else 0
         arch = _overridden(gpu.arch, environ)
         return Machine("rocm", arch, gpu.name or arch, gpu.vram_total + shared, gpu.is_apu, gpu.link)
-    if (root / "proc/driver/nvidia/gpus").is_dir() or (root / "dev/nvidia0").exists():
+    has_nvidia = (root / "proc/driver/nvidia/gpus").is_dir() or (root / "dev/nvidia0").exists()
+    if has_nvidia and not _is_hidden(environ.get("CUDA_VISIBLE_DEVICES", "0")):
         return Machine("cuda", "", "NVIDIA GPU", 0, link=nvidia_link(root))
     return Machine("cpu", "", "CPU", host_memory(root).total)
 
 
 def _visible(gpus: list[Gpu], environ: Mapping[str, str]) -> Gpu | None:
-    """Return the first card that the environment does not hide. Names that are not numbers are ignored."""
+    """Return the first card that the environment does not hide. Names that it does not know are ignored."""
     for variable in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         if variable not in environ:
             continue
-        first = environ[variable].split(",")[0].strip()
-        if not first or first.startswith("-"):
+        if _is_hidden(environ[variable]):
             return None
+        first = environ[variable].split(",")[0].strip()
         if first.isdigit():
             gpus = gpus[int(first) :]
+        gpus = [gpu for gpu in gpus if first.lower() == gpu.uuid.lower()] or gpus
     return gpus[0] if gpus else None
+
+
+def _is_hidden(visible: str) -> bool:
+    """Return whether a list of visible cards hides all of them."""
+    first = visible.split(",")[0].strip()
+    return not first or first.startswith("-")
 
 
 def _overridden(arch: str, environ: Mapping[str, str]) -> str:

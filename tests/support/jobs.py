@@ -81,7 +81,7 @@ class Studio:
 
     def open(self) -> JobService:
         """Return another service on the folder, for which the same engine can work."""
-        return JobService(self.outputs, self._engine)
+        return JobService(self.outputs, *filter(None, [self._engine]))
 
     def submit(self, script: str = "", service: JobService | None = None, **settings: object) -> Job:
         given = {"image": str(self.picture), "prompt": script, "model": str(self.model), **settings}

@@ -102,12 +102,17 @@ class EngineProcess:
 
     Commands go to the child's stdin and events come from its stdout, as lines of JSON. When this process
     ends, that stdin closes, and the child ends too. It is also killed when the *thread* that started it ends.
+
+    Args:
+        variables: Further environment variables for the child, such as those that show it one card alone.
     """
 
     restarts = True
 
-    def __init__(self, command: tuple[str, ...] = ()) -> None:
-        self._command = command
+    def __init__(
+        self, command: tuple[str, ...] = (), variables: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self._command, self._variables = command, variables
         self._lock = threading.Lock()  # guards the attributes below and writing to stdin
         self._process: subprocess.Popen[bytes] | None = None
         self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -161,8 +166,8 @@ class EngineProcess:
         if self._process is not None and self._process.poll() is None:
             return self._process
         # The child is in this process's group, so that signals reach both, and has its log level.
-        command, environ = module_command("app.engine", os.environ)
-        environ |= engine_environment(this_profile(os.environ).environment, os.environ)
+        command, environ = module_command("app.engine", {**os.environ, **self._variables})
+        environ |= engine_environment(this_profile(environ).environment, environ)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         self._process = subprocess.Popen(
             (*(self._command or command), level),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -127,18 +128,20 @@ class JobCalls:
         jobs = self._queue.jobs(limit=1_000_000)
         left = seconds_left(jobs, self._paces)
         begins, turns = list[float | None](), list[int]()
-        sum_so_far, turn, is_known, held = 0.0, 0, True, self._queue.is_held
+        turn, is_known, held = 0, True, self._queue.is_held
+        free = [0.0] * self._service.engines  # the times at which the engines are free, in seconds from now
         for job, seconds in zip(jobs, left, strict=True):
             is_queued = job.state == "queued" and not job.waits
             will_be_made = is_queued or job.state in BEGUN
             turn += is_queued
             turns.append(turn if is_queued else 0)
-            begins.append(sum_so_far if is_queued and is_known and not held else None)
+            begins.append(free[0] if is_queued and is_known and not held else None)
             is_known = is_known and not (will_be_made and seconds is None)
-            sum_so_far += (seconds or 0.0) if will_be_made else 0.0
+            if will_be_made:
+                heapq.heapreplace(free, free[0] + (seconds or 0.0))
         first = min(max(0, first), len(jobs))
         shown = range(first, min(len(jobs), first + _bounded(limit)))
-        whole = sum_so_far if is_known else None
+        whole = max(free) if is_known else None
         return {
             "total": len(jobs), "first": first, "held": held, "left": _rounded(whole),
             "say": _say(len(jobs), whole, held=held),

@@ -26,7 +26,8 @@ class Scene:
 
     Attributes:
         live: The job that is shown, if any.
-        waiting: The jobs that come after it, oldest first.
+        running: The job that began first.
+        waiting: The other jobs that run, and those that come after them, oldest first.
         commands: The commands of users for the shown job, if it is being made.
         awake: Whether the computer is kept from going to sleep meanwhile.
     """

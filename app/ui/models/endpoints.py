@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from app.jobs.job import BEGUN
 from app.jobs.service import JobService
 from app.redact import plain_paths
 from app.ui.catalogue import Catalogue
@@ -80,8 +81,9 @@ class ModelCalls:
 
     def models_remove(self, model: str) -> dict[str, Any]:
         """Remove a downloaded model, except for parts that another one uses, or forget an added one."""
-        running, _ = self._service.open_jobs()
-        if running is not None and running.request.model == model:
+        first, others = self._service.open_jobs()
+        begun = (job for job in (first, *others) if job is not None and job.state in BEGUN)
+        if any(job.request.model == model for job in begun):
             raise InputError(
                 f"A video is being made with {model}; expected a model that is not in use.",
                 "Remove it when the video is finished.",

@@ -1,0 +1,119 @@
+"""Several engines, which make the jobs of one queue at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.jobs.job import Job
+from app.jobs.making.engine_client import EngineProcess
+from app.jobs.service import JobService
+from app.ui.calls.jobs import JobCalls
+from app.ui.catalogue import Catalogue
+from diffusers_helper.events import Cancelled, Finished, SectionFinished
+from tests.support.jobs import STAND_IN, Studio, engine_facts, states_of, wait_until
+from tests.support.shared import Sharing, events, until, until_state
+from tests.support.staged_engine import StagedEngine
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> Iterator[Sharing]:
+    sharing = Sharing(tmp_path)
+    yield sharing
+    sharing.close()
+
+
+def open_with(sharing: Sharing, *engines: StagedEngine) -> JobService:
+    service = JobService(sharing.outputs, *engines)
+    sharing.services.append(service)
+    return service
+
+
+def running(service: JobService, jobs: list[Job]) -> list[int]:
+    """Return the numbers of the jobs that are being made."""
+    return [number for number, job in enumerate(jobs) if service.job(job.id).state == "running"]
+
+
+def test_each_engine_takes_the_next_job_of_the_queue(sharing: Sharing) -> None:
+    engines = [StagedEngine() for _ in range(3)]
+    service = open_with(sharing, *engines)
+    jobs = [sharing.add(service, str(number)) for number in range(5)]
+    service.start()
+    wait_until(lambda: running(service, jobs) == [0, 1, 2])
+    first, others = service.open_jobs()
+    assert first is not None
+    assert {first.id, *(job.id for job in others[:2])} == {job.id for job in jobs[:3]}
+    assert [job.id for job in others[2:]] == [job.id for job in jobs[3:]]
+    engines[1].go(1000)  # it makes all that is left, one after the other
+    wait_until(lambda: len(running(service, jobs)) == 2 and service.job(jobs[4].id).is_over)
+    for engine in engines:
+        engine.go(1000)
+    assert all(isinstance(events(service, job)[-1], Finished) for job in jobs)
+    assert [states_of(job.folder).count("queued") for job in jobs] == [1] * 5
+
+
+def test_a_command_concerns_its_own_job_alone(sharing: Sharing) -> None:
+    engines = [StagedEngine() for _ in range(2)]
+    service = open_with(sharing, *engines)
+    jobs = [sharing.add(service, str(number), seconds=3.6) for number in range(3)]
+    service.start()
+    wait_until(lambda: running(service, jobs) == [0, 1])
+    service.queue.cancel(jobs[0].id)
+    assert isinstance(events(service, jobs[0])[-1], Cancelled)
+    wait_until(lambda: running(service, jobs) == [1, 2])
+    service.queue.pause(jobs[1].id)
+    until_state(service, jobs[1], "paused")
+    assert running(service, jobs) == [2]
+    service.queue.resume(jobs[1].id)
+    wait_until(lambda: running(service, jobs) == [1, 2])
+    for engine in engines:
+        engine.go(1000)
+    assert all(isinstance(events(service, job)[-1], Finished) for job in jobs[1:])
+
+
+def test_when_the_program_ends_another_goes_on_with_all_jobs(sharing: Sharing) -> None:
+    engines = [StagedEngine() for _ in range(2)]
+    service = open_with(sharing, *engines)
+    jobs = [sharing.add(service, str(number), seconds=3.6) for number in range(2)]
+    service.start()
+    wait_until(lambda: running(service, jobs) == [0, 1])
+    for engine in engines:
+        engine.go(7)
+    for job in jobs:
+        until(service, job, SectionFinished)
+    service.stop()
+    assert {service.job(job.id).state for job in jobs} == {"interrupted"}
+    again = sharing.open()
+    sharing.go(again)
+    found = [events(again, job) for job in jobs]
+    assert all(isinstance(one[-1], Finished) for one in found)
+    assert [[e.section for e in one if isinstance(e, SectionFinished)] for one in found] == [[1, 2, 3]] * 2
+
+
+def test_engines_that_die_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", STAND_IN)
+    studio = Studio(tmp_path)
+    engines = [EngineProcess(variables={"LONGTAKE_TEST_CARD": str(number)}) for number in range(2)]
+    service = JobService(studio.outputs, *engines)
+    jobs = [studio.submit("sections=3 steps=2 at=3 times=1 fault=exit", service) for _ in range(4)]
+    service.start()
+    try:
+        for job in jobs:
+            found = events(service, job)
+            assert isinstance(found[-1], Finished)
+            assert [e.section for e in found if isinstance(e, SectionFinished)] == [1, 2, 3]
+    finally:
+        service.stop()
+    assert len({engine_facts(events(service, job)[1])["pid"] for job in jobs}) > 1
+
+
+def test_the_queue_counts_all_engines(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = open_with(sharing, StagedEngine(), StagedEngine())
+    for number in range(4):
+        sharing.add(service, str(number))
+    monkeypatch.setattr("app.ui.calls.jobs.seconds_left", lambda jobs, paces: [10.0, 30.0, 5.0, 40.0])
+    found = JobCalls(service, Catalogue()).jobs_queue()
+    assert [job["begins_in"] for job in found["jobs"]] == [0, 0, 10, 15]
+    assert found["left"] == 55

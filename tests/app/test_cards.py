@@ -1,0 +1,79 @@
+"""The cards that --devices names, and several engines under one queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.cards import Card, cards_here, chosen_cards
+from diffusers_helper.errors import InputError
+from diffusers_helper.planning.profiles import CAP_VARIABLE, detect
+
+FIRST, SECOND = "0000:03:00.0", "0000:0b:00.0"
+
+
+def write_card(root: Path, node: int, minor: int, address: str, uuid: str, *, arch: int = 110000) -> None:
+    """Write the kernel's files of an AMD card."""
+    folder = root / f"sys/class/kfd/kfd/topology/nodes/{node}"
+    folder.mkdir(parents=True)
+    folder.joinpath("properties").write_text(f"gfx_target_version {arch}\ndrm_render_minor {minor}\n")
+    device = root / f"sys/bus/pci/devices/{address}"
+    device.mkdir(parents=True)
+    device.joinpath("mem_info_vram_total").write_text(str(24 * 10**9 if uuid else 16 * 10**9))
+    if uuid:
+        device.joinpath("unique_id").write_text(f"{uuid}\n")
+    render = root / f"sys/class/drm/renderD{minor}"
+    render.mkdir(parents=True)
+    render.joinpath("device").symlink_to(device)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Write a machine on which the kernel lists the cards in another order than the bus."""
+    write_card(tmp_path, 1, 128, SECOND, "c0ffee0000000002")
+    write_card(tmp_path, 2, 129, FIRST, "", arch=120001)
+    return tmp_path
+
+
+def test_cards_are_in_the_order_of_the_bus_and_are_chosen_by_uuid(root: Path) -> None:
+    first, second = cards_here(root)
+    assert first == Card(("0", FIRST), {"ROCR_VISIBLE_DEVICES": "1"})
+    assert second.names == ("1", SECOND, "gpu-c0ffee0000000002")
+    assert second.variables == {"ROCR_VISIBLE_DEVICES": "GPU-c0ffee0000000002"}
+    for name in second.names:
+        assert chosen_cards(name, [first, second]) == [second.variables]
+    assert chosen_cards("auto", [first, second]) == [first.variables, second.variables]
+    assert chosen_cards("1, 0=12", [first, second]) == [
+        second.variables, {**first.variables, CAP_VARIABLE: "12"},
+    ]  # fmt: skip
+
+
+def test_a_process_sees_the_chosen_card_alone(root: Path) -> None:
+    found = [detect(variables, root) for variables in chosen_cards("0,1", cards_here(root))]
+    kinds = [(one.arch, one.total_bytes) for one in found]
+    assert kinds == [
+        ("gfx1201", 16 * 10**9),
+        ("gfx1100", 24 * 10**9),
+    ]
+    assert detect(chosen_cards("cpu", cards_here(root))[0], root).kind == "cpu"
+
+
+def test_automatic_leaves_a_card_inside_the_processor_out_unless_it_is_alone() -> None:
+    inside, own = Card(("0",), {"A": "0"}, is_apu=True), Card(("1",), {"A": "1"})
+    assert chosen_cards("auto", [inside, own]) == [{"A": "1"}]
+    assert chosen_cards("auto", [inside]) == [{"A": "0"}]
+    assert chosen_cards("auto", []) == [{}]
+
+
+def test_the_processor_may_have_several_engines_that_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.cards.os.cpu_count", lambda: 8)
+    one, other = chosen_cards("cpu=4,cpu=0.5", [])
+    assert one["OMP_NUM_THREADS"] == other["OMP_NUM_THREADS"] == "4"
+    assert (one[CAP_VARIABLE], other[CAP_VARIABLE]) == ("4", "0.5")
+
+
+@pytest.mark.parametrize("text", ["", "2", "0,0", "gpu-", "0,,1", "0=much", "0=-1", "cpu=nan", "cpu=inf"])
+def test_a_name_or_cap_that_cannot_be_is_refused(text: str, root: Path) -> None:
+    with pytest.raises(InputError, match="devices"):
+        chosen_cards(text, cards_here(root))
