@@ -18,7 +18,7 @@ _HIDDEN = {"ROCR_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "CUDA_VISI
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class NamedCard:
     """One card, or the processor, for an engine of its own.
 
     Attributes:
@@ -32,7 +32,7 @@ class Card:
     is_apu: bool = False
 
 
-def cards_here(root: Path = ROOT) -> list[Card]:
+def cards_here(root: Path = ROOT) -> list[NamedCard]:
     """Return this machine's cards, those of AMD or else those of NVIDIA, by their order on the bus.
 
     A process gets a card by its UUID where the driver tells one, since HIP, ROCr and the bus each have an
@@ -48,12 +48,12 @@ def cards_here(root: Path = ROOT) -> list[Card]:
         rows = sorted(line.split(", ") for line in answer.splitlines() if line.count(", ") == 1)
         found = [(address, uuid, {"CUDA_VISIBLE_DEVICES": uuid}, False) for address, uuid in rows]
     return [
-        Card(tuple(filter(None, (str(number), address.lower(), uuid.lower()))), variables, is_apu)
+        NamedCard(tuple(filter(None, (str(number), address.lower(), uuid.lower()))), variables, is_apu)
         for number, (address, uuid, variables, is_apu) in enumerate(found)
     ]
 
 
-def chosen_cards(text: str, here: list[Card]) -> list[dict[str, str]]:
+def chosen_cards(text: str, here: list[NamedCard]) -> list[dict[str, str]]:
     """Return the environment variables for each engine that --devices asks for.
 
     Args:
@@ -70,7 +70,7 @@ def chosen_cards(text: str, here: list[Card]) -> list[dict[str, str]]:
     named = [one.strip().lower().partition("=") for one in text.split(",")]
     processors = sum(name == _CPU for name, _, _ in named)
     threads = max(1, (os.cpu_count() or 1) // max(1, processors))
-    taken = list[Card]()
+    taken = list[NamedCard]()
     engines = list[dict[str, str]]()
     for name, _, cap in named:
         if name == _CPU:

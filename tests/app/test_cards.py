@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cards import Card, cards_here, chosen_cards
+from app.cards import NamedCard, cards_here, chosen_cards
 from diffusers_helper.errors import InputError
 from diffusers_helper.planning.profiles import CAP_VARIABLE, detect
 
@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_cards_are_in_the_order_of_the_bus_and_are_chosen_by_uuid(root: Path) -> None:
     first, second = cards_here(root)
-    assert first == Card(("0", FIRST), {"ROCR_VISIBLE_DEVICES": "1"})
+    assert first == NamedCard(("0", FIRST), {"ROCR_VISIBLE_DEVICES": "1"})
     assert second.names == ("1", SECOND, "gpu-c0ffee0000000002")
     assert second.variables == {"ROCR_VISIBLE_DEVICES": "GPU-c0ffee0000000002"}
     for name in second.names:
@@ -60,7 +60,7 @@ def test_a_process_sees_the_chosen_card_alone(root: Path) -> None:
 
 
 def test_automatic_leaves_a_card_inside_the_processor_out_unless_it_is_alone() -> None:
-    inside, own = Card(("0",), {"A": "0"}, is_apu=True), Card(("1",), {"A": "1"})
+    inside, own = NamedCard(("0",), {"A": "0"}, is_apu=True), NamedCard(("1",), {"A": "1"})
     assert chosen_cards("auto", [inside, own]) == [{"A": "1"}]
     assert chosen_cards("auto", [inside]) == [{"A": "0"}]
     assert chosen_cards("auto", []) == [{}]
