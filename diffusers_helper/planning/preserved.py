@@ -15,10 +15,14 @@ class PreservedChoice:
 
     With that one, as many weights stay on the device as the estimated working memory allows. It is the
     largest value that holds nothing back.
+
+    Attributes:
+        passes: The number of the transformer's forward passes in the whole video.
     """
 
     plan: JobPlan
     fewest_copies: JobPlan
+    passes: int
 
     @property
     def saved_bytes(self) -> int:
@@ -39,17 +43,19 @@ class PreservedChoice:
             f"so {gb_text(sample.resident_bytes)} GB of the transformer stay on the device and "
             f"{gb_text(sample.streamed_bytes)} GB are streamed in each pass. If only "
             f"{gb_text(least)} GB were preserved, as the estimates allow, {gb_text(then.resident_bytes)} GB "
-            f"would stay and each pass would copy {gb_text(self.saved_bytes)} GB less."
+            f"would stay and each pass would copy {gb_text(self.saved_bytes)} GB less, which is "
+            f"{gb_text(self.passes * self.saved_bytes)} GB in the whole video."
         )
 
 
-def preserved_choice(plan: JobPlan, demand: Demand) -> PreservedChoice:
-    """Return the choice for a plan that was made for a demand."""
+def preserved_choice(plan: JobPlan, demand: Demand, passes: int) -> PreservedChoice:
+    """Return the choice for a plan that was made for a demand, and so many passes of the transformer."""
     budget = plan.budget
     freed = plan_job(_preserving(budget, 0), (demand,))
     kept = max(stage.resident_bytes + stage.others_bytes for stage in freed.stages)
     tenths = math.floor((budget.cap_bytes - kept) * 10 / GB)  # the setting has steps of a tenth of a GB
-    return PreservedChoice(plan, plan_job(_preserving(budget, gb_bytes(max(0, tenths) / 10)), (demand,)))
+    fewest = plan_job(_preserving(budget, gb_bytes(max(0, tenths) / 10)), (demand,))
+    return PreservedChoice(plan, fewest, passes)
 
 
 def _preserving(budget: Budget, preserved_bytes: int) -> Budget:

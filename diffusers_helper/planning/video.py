@@ -289,7 +289,8 @@ def plan_video(
     demand = next(one for one in first.demands if one.vae_tile_px == job.vae_tile_px)
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
-        None if ladder.reason else preserved_choice(job, demand), request.weight_dtype,
+        None if ladder.reason else preserved_choice(job, demand, sum(passes)),
+        request.weight_dtype,
         bus_of(profile.machine, measured), texts * job.stage("sample").streamed_bytes, from_disk,
         attention,
     )  # fmt: skip

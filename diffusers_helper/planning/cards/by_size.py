@@ -235,7 +235,7 @@ def plans_by_card(
         except DoesNotFit as error:
             return CardPlan(size_gb, budget.cap_bytes, None, None, error.smallest_cap_bytes)
         demand = next(one for one in needs(chosen) if one.vae_tile_px == plan.vae_tile_px)
-        freed = preserved_choice(plan, demand).fewest_copies
+        freed = preserved_choice(plan, demand, 1).fewest_copies
         then = choose_weights(request, freed.budget, needs).request
         if then != chosen:
             freed = plan_job(freed.budget, needs(then))

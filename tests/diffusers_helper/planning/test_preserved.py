@@ -18,7 +18,7 @@ from diffusers_helper.planning.cards.by_size import (
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import WEIGHT_TYPES, GenerationRequest
-from diffusers_helper.units import GB
+from diffusers_helper.units import GB, gb_text
 from diffusers_helper.weights.gguf_file import LOADABLE
 
 INFO = find_model("framepack-i2v")
@@ -54,6 +54,10 @@ def test_the_documents_value_says_what_it_costs() -> None:
     assert choice.words.startswith("18 of 20 GB are preserved, as docs/amd-memory.md sets it")
     assert (
         "1.7 GB of the transformer stay on the device and 22.3 GB are streamed in each pass." in choice.words
+    )
+    assert choice.words.endswith(
+        f"each pass would copy {gb_text(choice.saved_bytes)} GB less, which is "
+        f"{gb_text(choice.saved_bytes * 25 * plan(24).sections)} GB in the whole video."
     )
     fewest = plan(24, choice.fewest_copies.budget.preserved_bytes / GB).preserved
     assert fewest is not None
