@@ -148,6 +148,7 @@ def test_the_keyboard_moves_a_video_and_keeps_its_place(page: Any, stand: Stand,
     page.get_by_role("tab", name="Create").focus()
     page.keyboard.press("ArrowRight")
     shows(page, *"abcd")
+    row(page, "a").and_(page.locator("[data-state=running]")).wait_for()  # nothing moves above it
     grip = page.get_by_role("button", name="Place 4 of 4: d.")
     grip.focus()
     page.keyboard.press("ArrowUp")
