@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from app.machine import output_of
+from app.machine import bytes_named, output_of
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus
 from diffusers_helper.planning.profiles import CAP_VARIABLE
-from diffusers_helper.units import gb_bytes
 
 _CPU = "cpu"
 _HIDDEN = {"ROCR_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -28,7 +27,7 @@ class NamedCard:
     """
 
     names: tuple[str, ...]
-    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    variables: Mapping[str, str]
     is_apu: bool = False
 
 
@@ -91,11 +90,7 @@ def chosen_cards(text: str, here: list[NamedCard]) -> list[dict[str, str]]:
 
 
 def _cap(text: str) -> str:
-    try:
-        fits = gb_bytes(float(text)) > 0
-    except (ValueError, OverflowError):
-        fits = False
-    if not fits:
+    if bytes_named(text) <= 0:
         raise InputError(
             f"devices has a cap of {short_repr(text)}; expected a number of GB above 0.",
             "Correct it, such as --devices 0=12,1=20.",

@@ -81,6 +81,14 @@ def know_added_models() -> None:
         ADDED_MODELS.file = None
 
 
+def bytes_named(text: str) -> int:
+    """Return the bytes that a text with a number of GB names; 0 if it is no such number."""
+    try:
+        return gb_bytes(float(text))
+    except (ValueError, OverflowError):
+        return 0
+
+
 def named_machine(card: str) -> Machine:
     """Return a machine with the card that a text such as "gfx1100:24" (family and GB) describes.
 
@@ -88,10 +96,7 @@ def named_machine(card: str) -> Machine:
         InputError: If the text does not describe a card.
     """
     family, _, size = card.partition(":")
-    try:
-        total = gb_bytes(float(size))
-    except (ValueError, OverflowError):
-        total = 0
+    total = bytes_named(size)
     if family not in FAMILIES or not 0 < total < gb_bytes(10_000):
         raise InputError(
             f"card is {card[:60]!r}; expected FAMILY:GB such as gfx1100:24, with a family of "

@@ -147,9 +147,15 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 
 @pytest.fixture
-def page(browser: Any, stand: Stand) -> Iterator[Any]:
+def screen() -> dict[str, Any]:
+    """Return the options of the window that `page` opens."""
+    return {}
+
+
+@pytest.fixture
+def page(browser: Any, stand: Stand, screen: dict[str, Any]) -> Iterator[Any]:
     """Open the page in a fresh tab; fail if a script fails, or sends a request to any other host."""
-    context = browser.new_context()
+    context = browser.new_context(**screen)
     context.set_default_timeout(TIMEOUT * 1000)
     asked: list[str] = []
     failed: list[str] = []

@@ -54,7 +54,7 @@ class JobService:
         Raises:
             InputError: If the folder's name is invalid, or the limit for old jobs in an environment variable.
         """
-        self._retention = Retention.from_environment(os.environ)
+        retention = Retention.from_environment(os.environ)
         self._engines: tuple[Engine, ...] = engines or (EngineProcess(),)
         self._timeouts = timeouts
         self._changed = threading.Condition()
@@ -67,7 +67,7 @@ class JobService:
         self.queue = Queue(self._store, self._wake)
         self.steering = Steering(self.queue)
         self.history = History(self._store, self._notify)
-        self._lead = Lead(self._store, self._notify, self._retention)
+        self._lead = Lead(self._store, self._notify, retention)
 
     def start(self, *, warm: bool = False, adopt: bool = True) -> None:
         """Start the workers, which make jobs as soon as no other process makes those of this folder.

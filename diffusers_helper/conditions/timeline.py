@@ -332,7 +332,7 @@ def drafts_of(number: int, request: GenerationRequest, lineage: Lineage, family:
     own = lineage.request_for(number, request)
     section = family.sections(own)[number - 1]
     place = -1 if section.is_closing else section.video_position
-    first = max((at for at in _placed(own, family, place + 1)), default=0)
+    first = max(_placed(own, family, place + 1), default=0)
     return tuple(cut - 1 for cut in cuts_of(own, family) if first < cut <= place)
 
 

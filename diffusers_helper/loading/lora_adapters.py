@@ -66,8 +66,9 @@ class LowRankBranch(nn.Module):
         rows = outputs.reshape(-1, outputs.shape[-1])
         rows.addmm_(low.reshape(-1, low.shape[-1]), self.up.to(outputs.dtype).t())
         if self.bias is not None:
-            shares = self.bias.new_tensor([self._factors[place] for place in self._biased])
-            rows += (self.bias * shares[:, None]).sum(dim=0).to(outputs.dtype)
+            # Plain numbers as factors, since a tensor of them would be copied to the card in each pass.
+            parts = [self._factors[place] * one for place, one in zip(self._biased, self.bias, strict=True)]
+            rows += torch.stack(parts).sum(dim=0).to(outputs.dtype)
         return rows.view(outputs.shape)
 
 

@@ -48,14 +48,13 @@ class PreservedChoice:
         )
 
 
-def preserved_choice(plan: JobPlan, demand: Demand, passes: int) -> PreservedChoice:
-    """Return the choice for a plan that was made for a demand, and so many passes of the transformer."""
+def fewest_copies(plan: JobPlan, demand: Demand) -> JobPlan:
+    """Return the plan with the fewest copies beside one that was made for a demand."""
     budget = plan.budget
     freed = plan_job(_preserving(budget, 0), (demand,))
     kept = max(stage.resident_bytes + stage.others_bytes for stage in freed.stages)
     tenths = math.floor((budget.cap_bytes - kept) * 10 / GB)  # the setting has steps of a tenth of a GB
-    fewest = plan_job(_preserving(budget, gb_bytes(max(0, tenths) / 10)), (demand,))
-    return PreservedChoice(plan, fewest, passes)
+    return plan_job(_preserving(budget, gb_bytes(max(0, tenths) / 10)), (demand,))
 
 
 def _preserving(budget: Budget, preserved_bytes: int) -> Budget:

@@ -30,7 +30,7 @@ from diffusers_helper.planning.estimates import (
     vision_tokens,
 )
 from diffusers_helper.planning.ladder import Needs, first_plan, limit_notes
-from diffusers_helper.planning.preserved import PreservedChoice, preserved_choice
+from diffusers_helper.planning.preserved import PreservedChoice, fewest_copies
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
 from diffusers_helper.planning.vae import OWN_CHUNK
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -289,7 +289,7 @@ def plan_video(
     demand = next(one for one in first.demands if one.vae_tile_px == job.vae_tile_px)
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
-        None if ladder.reason else preserved_choice(job, demand, sum(passes)),
+        None if ladder.reason else PreservedChoice(job, fewest_copies(job, demand), sum(passes)),
         request.weight_dtype,
         bus_of(profile.machine, measured), texts * job.stage("sample").streamed_bytes, from_disk,
         attention,

@@ -22,9 +22,7 @@ from app.ui.live.watch import watch
 from app.ui.waiting import Limiter, Slot
 from diffusers_helper.models.added import ADDED_MODELS
 
-_PAUSE_SECONDS_A_PAGE = (
-    0.02  # each update of a page costs a few milliseconds, so many pages get fewer of them
-)
+_PAUSE_SECONDS_A_PAGE = 0.02  # each update of a page costs milliseconds, so many pages get fewer of them
 _LOOK_SECONDS = 1.0  # seconds after which a page without news looks whether its watch still runs
 _HUNG_SECONDS = 3.0  # a watch yields something every second
 # A further page takes the place of the one opened first, which subscribes again after a while.

@@ -15,7 +15,7 @@ from diffusers_helper.models.sizes import GGUF_CAST_BYTES, NETWORKS, Network, We
 from diffusers_helper.planning.budget import Demand, DoesNotFit, JobPlan, plan_job
 from diffusers_helper.planning.bus import Bus, bus_of
 from diffusers_helper.planning.estimates import largest_bucket
-from diffusers_helper.planning.preserved import preserved_choice
+from diffusers_helper.planning.preserved import fewest_copies
 from diffusers_helper.planning.profiles import Machine, Profile, profile_for
 from diffusers_helper.planning.video import demands_for, host_share, network_folders
 from diffusers_helper.planning.weight_type import choose_weights
@@ -235,7 +235,7 @@ def plans_by_card(
         except DoesNotFit as error:
             return CardPlan(size_gb, budget.cap_bytes, None, None, error.smallest_cap_bytes)
         demand = next(one for one in needs(chosen) if one.vae_tile_px == plan.vae_tile_px)
-        freed = preserved_choice(plan, demand, 1).fewest_copies
+        freed = fewest_copies(plan, demand)
         then = choose_weights(request, freed.budget, needs).request
         if then != chosen:
             freed = plan_job(freed.budget, needs(then))

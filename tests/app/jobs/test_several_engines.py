@@ -25,10 +25,14 @@ def sharing(tmp_path: Path) -> Iterator[Sharing]:
     sharing.close()
 
 
-def open_with(sharing: Sharing, *engines: StagedEngine) -> JobService:
-    service = JobService(sharing.outputs, *engines)
+def open_with(
+    sharing: Sharing, engines: int, jobs: int, **settings: object
+) -> tuple[JobService, list[StagedEngine], list[Job]]:
+    """Return a service that has not started, its engines, and the jobs that wait in its queue."""
+    staged = [StagedEngine() for _ in range(engines)]
+    service = JobService(sharing.outputs, *staged)
     sharing.services.append(service)
-    return service
+    return service, staged, [sharing.add(service, str(number), **settings) for number in range(jobs)]
 
 
 def running(service: JobService, jobs: list[Job]) -> list[int]:
@@ -37,9 +41,7 @@ def running(service: JobService, jobs: list[Job]) -> list[int]:
 
 
 def test_each_engine_takes_the_next_job_of_the_queue(sharing: Sharing) -> None:
-    engines = [StagedEngine() for _ in range(3)]
-    service = open_with(sharing, *engines)
-    jobs = [sharing.add(service, str(number)) for number in range(5)]
+    service, engines, jobs = open_with(sharing, 3, 5)
     service.start()
     wait_until(lambda: running(service, jobs) == [0, 1, 2])
     first, others = service.open_jobs()
@@ -55,9 +57,7 @@ def test_each_engine_takes_the_next_job_of_the_queue(sharing: Sharing) -> None:
 
 
 def test_a_command_concerns_its_own_job_alone(sharing: Sharing) -> None:
-    engines = [StagedEngine() for _ in range(2)]
-    service = open_with(sharing, *engines)
-    jobs = [sharing.add(service, str(number), seconds=3.6) for number in range(3)]
+    service, engines, jobs = open_with(sharing, 2, 3, seconds=3.6)
     service.start()
     wait_until(lambda: running(service, jobs) == [0, 1])
     service.queue.cancel(jobs[0].id)
@@ -74,9 +74,7 @@ def test_a_command_concerns_its_own_job_alone(sharing: Sharing) -> None:
 
 
 def test_when_the_program_ends_another_goes_on_with_all_jobs(sharing: Sharing) -> None:
-    engines = [StagedEngine() for _ in range(2)]
-    service = open_with(sharing, *engines)
-    jobs = [sharing.add(service, str(number), seconds=3.6) for number in range(2)]
+    service, engines, jobs = open_with(sharing, 2, 2, seconds=3.6)
     service.start()
     wait_until(lambda: running(service, jobs) == [0, 1])
     for engine in engines:
@@ -110,9 +108,7 @@ def test_engines_that_die_lose_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_queue_counts_all_engines(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = open_with(sharing, StagedEngine(), StagedEngine())
-    for number in range(4):
-        sharing.add(service, str(number))
+    service, _, _ = open_with(sharing, 2, 4)
     monkeypatch.setattr("app.ui.calls.jobs.seconds_left", lambda jobs, paces: [10.0, 30.0, 5.0, 40.0])
     found = JobCalls(service, Catalogue()).jobs_queue()
     assert [job["begins_in"] for job in found["jobs"]] == [0, 0, 10, 15]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 
 from diffusers_helper.request import GenerationRequest
 from tests.support.hub import Hub
-from tests.support.jobs import TIMEOUT, wait_until
-from tests.support.pages import FIRST, Stand, needs_chromium, staged_page, start, status, visit
+from tests.support.jobs import wait_until
+from tests.support.pages import FIRST, Stand, needs_chromium, staged_page, start, status
 from tests.support.staged_engine import FAILING_PROMPT
 
 pytestmark = needs_chromium
@@ -65,18 +64,10 @@ def stand(lit_hub: tuple[Hub, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture(params=["mouse", "finger"])
-def page(request: pytest.FixtureRequest, browser: Any, stand: Stand) -> Iterator[Any]:
-    """Open the page in a wide window with a mouse, or on a phone."""
+def screen(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return a wide window with a mouse, or a phone."""
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-    context = browser.new_context(**phone if request.param == "finger" else {})
-    context.set_default_timeout(TIMEOUT * 1000)
-    failed: list[str] = []
-    page = context.new_page()
-    page.on("pageerror", lambda error: failed.append(str(error)))
-    visit(page, stand)
-    yield page
-    context.close()
-    assert not failed, failed
+    return phone if request.param == "finger" else {}
 
 
 def button(page: Any, press: Press) -> Any:
