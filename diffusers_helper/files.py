@@ -19,6 +19,7 @@ from diffusers_helper.errors import InputError
 
 _log = logging.getLogger(__name__)
 MOST_BYTES = 64 * 2**20
+_SHA256_LETTERS = 64
 
 
 def given_path(path: str | Path, setting: str) -> Path:
@@ -145,3 +146,12 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def has_checksum(path: Path, checksum: str) -> bool:
+    """Return whether a file has this checksum, which is of the kind that the hub gives: SHA-256 or git's."""
+    if len(checksum) == _SHA256_LETTERS:
+        return file_sum(path) == checksum
+    data = path.read_bytes()
+    digest = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False)
+    return digest.hexdigest() == checksum

@@ -46,6 +46,7 @@ class JobService:
         queue: The jobs that are not over, and the methods that change jobs.
         steering: The methods that steer a video while it grows.
         downloads: The models that were ordered, which come beside the queue.
+        changes: How often something has changed so far.
     """
 
     def __init__(self, outputs: Path, *engines: Engine, timeouts: WatchdogTimeouts | None = None) -> None:
@@ -58,7 +59,7 @@ class JobService:
         self._engines: tuple[Engine, ...] = engines or (EngineProcess(),)
         self._timeouts = timeouts
         self._changed = threading.Condition()
-        self._changes = 0
+        self.changes = 0
         self._workers: list[Worker] = []
         self._stopped = False
         self._open_jobs: tuple[object, tuple[Job | None, tuple[Job, ...]]] | None = None
@@ -212,7 +213,7 @@ class JobService:
         reader, job = EventReader(self._store.folder(job_id).events), self._store.job(job_id)
         last_round = ended = False
         while True:
-            seen, stopped = self._changes, self._stopped
+            seen, stopped = self.changes, self._stopped
             try:
                 job = self._store.job(job_id)
             except NoSuchJob:  # a user has removed it
@@ -239,8 +240,15 @@ class JobService:
                     )
                 last_round = over
                 yield None
-                with self._changed:
-                    self._changed.wait_for(lambda seen=seen: self._changes != seen, _SILENCE_SECONDS)
+                self.wait(seen)
+
+    def wait(self, seen: int) -> None:
+        """Wait until `changes` is another number than the one seen, for at most a second.
+
+        Other processes, which may change the jobs too, wake nobody.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.changes != seen, _SILENCE_SECONDS)
 
     def _is_over(self, job_id: str) -> bool:
         try:
@@ -250,7 +258,7 @@ class JobService:
 
     def _notify(self) -> None:
         with self._changed:
-            self._changes += 1
+            self.changes += 1
             self._changed.notify_all()
 
 

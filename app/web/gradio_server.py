@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 # With gradio's own pauses of 1 and 10 milliseconds between two checks for calls, an idle page uses 6 % of a
 # core.
 # The page's own calls do not wait in this queue.
-_CALL_SECONDS, _PROGRESS_SECONDS = 0.5, 2.0
+_CALL_SECONDS, _PROGRESS_SECONDS = 1.0, 2.0
 
 
 class GuardedServer(gr.Server):

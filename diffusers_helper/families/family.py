@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from diffusers_helper.families.buckets import Buckets, nearest_bucket
-from diffusers_helper.families.networks import FamilyNetwork, LayerNames, PublishedModel
+from diffusers_helper.families.networks import FamilyNetwork, LayerNames, PublishedModel, SmallDecoder
 from diffusers_helper.families.packing import Mode, SectionPlan, looped
 from diffusers_helper.placed import Placed
 
@@ -77,6 +77,7 @@ class Family:
             same area and the number of which both sides are multiples.
         reading: How a prompt is put to the large text encoder.
         tail_frames: The last frames that are seen of a video that is continued.
+        small_decoder: The decoder for previews that suits the published VAE.
         vae_precision: The format in which its VAE computes by default; "" for that of the card.
         schedulers: The classes of diffusers that its scheduler can be of; none for a family without one.
         refuses: Returns why a part with a configuration cannot be used; "" if it can.
@@ -113,6 +114,7 @@ class Family:
     from_words: Callable[[float, Mode], SectionPlan] | None = None
     led_by: Callable[[SectionPlan, Sequence[int]], SectionPlan] | None = None
     one_frame: Callable[[int], SectionPlan] | None = None
+    small_decoder: SmallDecoder | None = None
     vae_precision: str = ""
     schedulers: tuple[str, ...] = ()
     refuses: Callable[[str, Mapping[str, Any]], str] = lambda part, config: ""

@@ -6,7 +6,7 @@ from typing import Any
 
 from diffusers_helper.families.buckets import buckets
 from diffusers_helper.families.family import Family, PromptReading
-from diffusers_helper.families.networks import FamilyNetwork, LayerNames, PublishedModel, Values
+from diffusers_helper.families.networks import FamilyNetwork, LayerNames, PublishedModel, SmallDecoder, Values
 from diffusers_helper.families.packing import (
     FPS,
     HISTORY,
@@ -253,6 +253,7 @@ FRAMEPACK = Family(
             "ab239828e0b384fed75580f186f078717d4020f7", "forward",
         ),
     ),
+    small_decoder=SmallDecoder("safetensors/taehv.safetensors", "373253e5f877b3f6474a7ec874e5559f40381246"),
     reading=PromptReading(_TEMPLATE, 95, 256), tail_frames=frames_of(HISTORY),
     plan=lambda seconds, mode: plan_sections(seconds, mode=mode),
     from_words=lambda seconds, mode: plan_sections(seconds, mode=mode, has_picture=False),

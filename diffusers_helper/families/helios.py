@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from diffusers_helper.families.family import Family, PromptReading
-from diffusers_helper.families.networks import FamilyNetwork, LayerNames, PublishedModel, Values
+from diffusers_helper.families.networks import FamilyNetwork, LayerNames, PublishedModel, SmallDecoder, Values
 from diffusers_helper.families.packing import (
     MIN_SECONDS,
     Mode,
@@ -208,6 +208,7 @@ HELIOS = Family(
     networks=_NETWORKS, parts=_PARTS, fits=_FITS, names=_NAMES,
     signs=("\n.patch_mid.", "\n.patch_long."), resembles=("Wan",),
     published=(_published("Distilled", "distill"), _published("Base", "base")),
+    small_decoder=SmallDecoder("safetensors/taew2_1.safetensors", "ec1a2be453a250aa406e912bb630c34463ba0b2f"),
     reading=PromptReading("{}", 0, MAX_TEXT_TOKENS, MAX_TEXT_TOKENS),
     tail_frames=TAIL_SECTIONS * SECTION_FRAMES, plan=plan, from_words=plan, vae_precision="fp32",
     schedulers=(_BASE, DISTILLED), refuses=refuses, suits=suits,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _SCALE_BYTES = 4
+_GITHUB = "https://raw.githubusercontent.com"
 
 
 def is_eight_bit(storage: str) -> bool:
@@ -107,6 +108,26 @@ class LayerNames:
     precise: str = ""
     made_for: str = ""
     lora_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallDecoder:
+    """The published decoder for the previews of a family's latents; see `output.small_decoder`.
+
+    Attributes:
+        path: Its file in the repository at the pinned commit.
+        checksum: Its checksum by git, which the commit contains.
+    """
+
+    path: str
+    checksum: str
+    size: int = 22_642_902
+    repository: str = "madebyollin/taehv"
+    commit: str = "1f14a568f24bf8811e0a0ac601613e04fc1581e8"
+
+    @property
+    def address(self) -> str:
+        return f"{_GITHUB}/{self.repository}/{self.commit}/{self.path}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,7 +306,7 @@ def open_job(
     return OpenJob(
         request, models, cancel, pictures, original, sections, opened, earlier,
         memory, VaeEngine(memory), video, report,
-        Preview.of(models.info, opened.preview), lineage,
+        Preview.of(models.info, opened.preview, models.device), lineage,
         *_recorder_and_encodings(opened, local), loras,
     )  # fmt: skip
 

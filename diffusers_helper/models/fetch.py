@@ -11,7 +11,6 @@ from the folder of the part, which then looks complete.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
@@ -36,10 +35,10 @@ from huggingface_hub.utils import logging as hub_logging
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line, short_repr
-from diffusers_helper.files import file_sum
+from diffusers_helper.files import has_checksum
 from diffusers_helper.machine.file_locks import take_lock
-from diffusers_helper.models.downloads import NotHere, absence_of, bytes_in
-from diffusers_helper.models.hub_cache import part_folder, part_here, repository_folder
+from diffusers_helper.models.downloads import Absence, NotHere, absence_of, bytes_in
+from diffusers_helper.models.hub_cache import part_folder, part_here, repository_folder, small_decoder_file
 from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.strangers.limited_json import parse_json
 from diffusers_helper.weights.folders import has_all_files, is_complete, partial_of
@@ -55,14 +54,10 @@ _MOST_RESTARTS = 5
 # The hub's library writes pieces of 10 MB. Smaller ones show a slow download as moving, and cost less when it
 # is broken off.
 _PIECE_BYTES = 1024**2
-_LIST_SECONDS = (
-    3.0,
-    10.0,
-    10.0,
-    3.0,
-)  # to connect, and at most without a byte read, written, or a connection
+# To connect, and at most without a byte read, written, or a connection.
+_LIST_SECONDS = (3.0, 10.0, 10.0, 3.0)
 _LOCK_SECONDS = 0.2
-_SHA256_LETTERS = 64
+_HUB: str = "https://huggingface.co"
 _CHECKSUM = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # The hub's own error derives from those of the library that makes its requests. A listing that is not JSON
 # raises a ValueError, and a connection that breaks hundreds of times a RecursionError.
@@ -79,15 +74,17 @@ class RemoteFile:
 
     Attributes:
         checksum: The SHA-256 checksum of a large file, or the git checksum of another one.
+        address: Where it is; "" for one of the hub.
     """
 
     path: str
     size: int
     checksum: str
+    address: str = ""
 
 
 def get_model(info: ModelInfo, cancel: CancelToken, report: Callable[[int, int], None]) -> None:
-    """Download what is missing of a model.
+    """Download what is missing of a model, and the small decoder for its previews.
 
     Args:
         report: A function that any thread calls with the bytes of the whole model that are here and
@@ -98,11 +95,30 @@ def get_model(info: ModelInfo, cancel: CancelToken, report: Callable[[int, int],
         GenerationCancelled: If the download was cancelled.
         LongtakeError: If the files cannot be downloaded.
     """
-    absence = absence_of(info)
-    if absence is None:
-        return
     hub_logging.set_verbosity_error()  # otherwise the hub's library writes about each try
     constants.DOWNLOAD_CHUNK_SIZE = min(constants.DOWNLOAD_CHUNK_SIZE, _PIECE_BYTES)
+    if (absence := absence_of(info)) is not None:
+        _get_parts(info, absence, cancel, report)
+    _get_small_decoder(info, cancel)
+
+
+def _get_small_decoder(info: ModelInfo, cancel: CancelToken) -> None:
+    """Download the decoder for previews. Without it they have colours alone, so a failure is no error."""
+    place, source, decoder = small_decoder_file(info), info.small_decoder, info.family.small_decoder
+    if place is None or source is None or decoder is None or place.is_file():
+        return
+    # Where a mirror of the hub is set, the machine may reach no other address.
+    address = decoder.address if constants.ENDPOINT == _HUB else ""
+    file = RemoteFile(decoder.path, decoder.size, decoder.checksum, address)
+    try:
+        _fetch(source, [file], _Tally(cancel, lambda count: None))
+    except _FAILURES as error:
+        _log.warning("The previews will have colours alone: %s (%s)", decoder.path, first_line(error))
+
+
+def _get_parts(
+    info: ModelInfo, absence: Absence, cancel: CancelToken, report: Callable[[int, int], None]
+) -> None:
     listed = {part: listed_files(info.parts[part]) for part in absence.part_bytes}
     sizes = {part: sum(file.size for file in files) for part, files in listed.items()}
     exact = replace(absence, part_bytes=sizes)
@@ -345,10 +361,10 @@ def _receive(source: PartSource, file: RemoteFile, partial: Path, stream: IO[byt
         tally.add(begin)
         try:
             http_get(
-                hf_hub_url(source.location, file.path, revision=source.revision),
+                file.address or hf_hub_url(source.location, file.path, revision=source.revision),
                 stream,  # type: ignore[arg-type]
                 resume_size=begin,
-                headers=build_hf_headers(),
+                headers={} if file.address else build_hf_headers(),  # which tell the hub who asks
                 expected_size=file.size,
                 tqdm_class=_bar(stream, file.size, short_repr(file.path), take),  # type: ignore[arg-type]
             )
@@ -378,12 +394,3 @@ def _check_answer(file: RemoteFile, partial: Path) -> None:
     if partial.stat().st_size > file.size:
         partial.unlink()
         raise _WrongFile(f"{file.path} is larger than the hub says")
-
-
-def has_checksum(path: Path, checksum: str) -> bool:
-    """Return whether a file has this checksum, which is of the kind that the hub gives: SHA-256 or git's."""
-    if len(checksum) == _SHA256_LETTERS:
-        return file_sum(path) == checksum
-    data = path.read_bytes()
-    digest = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False)
-    return digest.hexdigest() == checksum

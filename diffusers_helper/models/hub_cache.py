@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.models.registry import PartSource
+from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.weights.folders import is_complete
 
 
@@ -27,6 +27,12 @@ def local_folder(source: PartSource, file: str) -> Path | None:
     """Return the folder of a part if it contains this file, or None."""
     folder = part_folder(source)
     return folder if (folder / file).is_file() else None
+
+
+def small_decoder_file(info: ModelInfo) -> Path | None:
+    """Return the file of the decoder for a model's previews, whether it exists or not; None without one."""
+    source, decoder = info.small_decoder, info.family.small_decoder
+    return part_folder(source) / decoder.path if source and decoder else None
 
 
 def network_folder(source: PartSource) -> Path | None:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import file_sum
+from diffusers_helper.files import file_sum, has_checksum
 from diffusers_helper.models.added import ADDED_MODELS, PUT_BACK, AddedModel
 from diffusers_helper.models.downloads import bytes_in
-from diffusers_helper.models.hub_cache import part_folder, repository_folder
+from diffusers_helper.models.hub_cache import part_folder, repository_folder, small_decoder_file
 from diffusers_helper.models.registry import ModelInfo, PartSource, find_model, model_names
 from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.strangers.confined import confined
-from diffusers_helper.weights.folders import is_complete, partial_files, weight_files
+from diffusers_helper.weights.folders import is_complete, partial_files, partial_of, weight_files
 from diffusers_helper.weights.inspection import inspect_checkpoint
 from diffusers_helper.weights.origin import Origin, has_copy_sum, origin_in
 from diffusers_helper.weights.reading import read_contents
@@ -95,8 +95,6 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
     Args:
         on_bytes: A function that is called with the size of each file that was read completely.
     """
-    from diffusers_helper.models.fetch import has_checksum  # the hub's library is needed only here
-
     for installed in installed_parts(info):
         folder = installed.folder
         if not installed.is_complete:
@@ -242,15 +240,20 @@ def remove(info: ModelInfo) -> Removal:
         _remove_added(added, removal)
         return removal
     for part, files in removal.files.items():
-        repository = repository_folder(info.parts[part])
-        blobs = {file.resolve() for file in files if file.is_symlink()}
-        for file in files:
-            file.unlink()
-        used = {link.resolve() for link in (repository / "snapshots").rglob("*") if link.is_symlink()}
-        for blob in blobs - used:
-            blob.unlink(missing_ok=True)
-        _drop_empty(files[0].parent, repository)
+        _remove_files(repository_folder(info.parts[part]), files)
+    if "vae" in removal.files and info.small_decoder and (decoder := small_decoder_file(info)):
+        _remove_files(repository_folder(info.small_decoder), (decoder, partial_of(decoder)))
     return removal
+
+
+def _remove_files(repository: Path, files: tuple[Path, ...]) -> None:
+    blobs = {file.resolve() for file in files if file.is_symlink()}
+    for file in files:
+        file.unlink(missing_ok=True)
+    used = {link.resolve() for link in (repository / "snapshots").rglob("*") if link.is_symlink()}
+    for blob in blobs - used:
+        blob.unlink(missing_ok=True)
+    _drop_empty(files[0].parent, repository)
 
 
 def _remove_added(added: AddedModel, removal: Removal) -> None:

@@ -111,6 +111,14 @@ class ModelInfo:
         return max(self.sizes, steps * (self.first_steps if section == 1 else 1))
 
     @property
+    def small_decoder(self) -> PartSource | None:
+        """Return the repository with the decoder for previews, if there is one for the VAE."""
+        decoder, vae = self.family.small_decoder, self.parts["vae"]
+        if decoder is None or vae.revision is None:
+            return None
+        return PartSource(location=decoder.repository, revision=decoder.commit)
+
+    @property
     def licence(self) -> str:
         """Return a sentence on the licence of its weights; "" for a model from the user's own folder."""
         return "" if self.folder else self.family.licence

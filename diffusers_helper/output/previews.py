@@ -9,18 +9,20 @@ import io
 import logging
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Self, cast
+from typing import Protocol, Self, cast
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from diffusers_helper.errors import first_line
 from diffusers_helper.files import make_folder, write_atomic
 from diffusers_helper.loading.tensors import read_tensors
+from diffusers_helper.models.hub_cache import small_decoder_file
 from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.output.small_decoder import VideoDecoder
 
 TINY_FILE = "preview.safetensors"
 CELL = 4
@@ -79,6 +81,14 @@ class TinyDecoder(nn.Module):
         return ((frames + 1) * 127.5).clamp(0, 255).round().to(torch.uint8)
 
 
+class Decoder(Protocol):
+    """What makes the frames of previews."""
+
+    def frames(self, latents: Tensor) -> Tensor:
+        """Return frames (F, h, w, 3) of latents (1, 16, T, h, w) in whole numbers up to 255."""
+        ...
+
+
 class LatentColours:
     """A linear map from latents to RGB, fitted to a picture whose latent is known.
 
@@ -121,30 +131,38 @@ class Preview:
     Args:
         folder: The folder for the files.
         seconds: The time that a latent frame takes in the video.
-        decoder: The model's own decoder for previews, if it has one.
+        decoder: The decoder for previews that suits the model, if there is one.
     """
 
-    def __init__(self, folder: Path, seconds: float, decoder: TinyDecoder | None = None) -> None:
+    def __init__(self, folder: Path, seconds: float, decoder: Decoder | None = None) -> None:
         self._folder, self._seconds, self._decoder = folder, seconds, decoder
-        self._frames: Callable[[Tensor], list[Image.Image]] | None = self._decoded if decoder else None
+        self._colours: LatentColours | None = None
         self._next = -math.inf
 
     @classmethod
-    def of(cls, info: ModelInfo, folder: Path) -> Self:
-        """Return the writer for a model, given the folder for the files."""
-        return cls(folder, info.family.latent_frames / info.family.fps, TinyDecoder.beside(info.folder))
+    def of(cls, info: ModelInfo, folder: Path, device: torch.device) -> Self:
+        """Return the writer for a model, given the folder for the files and the device that computes."""
+        decoder: Decoder | None = TinyDecoder.beside(info.folder)
+        if decoder is None and (file := small_decoder_file(info)):
+            decoder = VideoDecoder.read(file, device)
+        return cls(folder, info.family.latent_frames / info.family.fps, decoder)
 
     def fit(self, picture: Image.Image, latent: Tensor) -> None:
         """Learn the colours, unless they are known, from a picture and its latent (1, C, 1, h, w).
 
         Until then, nothing is shown without a decoder.
         """
-        if self._frames is None:
-            self._frames = LatentColours(picture, latent).frames
+        if self._colours is None:
+            self._colours = LatentColours(picture, latent)
 
-    def _decoded(self, latents: Tensor) -> list[Image.Image]:
-        assert self._decoder is not None
-        return [Image.fromarray(frame) for frame in self._decoder.frames(latents)[::_EVERY].numpy()]
+    def _frames(self, latents: Tensor) -> list[Image.Image]:
+        if self._decoder is not None:
+            try:
+                return [Image.fromarray(frame) for frame in self._decoder.frames(latents)[::_EVERY].numpy()]
+            except RuntimeError as error:  # a card without room, or one whose library has no kernel for it
+                _log.warning("The previews have colours alone from now on: %s", first_line(error))
+                self._decoder = None
+        return self._colours.frames(latents) if self._colours else []
 
     def show(self, x0: Tensor, section: int, step: int) -> Path | None:
         """Write the prediction (1, 16, T, h, w) as an animation, unless the last one was just written.
@@ -153,9 +171,8 @@ class Preview:
             The path of the file, or None if none was written.
         """
         began = time.monotonic()
-        if self._frames is None or began < self._next:
+        if began < self._next or not (frames := self._frames(x0)):
             return None
-        frames = self._frames(x0)
         content = io.BytesIO()
         frames[0].save(
             content, "WEBP", save_all=True, append_images=frames[1:], loop=0, quality=70, method=0,

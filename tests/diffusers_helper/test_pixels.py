@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn.functional import conv2d
 
 from diffusers_helper.families.packing import MODES, Mode, Section, plan_sections
 from diffusers_helper.framepack.blending import FrameBlender
 from diffusers_helper.memory.accounting import Account
 from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.output.previews import TINY_FILE, LatentColours, Preview, TinyDecoder
+from diffusers_helper.output.small_decoder import VideoDecoder
 from diffusers_helper.sampling.guidance import guide
 from tests.support.making import write_scene
 
@@ -155,6 +157,73 @@ def test_a_preview_of_a_models_own_decoder_moves(tmp_path: Path) -> None:
     with Image.open(path) as shown:
         shown.load()
         assert (getattr(shown, "n_frames", 1), shown.size, shown.info["duration"]) == (18, (32, 32), 67)
+
+
+def published_decoder(file: Path) -> dict[str, Tensor]:
+    """Write random weights in the layout of the published decoder, beside those of an encoder."""
+    generator = torch.Generator().manual_seed(4)
+    weights = {"encoder.0.weight": torch.zeros(3)}
+    for name, like in VideoDecoder().state_dict().items():
+        weights[name] = 0.05 * torch.randn(like.shape, generator=generator)
+    save_file(weights, file)
+    return weights
+
+
+def decoded_by_hand(weights: dict[str, Tensor], latents: Tensor) -> Tensor:
+    """Return frames (F, 3, 4h, 4w) of latents (T, 16, h, w), all at once and from the numbered layers."""
+
+    def conv(place: str, x: Tensor, padding: int = 1) -> Tensor:
+        return conv2d(
+            x, weights[f"decoder.{place}.weight"], weights.get(f"decoder.{place}.bias"), padding=padding
+        )
+
+    x = conv("1", torch.tanh(latents / 3) * 3).relu()
+    for first, sides, times in ((3, 2, 1), (9, 2, 2), (15, 1, 2)):
+        for block in range(first, first + 3):
+            before = torch.cat([torch.zeros_like(x[:1]), x[:-1]])
+            inner = conv(f"{block}.conv.0", torch.cat([x, before], 1)).relu()
+            x = (conv(f"{block}.conv.4", conv(f"{block}.conv.2", inner).relu()) + x).relu()
+        x = conv(f"{first + 4}.conv", x.repeat_interleave(sides, 2).repeat_interleave(sides, 3), padding=0)
+        x = conv(str(first + 5), torch.stack([part for frame in x for part in frame.chunk(times)]))
+    return conv("22", x.relu())[3:]
+
+
+def test_the_published_decoder_makes_moving_previews(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.safetensors"
+    weights, latents = published_decoder(file), torch.randn(1, 16, 3, 4, 5)
+    decoder = VideoDecoder.read(file, torch.device("cpu"))
+    assert decoder is not None
+    frames = decoder.frames(latents)
+    assert frames.shape == (9, 16, 20, 3)
+    expected = (255 * decoded_by_hand(weights, latents[0].movedim(1, 0)).movedim(1, 3)).clamp(0, 255)
+    assert frames.float().std() > 1
+    assert (frames - expected).abs().max() <= 1
+    path = Preview(tmp_path / "preview", 4 / 30, decoder).show(latents, 1, 1)
+    assert path is not None
+    with Image.open(path) as shown:
+        assert (getattr(shown, "n_frames", 1), shown.size) == (5, (20, 16))
+
+    del weights["decoder.9.conv.0.bias"]
+    save_file(weights, file)
+    assert VideoDecoder.read(file, torch.device("cpu")) is None
+    assert VideoDecoder.read(tmp_path / "none", torch.device("cpu")) is None
+
+
+def test_a_decoder_without_room_gives_way_to_colours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full:
+        def frames(self, latents: Tensor) -> Tensor:
+            raise torch.OutOfMemoryError("Tried to allocate 2 GiB")
+
+    with Image.open(write_scene(tmp_path / "scene.png")) as picture:
+        preview = Preview(tmp_path / "preview", 4 / 30, Full())
+        preview.fit(picture, linear_latent(picture))
+        path = preview.show(linear_latent(picture).expand(-1, -1, 3, -1, -1), 1, 1)
+    assert path is not None
+    with Image.open(path) as shown:
+        assert getattr(shown, "n_frames", 1) == 1  # three equal frames are one
+    assert "colours alone from now on: Tried to allocate 2 GiB" in caplog.text
 
 
 def test_a_preview_takes_no_memory_of_the_device() -> None:

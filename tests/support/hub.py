@@ -158,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         if listed:
             self._list(listed[1], listed[2] or "")
             return
-        wanted = re.fullmatch(r"/([^/]+/[^/]+)/resolve/[0-9a-f]{40}/(.+)", path)
+        wanted = re.fullmatch(r"/([^/]+/[^/]+)/(?:resolve/)?[0-9a-f]{40}/(.+)", path)
         file = self.server.folder / wanted[1] / wanted[2] if wanted else None
         if file is None or not file.is_file():
             self.send_error(404)

@@ -21,6 +21,7 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import NotHere, absence_of
+from diffusers_helper.models.hub_cache import small_decoder_file
 from diffusers_helper.models.installed import (
     InstalledPart,
     check_own_files,
@@ -205,6 +206,8 @@ def _get(arguments: argparse.Namespace) -> int:
     absence = absence_of(info)
     if absence is None:
         check_own_files(info)
+        if (decoder := small_decoder_file(info)) and not decoder.is_file():
+            download(info, as_json=arguments.json)
         _report(arguments, f"{info.name}: complete", model=info.name, state="complete")
         return 0
     if not absence.has_room:

@@ -16,7 +16,6 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _SHORTEST_PAUSE = 0.2  # seconds between two updates; more updates would only cost the browser work
-_LOOK_AGAIN = 0.5  # seconds between two checks for a job while none runs
 _RECENT = 600.0  # seconds for which a job without a video is still shown on a new page
 
 
@@ -50,11 +49,12 @@ def watch(service: JobService) -> Iterator[Scene]:
     live: LiveJob | None = None
     paces = PaceBook(service)
     while True:
+        changes = service.changes
         running, waiting = service.open_jobs()
         job = running or (waiting[0] if waiting else _newest(service, live))
         if job is None or (live is not None and live.job.id == job.id and job.is_over):
             yield Scene(live, running, waiting)
-            time.sleep(_LOOK_AGAIN)
+            service.wait(changes)
         else:
             try:
                 pace = None if job.is_over else paces.pace(job.request.model)

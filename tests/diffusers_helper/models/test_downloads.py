@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,12 +15,14 @@ import pytest
 from app.cli import main
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.families.framepack import PARTS
+from diffusers_helper.families.networks import SmallDecoder
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import Absence, NotHere, Speed, absence_of, bytes_in
 from diffusers_helper.models.fetch import get_model
-from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.hub_cache import small_decoder_file
+from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.units import GB
-from tests.support.hub import hub_of, use_hub
+from tests.support.hub import Hub, hub_of, use_hub
 from tests.support.jobs import write_picture
 from tests.support.published import part_folder, write_published
 
@@ -27,6 +33,16 @@ INFO = find_model("framepack-f1")
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"
+
+
+@pytest.fixture
+def hub(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 4096)
+    write_published(tmp_path / "away", INFO)
+    with hub_of(tmp_path / "away", INFO, tmp_path / "server") as hub:
+        use_hub(monkeypatch, hub)
+        yield hub
 
 
 def test_what_is_missing_is_named_with_its_size_and_the_free_room(cache: Path) -> None:
@@ -83,14 +99,9 @@ def test_the_command_line_downloads_only_if_it_is_told_to(
     assert "1 GB free" in capsys.readouterr().err
 
 
-def test_a_download_is_told_by_bytes_of_the_whole_model(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_published(tmp_path / "away", INFO)
+def test_a_download_is_told_by_bytes_of_the_whole_model(cache: Path, hub: Hub) -> None:
     reported: list[tuple[int, int]] = []
-    with hub_of(tmp_path / "away", INFO, tmp_path / "server") as hub:
-        use_hub(monkeypatch, hub)
-        get_model(INFO, CancelToken(), lambda done, total: reported.append((done, total)))
+    get_model(INFO, CancelToken(), lambda done, total: reported.append((done, total)))
     total = sum(bytes_in(part_folder(cache, INFO, part)) for part in PARTS)
     assert {whole for _, whole in reported} == {total}
     counts = [done for done, _ in reported]
@@ -124,3 +135,54 @@ def test_a_file_that_goes_while_a_folder_is_read_is_not_counted(
     assert bytes_in(tmp_path) == 7
     (tmp_path / "part.incomplete").unlink()
     assert bytes_in(tmp_path) == 5
+
+
+def with_decoder(hub: Hub, content: bytes) -> ModelInfo:
+    """Return the model with a small decoder that the server has, of which nothing is here."""
+    place = hub.folder / "somebody/tiny/safetensors/tiny.safetensors"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(content)
+    sum_by_git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    decoder = SmallDecoder(
+        "safetensors/tiny.safetensors", sum_by_git, len(content), "somebody/tiny", "0" * 40
+    )
+    return replace(INFO, family=replace(INFO.family, small_decoder=decoder))
+
+
+@pytest.mark.parametrize("has_mirror", [True, False])
+def test_the_decoder_for_previews_comes_with_its_model(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, has_mirror: bool
+) -> None:
+    content = random.Random(1).randbytes(20_000)
+    info = with_decoder(hub, content)
+    monkeypatch.setattr(
+        "diffusers_helper.models.fetch.build_hf_headers", lambda: {"Authorization": "Bearer secret"}
+    )
+    if not has_mirror:
+        monkeypatch.setattr("diffusers_helper.models.fetch._HUB", hub.address)
+        monkeypatch.setattr("diffusers_helper.families.networks._GITHUB", hub.address)
+    get_model(info, CancelToken(), lambda done, total: None)
+    assert absence_of(info) is None
+    file = small_decoder_file(info)
+    assert file is not None
+    assert file.read_bytes() == content
+    hub.tokens.clear()
+    for one in {file.resolve(), file}:  # it comes again although the model is complete
+        one.unlink()
+    hub.broken[file.name] = 8192
+    get_model(info, CancelToken(), lambda done, total: None)
+    assert file.read_bytes() == content
+    assert hub.begins(file.name)[-2:] == [0, 8192]
+    assert hub.tokens == {"Bearer secret" if has_mirror else ""}
+
+
+@pytest.mark.parametrize("content", [None, b"other bytes"])
+def test_a_model_is_complete_without_the_decoder_for_previews(hub: Hub, content: bytes | None) -> None:
+    info = with_decoder(hub, b"the decoder")
+    served = hub.folder / "somebody/tiny/safetensors/tiny.safetensors"
+    served.unlink() if content is None else served.write_bytes(content)
+    get_model(info, CancelToken(), lambda done, total: None)
+    assert absence_of(info) is None
+    file = small_decoder_file(info)
+    assert file is not None
+    assert not file.exists()
