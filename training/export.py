@@ -53,7 +53,7 @@ def export(
     vae: AutoencoderKLHunyuanVideo,
     encoders: Path,
     target: Path,
-    steps: int = 8,
+    steps: int = 4,
     vae_dtype: torch.dtype = torch.bfloat16,
 ) -> None:
     """Write a complete model folder beside ``target`` and swap it in; the card and the licence are kept."""

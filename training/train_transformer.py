@@ -48,7 +48,7 @@ class Plan:
     seed: int = TRAIN_SEED
     save_minutes: float = 3.0
     look_minutes: float = 40.0
-    steps: int = 8
+    steps: int = 4
     device: str = "cpu"
 
 

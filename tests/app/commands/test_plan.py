@@ -54,7 +54,7 @@ def test_the_steps_of_the_model_count_until_others_are_given(capsys: pytest.Capt
     def passes(*arguments: str) -> int:
         return as_json(capsys, *arguments)["stages"][STAGES.index("sample")]["passes"]
 
-    assert passes() == find_model("demo").steps == 8
+    assert passes() == find_model("demo").steps == 4
     assert passes("--steps", "12") == 12
 
 

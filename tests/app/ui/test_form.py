@@ -95,7 +95,7 @@ def test_the_example_program_names_what_was_changed_and_python_can_read_it() -> 
     assert isinstance(picture, ast.Call)
     assert ast.literal_eval(picture.args[0]) == "it's.png"
     assert {name: ast.literal_eval(value) for name, value in given.items()} == {
-        "prompt": 'say "hi"\n', "seed": 7, "steps": 8, "crop": 0.25, "api_name": "/generate",
+        "prompt": 'say "hi"\n', "seed": 7, "steps": 4, "crop": 0.25, "api_name": "/generate",
     }  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def test_settings_come_back_as_they_were_kept() -> None:
 
 
 def test_the_models_own_values_are_the_first_ones() -> None:
-    assert (DEMO.steps, form.defaults(DEMO, PLANNER)["steps"]) == (8, 8)
+    assert (DEMO.steps, form.defaults(DEMO, PLANNER)["steps"]) == (4, 4)
     assert form.defaults(replace(DEMO, steps=30, guidance=6.0), PLANNER)["guidance"] == 6.0
     assert form.defaults(find_model("framepack-f1"), PLANNER)["steps"] == 25
     assert form.to_request({"resolution": 128}, DEMO, PLANNER)["resolution"] is None
@@ -144,7 +144,7 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     assert "5 s becomes <b>4.83 s</b> (145 frames, 4 sections)." in reported["markup"]["length"]
     assert "The first video will show how long it takes." in reported["markup"]["length"]
     assert reported["facts"]["size"] == "144 × 112 of 320 × 240"
-    assert reported["facts"]["look"] == "seed 31337 · 8 steps · guidance 10"
+    assert reported["facts"]["look"] == "seed 31337 · 4 steps · guidance 10"
     assert "640 × 480" not in describer.describe(values | {"resolution": 640})["facts"]["size"]
     assert reported["markup"]["timeline-note"] == ""
     assert describer.describe(values)["facts"]["starts"] == "picture or words"
@@ -244,7 +244,7 @@ def test_an_example_is_made_with_the_models_own_settings(
     (job,) = service.jobs()
     request = job.request
     assert request.prompt == filled["prompt"] == DEMO.examples[0]
-    assert (request.seconds, request.steps, request.resolution) == (filled["seconds"], 8, None)
+    assert (request.seconds, request.steps, request.resolution) == (filled["seconds"], 4, None)
     with Image.open(request.image) as made, Image.open("assets/examples/the-red-ball-moves-right.png") as own:
         assert made.tobytes() == own.convert("RGB").tobytes()
     for model, index in (("demo", 99), ("demo", None), ("gone", 0)):

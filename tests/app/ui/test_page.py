@@ -34,7 +34,7 @@ from tests.support.pages import (
 
 pytestmark = needs_chromium
 LABELS = {
-    "seconds": 5, "steps": 8, "guidance": 10, "cfg": 1, "cfg_rescale": 0, "crf": 16,
+    "seconds": 5, "steps": 4, "guidance": 10, "cfg": 1, "cfg_rescale": 0, "crf": 16,
 }  # fmt: skip
 
 

@@ -308,7 +308,7 @@ def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: A
     assert prompt_box(page).input_value() == PROMPT
     assert page.get_by_label(re.compile("^number input for Total Video Length")).input_value() == "2.4"
     request = stand.service.job(job).request
-    assert (request.prompt, request.seconds, request.steps, request.resolution) == (PROMPT, 2.4, 8, None)
+    assert (request.prompt, request.seconds, request.steps, request.resolution) == (PROMPT, 2.4, 4, None)
     stand.engine.go(FIRST + FURTHER + 1)
     status(page, state="finished", frames=73)
     page.get_by_text(re.compile(r"\bjudging by this machine’s last job\.")).wait_for()
@@ -337,7 +337,7 @@ def test_the_form_survives_a_reload(page: Any, stand: Stand, photo: Path) -> Non
     inputs = [(stand.outputs / name / "input.png").read_bytes() for name in (first, again.id)]
     assert inputs[0] == inputs[1]
     page.get_by_role("button", name="Reset to defaults").click()
-    page.wait_for_selector('#fold-look > summary[data-state="seed 31337 · 8 steps · guidance 10"]')
+    page.wait_for_selector('#fold-look > summary[data-state="seed 31337 · 4 steps · guidance 10"]')
     assert prompt_box(page).input_value() == "the ball <i>grows</i>"
 
 

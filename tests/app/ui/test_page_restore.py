@@ -90,10 +90,10 @@ def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Pa
     notice(page, "Queued 3 videos")
     assert [job.request.seed for job in stand.service.jobs()] == [31339, 31338, 31337]
     page.get_by_label("Random seed each time").check()
-    page.wait_for_selector('#fold-look > summary[data-state="random seed · 8 steps · guidance 10"]')
+    page.wait_for_selector('#fold-look > summary[data-state="random seed · 4 steps · guidance 10"]')
     page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"random_seed\":true')")
     page.reload()
-    page.wait_for_selector('#fold-look > summary[data-state="random seed · 8 steps · guidance 10"]')
+    page.wait_for_selector('#fold-look > summary[data-state="random seed · 4 steps · guidance 10"]')
     page.wait_for_selector("#set-image img")
     assert page.get_by_label("number input for Videos at Once").input_value() == "3"
     page.locator('#start[data-many="3 videos with different seeds"]').click()

@@ -149,12 +149,12 @@ def test_presets_are_passed_on_and_become_the_default(folder: Path) -> None:
     assert json.loads(calls.preset_export("Given")) == {"steps": 21, "prompt": "p"}
     actions = Actions(JobService(Path("unused")), CATALOGUE)
     assert "steps" not in actions.form_restore("")["values"]  # the page has the defaults
-    assert actions.form_reset("demo")["values"]["steps"] == 8
+    assert actions.form_reset("demo")["values"]["steps"] == 4
     assert calls.preset_default("Given") == ["Given", "start"]
     assert actions.form_restore("")["values"]["steps"] == actions.form_reset("demo")["values"]["steps"] == 21
     assert actions.form_restore(json.dumps({"model": "demo", "steps": 6}))["values"]["steps"] == 6
     assert calls.preset_remove("start") == ["Given"]
-    assert actions.form_reset("demo")["values"]["steps"] == 8
+    assert actions.form_reset("demo")["values"]["steps"] == 4
 
 
 @pytest.mark.parametrize("name", ["", " a", "../up", "a/b", ".hidden", "a" * 51, "a\n"])

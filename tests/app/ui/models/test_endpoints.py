@@ -81,7 +81,7 @@ def test_they_say_how_long_a_video_takes_once_that_is_known(
     service: JobService, lit_hub: tuple[Hub, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PaceBook, "pace", lambda *_: Pace(1.0, 0.0, 10.0, 0.0))
-    demo = one(calls_of(service), "demo")  # 4 sections of 8 steps of 128 x 128 pixels
+    demo = one(calls_of(service), "demo")  # 4 sections of 4 steps of 128 x 128 pixels
     assert demo["facts"].endswith("a video of 5 s takes a few seconds")
     assert demo["needs"][-1] == "A video of 5 seconds takes a few seconds on this machine."
     monkeypatch.setattr(PaceBook, "pace", lambda *_: Pace(0.0, 0.0, 60 / 0.496**2, 0.0))
