@@ -118,7 +118,7 @@ def module_command(module: str, environ: Mapping[str, str]) -> tuple[tuple[str, 
 def try_attention(
     ways: Sequence[str], *shape: object, environ: Mapping[str, str], seconds: float = _TRIAL_SECONDS
 ) -> list[dict[str, Any]]:
-    """Return the results of `attention.trial.try_ways`, from processes that its kernels may end or halt.
+    """Return the results of `attention.attending.try_ways`, from processes that its kernels may end or halt.
 
     Args:
         shape: The other arguments of `try_ways`.

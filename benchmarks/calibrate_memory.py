@@ -42,8 +42,12 @@ from app.machine import this_local, this_machine  # noqa: E402
 from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.families.packing import WINDOW, plan_sections  # noqa: E402
 from diffusers_helper.families.vae_windows import OWN_CHUNK  # noqa: E402
-from diffusers_helper.framepack.encoders import TextCondition, encode_states  # noqa: E402
-from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser  # noqa: E402
+from diffusers_helper.framepack.guidance import (  # noqa: E402  # noqa: E402
+    FramePackCondition,
+    FramePackDenoiser,
+    TextCondition,
+    encode_states,
+)
 from diffusers_helper.loading.loaders import load_models  # noqa: E402
 from diffusers_helper.loading.vae_upsampling import quicken  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402

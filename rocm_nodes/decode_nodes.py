@@ -10,7 +10,7 @@ from torch import Tensor
 
 from diffusers_helper.planning.vae import CHUNKS, VaeSettings
 from diffusers_helper.units import duration
-from diffusers_helper.vae.host import unsupported
+from diffusers_helper.vae.guest import unsupported
 from rocm_nodes.decoding import decode
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, is_rocm

@@ -21,8 +21,7 @@ from diffusers_helper.planning.variables import CONV_OFF, conv_rung
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.vae.engine import Part, VaeEngine
 from diffusers_helper.vae.families import family_of
-from diffusers_helper.vae.guest import Guest
-from diffusers_helper.vae.host import HostVae
+from diffusers_helper.vae.guest import Guest, HostVae
 from rocm_nodes.guide import COMFYUI
 from rocm_nodes.host import device, free_bytes, interruptible, management, progress_bar
 

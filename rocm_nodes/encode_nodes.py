@@ -10,7 +10,7 @@ from torch import Tensor
 
 from diffusers_helper.planning.vae import VaeSettings
 from diffusers_helper.units import duration
-from diffusers_helper.vae.host import unsupported
+from diffusers_helper.vae.guest import unsupported
 from rocm_nodes.decode_nodes import PREFERRED, chosen_precision, overlap_share, tile_inputs, whole_tile
 from rocm_nodes.decoding import encode
 from rocm_nodes.guide import explained

@@ -14,7 +14,7 @@ from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.memory.measuring import Measured, measure
 from diffusers_helper.planning.vae import Precision, VaeSettings
 from diffusers_helper.units import count_text, gb_text
-from diffusers_helper.vae.host import unsupported
+from diffusers_helper.vae.guest import unsupported
 from rocm_nodes.decoding import decode
 from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, device, device_lines, management

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from app.machine import cache_folder, output_of, this_machine
 from diffusers_helper import __version__
-from diffusers_helper.machine.attention import installed_torch
+from diffusers_helper.machine.local import installed_torch
 from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, card_readings, host_memory
 from diffusers_helper.planning.cards.reported import CARDS
 from diffusers_helper.planning.profiles import Kind, Machine

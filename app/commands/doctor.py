@@ -21,9 +21,7 @@ from app.miopen import clear_miopen_cache, find_mode_findings
 from diffusers_helper.attention.ways import kernel_words
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import given_path
-from diffusers_helper.machine.attention import keep_kernel
-from diffusers_helper.machine.disk import DiskSpeeds
-from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.local import DiskSpeeds, Local, keep_kernel
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_version
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import ModelInfo, find_model

@@ -16,8 +16,7 @@ from diffusers_helper.conditions.picture import load_picture
 from diffusers_helper.conditions.pictures import load_named, order_words
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import STAGES
-from diffusers_helper.machine.disk import DiskSpeeds
-from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.local import DiskSpeeds, Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import Network

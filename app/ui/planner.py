@@ -14,8 +14,7 @@ from typing import Any
 from app.machine import this_profile
 from app.ui.pictures import Pictures
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.machine.disk import DiskSpeeds
-from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.local import DiskSpeeds, Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import Network

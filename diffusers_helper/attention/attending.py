@@ -1,11 +1,17 @@
-"""A network that computes its attention in a chosen way, by diffusers' dispatcher or in slices."""
+"""A network that computes its attention by diffusers' dispatcher or in slices, and the trial of these ways.
+
+The trial finds the speed of ways at one shape, and compares their results with fp32 math. A package that was
+built for another card may end the process, so the trial runs in one of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import product
+from statistics import median
 from typing import Any
 
 import torch
@@ -14,8 +20,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
+from diffusers_helper.attention.operation import operation_of
 from diffusers_helper.attention.ways import NATIVE, WAYS, slice_of
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, first_line
 
 
 class Sliced(TorchFunctionMode):
@@ -141,3 +148,52 @@ def _backend(way: str) -> AttentionBackendName | None:
             setting="attention", found=f"is {way}, which diffusers cannot use ({error})",
             expected="a kernel that is installed", remedy="Set `attention` to auto.",
         ) from error  # fmt: skip
+
+
+_RUNS = 3
+_ROWS = 16  # of the queries whose results are compared
+# The largest ratio of the error's root mean square to that of the result. Rounding to bf16 gives 0.002 to
+# 0.004, and a wrong result about 1.
+_MOST_ERROR = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+
+
+def try_ways(
+    ways: Iterable[str], heads: int, tokens: int, head_dim: int, dtype: str, limit_bytes: int
+) -> Iterator[dict[str, Any]]:
+    """Yield for each way its median seconds, its error and its operation, or why it cannot be used.
+
+    Args:
+        ways: Names in `ways.WAYS`.
+        limit_bytes: The memory for one slice, where attention is sliced.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    shape = (1, tokens, heads, head_dim)
+    inputs = [torch.randn(shape, device=device, dtype=getattr(torch, dtype)) for _ in range(3)]
+    for way in ways:
+        try:
+            yield {"way": way, **_tried(attention_of(way, limit_bytes), *inputs)}
+        except Exception as error:  # noqa: BLE001 - whatever a kernel raises, the next one is tried
+            yield {"way": way, "failed": first_line(error)}
+
+
+@torch.inference_mode()
+def _tried(compute: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor) -> dict[str, Any]:
+    operation, found = operation_of(lambda: compute(query, key, value))
+    rows = torch.linspace(0, query.shape[1] - 1, _ROWS, device=query.device).long()
+    expected = _in_fp32(query[:, rows], key, value)
+    error = ((found[:, rows].float() - expected).square().mean() / expected.square().mean()).sqrt().item()
+    if not error <= _MOST_ERROR[query.dtype]:
+        return {"failed": f"its results differ by {error:.2g} of their size"}
+    seconds = list[float]()
+    for _ in range(_RUNS):
+        begin = time.perf_counter()
+        compute(query, key, value).flatten()[0].item()  # waits for the result
+        seconds.append(time.perf_counter() - begin)
+    return {"seconds": median(seconds), "error": error, "kernel": operation}
+
+
+def _in_fp32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    query, key, value = (tensor.float().transpose(1, 2) for tensor in (query, key, value))
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+    return (scores.softmax(-1) @ value).transpose(1, 2)

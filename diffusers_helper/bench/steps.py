@@ -19,9 +19,8 @@ from diffusers_helper.bench.weights import WEIGHTS_FILE, disk_bytes, stand_in, t
 from diffusers_helper.families.framepack import CONFIGS, FRAMEPACK
 from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW, frame_indices
 from diffusers_helper.job.plans import machine_of
-from diffusers_helper.loading.loaders import load_models
+from diffusers_helper.loading.loaders import drop_pages, load_models
 from diffusers_helper.loading.networks import load_network
-from diffusers_helper.loading.read_ahead import drop_pages
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.weights import sizes_of

@@ -10,7 +10,7 @@ import torch
 
 from diffusers_helper.bench.context import Case, Context, Figures
 from diffusers_helper.files import replacing
-from diffusers_helper.machine.disk import disk_speed
+from diffusers_helper.machine.local import disk_speed
 from diffusers_helper.memory.measuring import wait_for
 
 _SAMPLE_BYTES = 128 * 1024**2

@@ -18,16 +18,16 @@ from diffusers_helper.conditions.footage import in_fours
 from diffusers_helper.conditions.timeline import pictures_of, start_of, words_of
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, Section
 from diffusers_helper.files import sha256_of
-from diffusers_helper.framepack.blending import FrameBlender
-from diffusers_helper.framepack.encoders import (
+from diffusers_helper.framepack.guidance import (
+    FramePackCondition,
+    FramePackDenoiser,
     TextCondition,
     encode_pooled,
     encode_states,
     encode_vision,
     mixed,
 )
-from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser
-from diffusers_helper.framepack.history import LatentHistory
+from diffusers_helper.framepack.history import FrameBlender, LatentHistory
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Sample, TextStage

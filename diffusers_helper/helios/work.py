@@ -5,21 +5,22 @@ This module is a `job.work.Work`; `families.family.HELIOS` has the numbers.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from diffusers import HeliosTransformer3DModel
 from PIL import Image
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase, UMT5EncoderModel
 
 from diffusers_helper.conditions.timeline import words_of
-from diffusers_helper.families.helios import SECTION_FRAMES
+from diffusers_helper.families.helios import MAX_TEXT_TOKENS, SECTION_FRAMES
 from diffusers_helper.families.packing import Section
-from diffusers_helper.helios.encoders import encode_states, mixed
-from diffusers_helper.helios.guidance import HeliosCondition, HeliosDenoiser
-from diffusers_helper.helios.history import Appender, SectionHistory
 from diffusers_helper.helios.schedule import (
     flat_levels,
     is_pyramid,
@@ -32,11 +33,133 @@ from diffusers_helper.helios.schedule import (
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Sample, TextStage
+from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.euler import sample_euler
+from diffusers_helper.sampling.guidance import CleanLatents, Guidance, GuidedDenoiser
 from diffusers_helper.sampling.schedule import Purpose, levels_for, noise_for, tokens_of
-from diffusers_helper.sampling.step_cache import Blocks
+from diffusers_helper.sampling.step_cache import AllPasses, Blocks, Passes
 from diffusers_helper.vae.codec import encode_pictures
+
+
+def encode_states(encoder: UMT5EncoderModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> Tensor:
+    """Return the hidden states (1, L, D) of a prompt's tokens, without padding.
+
+    diffusers pads the tokens first, which gives the same states: no token sees the padding.
+    """
+    plain = " ".join(html.unescape(html.unescape(prompt)).split())
+    tokens = tokenizer(plain, max_length=MAX_TEXT_TOKENS, truncation=True, return_tensors="pt")
+    ids, mask = (tokens[name].to(encoder.device) for name in ("input_ids", "attention_mask"))
+    return encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+
+
+def mixed(texts: Sequence[tuple[Tensor, float]]) -> Tensor:
+    """Return the weighted sum (1, 512, D) of the states of texts, each padded with zeros as in the training.
+
+    Args:
+        texts: The states (1, L, D) of each text, with its share.
+    """
+    states = texts[0][0]
+    result = states.new_zeros(states.shape[0], MAX_TEXT_TOKENS, states.shape[2])
+    for text, share in texts:
+        result[:, : text.shape[1]] += share * text
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeliosCondition(Guidance[Tensor]):
+    """The states of the prompts, (1, 512, D), padded with zeros, and the guidance that condition a section.
+
+    Attributes:
+        times: The time at noise level 0 and its growth up to level 1, for each size of a pyramid from the
+            smallest to the largest; empty for a model that samples in one size.
+    """
+
+    times: tuple[tuple[float, float], ...] = ()
+
+
+class HeliosDenoiser(GuidedDenoiser[Tensor]):
+    """Helios' transformer as a denoiser of latents in any size of a pyramid."""
+
+    def __init__(
+        self,
+        transformer: HeliosTransformer3DModel,
+        condition: HeliosCondition,
+        context: CleanLatents,
+        passes: Passes = AllPasses(),  # noqa: B008 - it has no state
+    ) -> None:
+        super().__init__(transformer, condition, context, passes)
+        self._times, self._width = condition.times, context.start.shape[-1]
+
+    def _time(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Return the time at a noise level, which in a pyramid is a whole number that depends on x's size."""
+        if not self._times:
+            return super()._time(x, sigma)
+        halvings = (self._width // x.shape[-1]).bit_length() - 1
+        begin, growth = self._times[len(self._times) - 1 - halvings]
+        return (begin + sigma * growth).to(torch.int64)
+
+    def _text_arguments(self, text: Tensor) -> dict[str, Tensor]:
+        return {"encoder_hidden_states": self._put(text)}
+
+    def _arguments(self, context: CleanLatents) -> dict[str, Any]:
+        indices = context.indices
+        positions = {
+            "indices_hidden_states": indices.noisy,
+            "indices_latents_history_short": indices.clean,
+            "indices_latents_history_mid": indices.history_2x,
+            "indices_latents_history_long": indices.history_4x,
+        }
+        return {
+            **{name: torch.tensor([one]) for name, one in positions.items()},
+            "latents_history_short": self._put(torch.cat([context.start, context.history_1x], dim=2)),
+            "latents_history_mid": self._put(context.history_2x),
+            "latents_history_long": self._put(context.history_4x),
+        }
+
+
+class SectionHistory:
+    """The clean latents in temporal order, in fp32 on the CPU.
+
+    Attributes:
+        latents: The latents of all sections made so far, (1, 16, T, h, w).
+    """
+
+    def __init__(self, before: Tensor, start: Tensor | None = None) -> None:
+        """Begin with what came before the video.
+
+        Args:
+            before: The latents that the first section sees as its history; they may have no frame.
+            start: The latent of the picture, or of the first frame of the video that is continued. Without
+                one, the first latent that is made takes its place.
+        """
+        self._before, self._start = before, start
+        self.latents = before[:, :, :0]
+
+    def add(self, window: Tensor, section: Section) -> None:
+        """Add the latents (1, 16, W, h, w) of a section."""
+        self.latents = torch.cat([self.latents, window], dim=2)
+
+    def context(self, section: Section) -> CleanLatents:
+        """Return the latents that a section sees: the first one and the nearest ones, padded with zeros."""
+        made = torch.cat([self._before, self.latents], dim=2)
+        start = self.latents[:, :, :1] if self._start is None else self._start
+        if not start.shape[2]:
+            start = made.new_zeros(*made.shape[:2], 1, *made.shape[3:])
+        return CleanLatents.after(section.indices, start, made)
+
+    def to_decode(self, section: Section) -> Tensor:
+        """Return the latents to decode after a section was added, which are its own."""
+        return self.latents[:, :, -section.decode_latents :]
+
+
+class Appender:
+    """The joiner of sections that share no frame."""
+
+    def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
+        """Return a section's frames, (T, H, W, 3) in -1 to 1, all of which are final."""
+        return to_uint8(frames), to_uint8(frames[:0])
+
 
 denoiser = HeliosDenoiser
 texts: Mapping[str, TextStage] = {"text": TextStage("text_encoder", "tokenizer", "states", encode_states)}

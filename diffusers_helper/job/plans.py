@@ -13,8 +13,7 @@ import torch
 from diffusers_helper.attention.ways import check_way, tried_ways
 from diffusers_helper.loading.casting import EIGHT_BIT, WEIGHT_DTYPES, cast_weights
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.attention import keep_trial, shape_key
-from diffusers_helper.machine.local import Facts, Local
+from diffusers_helper.machine.local import Facts, Local, keep_trial, shape_key
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.models.registry import ModelInfo

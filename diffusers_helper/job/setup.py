@@ -37,8 +37,7 @@ from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.output.capture import Recorder
-from diffusers_helper.output.checkpoints import Checkpoints, Origins, versions
-from diffusers_helper.output.encoding_cache import EncodingCache
+from diffusers_helper.output.checkpoints import Checkpoints, EncodingCache, Origins, versions
 from diffusers_helper.output.previews import Preview
 from diffusers_helper.output.report import Report
 from diffusers_helper.output.video import GrowingVideo

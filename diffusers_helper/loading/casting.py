@@ -18,7 +18,7 @@ from diffusers.quantizers.gguf.utils import GGUFLinear
 from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.loading.llama_cpp import GGUFEmbedding
+from diffusers_helper.loading.keys import GGUFEmbedding
 from diffusers_helper.memory.weights import row_scales
 
 _HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a network computes in

@@ -27,17 +27,22 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.known import networks_of
 from diffusers_helper.loading.casting import CASTABLE, EIGHT_BIT, add_scales, cast_weights
-from diffusers_helper.loading.keys import check_names, own_names
-from diffusers_helper.loading.llama_cpp import is_llama_cpp, replace_embeddings, rows_in_order
+from diffusers_helper.loading.keys import (
+    check_names,
+    is_llama_cpp,
+    own_names,
+    replace_embeddings,
+    rows_in_order,
+)
 from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.loading.vae_upsampling import quicken
-from diffusers_helper.machine.processor import keeps_bf16
+from diffusers_helper.machine.sysfs import keeps_bf16
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import class_named
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.weights.folders import weight_files
-from diffusers_helper.weights.origin import origin_in
 from diffusers_helper.weights.reading import read_contents
+from diffusers_helper.weights.safetensors_file import origin_in
 
 _WHOLE = (torch.float32, torch.float16, torch.bfloat16)
 # Quantised weights say nothing about the type that computes.
@@ -52,7 +57,7 @@ class LoadedNetwork:
         network: The network, whose weights are mapped from the files.
         dtype: The type that it computes in, unless the job or the device asks for another one.
         is_scaled: Whether its weights have scales or are blocks of GGUF, so that they keep their type.
-        keeps_bf16: Whether a CPU computes in bf16 if that is the type; see `machine.processor.keeps_bf16`.
+        keeps_bf16: Whether a CPU computes in bf16 if that is the type; see `machine.sysfs.keeps_bf16`.
     """
 
     network: nn.Module

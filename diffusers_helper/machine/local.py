@@ -1,19 +1,27 @@
 """The settings of a machine, which a program passes to the library, and the stores of facts about it.
 
 The library does not read the environment. Facts are determined once and kept in small JSON files, one entry
-per key.
+per key: the speeds of bus and disks, the kernel of attention that SDPA runs, and the fastest way to compute
+attention of each shape.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
+from diffusers_helper.attention.ways import NATIVE, SLICED, WAYS
 from diffusers_helper.files import write_atomic
+from diffusers_helper.machine.packages import version_of
 
 _log = logging.getLogger(__name__)
 _MOST = 1e13  # bytes per second; more is a mistake
@@ -71,8 +79,8 @@ class Local:
         folder: The folder for this machine's measurements and the levels of smaller plans; None for neither.
         is_guest: Whether the process belongs to another program, whose limits stay as they are.
         try_attention: A function that tries ways to compute attention in a process of its own, given their
-            names and the other arguments of `attention.trial.try_ways`, and returns what that yields; None
-            if nothing is tried.
+            names and the other arguments of `attention.attending.try_ways`, and returns what that yields;
+            None if nothing is tried.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -97,12 +105,12 @@ class Local:
 
     @property
     def kernels(self) -> Facts:
-        """Return the store of what was seen of attention (`machine.attention`)."""
+        """Return the store of what was seen of attention (`machine.local`)."""
         return self._facts("attention.json")
 
     @property
     def disks(self) -> Facts:
-        """Return the store of the speeds of disks (`machine.disk`)."""
+        """Return the store of the speeds of disks (`machine.local`)."""
         return self._facts("disks.json")
 
     @property
@@ -112,7 +120,7 @@ class Local:
 
     @property
     def encodings(self) -> Path | None:
-        """Return the folder of encodings of texts and pictures (`output.encoding_cache.EncodingCache`)."""
+        """Return the folder of encodings of texts and pictures (`output.checkpoints.EncodingCache`)."""
         return self.folder and self.folder / "encodings"
 
     def _facts(self, name: str) -> Facts:
@@ -156,3 +164,139 @@ def _speed(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 < value < _MOST else None
+
+
+_SAMPLE_BYTES, _BLOCK_BYTES = 256 * 1024**2, 8 * 1024**2
+_SECONDS = 2.0
+
+
+def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
+    """Measure the bytes per second of reads that bypass the page cache.
+
+    Returns:
+        The speed, or None if the system or the file does not allow such reads.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_DIRECT", 0)
+    if flags == os.O_RDONLY:
+        return None
+    try:
+        descriptor = os.open(file, flags)
+    except OSError:
+        return None
+    # Direct reads need an aligned buffer, which a map of memory is.
+    with mmap.mmap(-1, _BLOCK_BYTES) as buffer:
+        begin, count = time.perf_counter(), 0
+        try:
+            while count < _SAMPLE_BYTES and (got := os.readv(descriptor, [buffer])):
+                count += got
+                if time.perf_counter() - begin > seconds:
+                    break
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        return count / max(time.perf_counter() - begin, 1e-9) if count else None
+
+
+@dataclass(frozen=True)
+class DiskSpeeds:
+    """The speeds of the disks, by the folder of the weights. Any thread may use it."""
+
+    facts: Facts = field(default_factory=Facts)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _threads: dict[Path, threading.Thread] = field(
+        default_factory=dict[Path, threading.Thread], init=False, repr=False
+    )
+
+    def known(self, file: Path) -> float | None:
+        """Return the bytes per second of the disk with this file, or None if it was not measured yet."""
+        speed = self.facts.read(str(file.parent)).get("bytes_per_second")
+        return float(speed) if isinstance(speed, int | float) and speed > 0 else None
+
+    def measure(self, file: Path) -> float | None:
+        """Return the speed of the disk with this file, and measure it first if it is not known."""
+        known = self.known(file)
+        if known is not None:
+            return known
+        speed = disk_speed(file)
+        if speed is not None:
+            self.facts.write(str(file.parent), {"bytes_per_second": round(speed)})
+        return speed
+
+    def ask(self, file: Path) -> float | None:
+        """Return the speed if it is known. Otherwise return None, and start to measure it in a thread."""
+        known = self.known(file)
+        with self._lock:
+            if known is None and file.parent not in self._threads:
+                thread = threading.Thread(target=self.measure, args=(file,), name="disk", daemon=True)
+                self._threads[file.parent] = thread
+                thread.start()
+        return known
+
+    def wait(self) -> None:
+        """Wait until all measurements that `ask` has started are finished."""
+        with self._lock:
+            threads = list(self._threads.values())
+        for thread in threads:
+            thread.join()
+
+
+_TOKENS = 1024  # Shapes whose numbers of tokens differ by less share an entry.
+# Another way than the preferred one has to be faster by this factor, so that noise does not decide.
+_GAIN = 1.1
+
+
+def seen_kernel(facts: Facts, card: str) -> str:
+    """Return the stored attention kernel of a card with the installed torch, or "" if there is none."""
+    kernel = facts.read(_key(card, installed_torch())).get("kernel")
+    return kernel if isinstance(kernel, str) else ""
+
+
+def keep_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> None:
+    """Store the attention kernel that SDPA ran on a card with a version of torch."""
+    facts.write(_key(card, torch_version), {**facts.read(_key(card, torch_version)), "kernel": kernel})
+
+
+def seen_ways(facts: Facts, card: str) -> dict[str, str]:
+    """Return the stored ways to compute attention on a card with the installed torch, by `shape_key`."""
+    ways = facts.read(_key(card, installed_torch())).get("ways")
+    if not isinstance(ways, dict):
+        return {}
+    return {key: way for key, way in cast(dict[str, Any], ways).items() if way in WAYS}
+
+
+def keep_trial(facts: Facts, card: str, key: str, found: Sequence[Mapping[str, Any]]) -> str:
+    """Store and return the fastest way to compute attention of one shape, and store the kernel of SDPA.
+
+    A way that stores the scores of all tokens does not count, since attention in slices does the same work.
+
+    Args:
+        key: The shape's `shape_key`.
+        found: The results of `attention.attending.try_ways`, in the order of preference.
+    """
+    good = {one["way"]: one for one in found if "failed" not in one and "math" not in one["kernel"]}
+    most = min((one["seconds"] for one in good.values()), default=0.0) * _GAIN
+    way = next((name for name, one in good.items() if one["seconds"] <= most), SLICED)
+    for one in found:
+        _log.info("attention of %s: %s", key, ", ".join(f"{name} {value}" for name, value in one.items()))
+        if one["way"] == NATIVE and "kernel" in one:
+            keep_kernel(facts, card, installed_torch(), one["kernel"])
+    entry = facts.read(_key(card, installed_torch()))
+    ways = {**seen_ways(facts, card), key: way}
+    facts.write(_key(card, installed_torch()), {**entry, "ways": ways})
+    return way
+
+
+def shape_key(heads: int, tokens: int, head_dim: int, dtype: str) -> str:
+    """Return the key of a shape of attention."""
+    return f"{heads} heads of {head_dim}, up to {-(-tokens // _TOKENS) * _TOKENS} tokens, {dtype}"
+
+
+def _key(card: str, torch_version: str) -> str:
+    return f"{card}, torch {torch_version}"
+
+
+@lru_cache(maxsize=1)
+def installed_torch() -> str:
+    """Return torch's version without importing torch; "" if it is not installed."""
+    return version_of("torch")

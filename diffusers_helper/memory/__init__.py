@@ -13,7 +13,7 @@ _PLACES = {
         "check_vram_limit", "get_cuda_allocated_memory_gb", "get_cuda_free_memory_gb", "log_memory_status",
     ),
     "diffusers_helper.memory.flush": ("flush_rocm_allocator",),
-    "diffusers_helper.memory.whole_models": (
+    "diffusers_helper.memory.residency": (
         "cpu", "gpu", "load_model_as_complete", "move_model_to_device_with_memory_preservation",
         "offload_model_from_device_for_memory_preservation", "unload_complete_models",
     ),

@@ -25,7 +25,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from diffusers_helper.memory.forwards import replace_forward
 from diffusers_helper.memory.weights import Layout, Weight
 
 Event = Literal["copy", "copied", "wait", "run", "ran"]
@@ -307,3 +306,21 @@ class Streamer:
                 slot.storage[:size].copy_(slot.pinned[:size], non_blocking=True)
                 slot.copied.record(self._stream)
         self.bytes_copied += sum(weight.num_bytes for weight, _ in layout.places)
+
+
+def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
+    """Let a module run `forward` in place of its own function, and return a function that undoes this.
+
+    Replacements may be nested, if they are undone in the opposite order.
+    """
+    place: dict[str, Any] = module.__dict__
+    earlier = place.get("forward")
+    place["forward"] = forward
+
+    def undo() -> None:
+        if earlier is None:
+            del place["forward"]
+        else:
+            place["forward"] = earlier
+
+    return undo

@@ -19,8 +19,8 @@ from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.weights.folders import is_complete, partial_files, partial_of, weight_files
 from diffusers_helper.weights.inspection import inspect_checkpoint
-from diffusers_helper.weights.origin import Origin, has_copy_sum, origin_in
 from diffusers_helper.weights.reading import read_contents
+from diffusers_helper.weights.safetensors_file import Origin, has_copy_sum, origin_in
 from diffusers_helper.weights.tensors import NotWeights
 
 

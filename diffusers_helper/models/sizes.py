@@ -14,15 +14,15 @@ from typing import Any, cast
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.families.known import FAMILIES, networks_of
 from diffusers_helper.families.networks import FamilyNetwork, Values, is_eight_bit
-from diffusers_helper.machine.processor import keeps_bf16, slow_types
+from diffusers_helper.machine.sysfs import keeps_bf16, slow_types
 from diffusers_helper.models.added import PUT_BACK
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.weights.folders import weight_files
-from diffusers_helper.weights.names import SCALE, is_beside, is_precise
-from diffusers_helper.weights.origin import origin_in
 from diffusers_helper.weights.reading import read_contents
+from diffusers_helper.weights.recognition import SCALE, is_beside, is_precise
+from diffusers_helper.weights.safetensors_file import origin_in
 from diffusers_helper.weights.tensors import BITS, Contents, TensorInfo, count
 
 NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
@@ -126,7 +126,7 @@ class _Counted:
 
     Attributes:
         total, blocks: The values in all, and in each block that can be streamed.
-        keeps_bf16: Whether a CPU computes in bf16 if that is the type; see `machine.processor.keeps_bf16`.
+        keeps_bf16: Whether a CPU computes in bf16 if that is the type; see `machine.sysfs.keeps_bf16`.
         largest: The most values of a layer that can be cast.
         largest_block: The most values of a layer in blocks of GGUF.
         is_fixed: Whether the weights cannot be cast to another type.

@@ -30,7 +30,7 @@ from diffusers_helper.planning.budget import (
 )
 from diffusers_helper.planning.estimates import largest_bucket
 from diffusers_helper.planning.profiles import YOU, Profile
-from diffusers_helper.planning.weight_type import choose_weights
+from diffusers_helper.planning.streaming import choose_weights
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_text
 

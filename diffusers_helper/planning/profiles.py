@@ -15,8 +15,7 @@ from typing import Literal, TypeVar, get_args
 
 from diffusers_helper.attention.ways import NATIVE, SLICED, WAYS, slice_bytes
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.attention import seen_kernel, seen_ways
-from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.local import Local, seen_kernel, seen_ways
 from diffusers_helper.machine.sysfs import ROOT, Gpu, Link, amd_gpus, gfx_name, host_memory, nvidia_link
 from diffusers_helper.planning.backend import Attention, Backend, backend_of, reserve_of
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
@@ -69,7 +68,7 @@ class Profile:
         vae_tile: The side of the largest tiles that the automatic choice takes, in pixels.
         kernel: The kind of kernel that SDPA is expected to run.
         attention: The way to compute attention for jobs that leave it open (`attention.ways.WAYS`).
-        ways: The fastest ways that were measured here, by `machine.attention.shape_key`.
+        ways: The fastest ways that were measured here, by `machine.local.shape_key`.
         slice_bytes: The memory for one slice of attention; 0 for what suits the cap.
     """
 
@@ -119,7 +118,7 @@ class Profile:
         """Return the way to compute attention of one shape in a job.
 
         Args:
-            key: The shape's `machine.attention.shape_key`.
+            key: The shape's `machine.local.shape_key`.
         """
         if request.attention != AUTO:
             return Setting(request.attention, "set for the job", YOU)

@@ -12,14 +12,12 @@ from typing import cast
 from diffusers_helper.attention.ways import SLICED, slice_bytes
 from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, texts_in
 from diffusers_helper.conditions.timeline import steps_of
-from diffusers_helper.machine.attention import shape_key
-from diffusers_helper.machine.local import Local, speeds
+from diffusers_helper.machine.local import Local, shape_key, speeds
 from diffusers_helper.models.hub_cache import network_folder
 from diffusers_helper.models.lora_fit import check_loras, with_loras
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS, Network, networks
 from diffusers_helper.planning.budget import PLAIN_ATTENTION, Demand, JobPlan
-from diffusers_helper.planning.bus import Bus, bus_of
 from diffusers_helper.planning.estimates import (
     OWN_WINDOW,
     Calibration,
@@ -30,8 +28,8 @@ from diffusers_helper.planning.estimates import (
     vision_tokens,
 )
 from diffusers_helper.planning.ladder import Needs, first_plan, limit_notes
-from diffusers_helper.planning.preserved import PreservedChoice, fewest_copies
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
+from diffusers_helper.planning.streaming import Bus, PreservedChoice, bus_of, fewest_copies
 from diffusers_helper.planning.vae import OWN_CHUNK
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import duration, gb_text

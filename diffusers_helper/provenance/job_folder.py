@@ -42,7 +42,7 @@ class JobFolder:
     events = _Inside("events.jsonl")
     states = _Inside("states.jsonl")  # the job's states, one line per change; the last one is in force
     memory = _Inside("memory.json")  # the memory of each stage on the device, planned and measured
-    log = _Inside("job.log")  # the engine's text log for the job; see `output.job_log`
+    log = _Inside("job.log")  # the engine's text log for the job; see `runner`
     vae = _Inside("vae.json")  # the settings with which the VAE has worked; see `provenance.recipe`
     lineage = _Inside("lineage.json")  # the origin of a branch's first sections; see `provenance.lineage`
     encodings = _Inside("encodings.safetensors")  # the encodings of prompt and picture

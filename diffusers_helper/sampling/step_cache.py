@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.families.step_caches import Rule, StepCache
 from diffusers_helper.memory.device import Repeat
-from diffusers_helper.memory.forwards import replace_forward
-from diffusers_helper.memory.streaming import streamer_of
+from diffusers_helper.memory.streaming import replace_forward, streamer_of
 
 
 class Passes(Protocol):

@@ -25,8 +25,15 @@ from diffusers_helper.memory.retry import retry
 from diffusers_helper.planning.shortage import Shortage, is_out_of_memory, read_shortage
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.families import VaeFamily, family_of
-from diffusers_helper.vae.passes import NotFinite, Pieces, Progress, count_tiles, decode_pass, encode_pass
-from diffusers_helper.vae.tiles import join_windows
+from diffusers_helper.vae.passes import (
+    NotFinite,
+    Pieces,
+    Progress,
+    count_tiles,
+    decode_pass,
+    encode_pass,
+    join_windows,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The kinds of VAE, which differ in how they compute a pass and whether they can stream frames.
 
 The VAEs belong to their owner: nothing in them is changed, not even their settings. Further kinds are added
-with `family_of.register(TheirClass, TheirFamily)`; `vae.host` does so for those of ComfyUI. The classes of
+with `family_of.register(TheirClass, TheirFamily)`; `vae.guest` does so for those of ComfyUI. The classes of
 diffusers are known by their names, because ComfyUI's nodes use this module where diffusers may be missing.
 """
 

@@ -19,12 +19,12 @@ from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.units import count_text
 from diffusers_helper.weights.folders import is_complete
-from diffusers_helper.weights.names import name_problems
 from diffusers_helper.weights.reading import SUFFIXES, read_contents
 from diffusers_helper.weights.recognition import (
     KeyStyle,
     key_style_of,
     models_of,
+    name_problems,
     quantisation_of,
     variant_of,
 )

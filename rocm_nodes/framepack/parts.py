@@ -111,7 +111,7 @@ class ROCMFramePackLoader:
         info, settings = find_model(model), {"model": model, "lora": lora, "weight_dtype": weight_dtype}
         chosen = {part: name for part, name in parts.items() if name != _OWN}
         if chosen:
-            from diffusers_helper.loading.adding import check_parts, find_part_of_own
+            from diffusers_helper.loading.copying import check_parts, find_part_of_own
 
             find = comfy("folder_paths").get_full_path_or_raise
             found = {

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.caps import Caps, Row, Stage, measure
-from diffusers_helper.framepack.encoders import encode_states
+from diffusers_helper.framepack.guidance import encode_states
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine import processor
+from diffusers_helper.machine import sysfs
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -33,7 +33,7 @@ def measured(caps: Caps, count: int) -> tuple[list[Row], list[str]]:
 @pytest.fixture(autouse=True)
 def bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute in bf16 on every processor, as the sizes here are of it."""
-    monkeypatch.setattr(processor, "computes_bf16", lambda: True)
+    monkeypatch.setattr(sysfs, "computes_bf16", lambda: True)
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,8 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode, looped, plan_sections
-from diffusers_helper.framepack.blending import FrameBlender
-from diffusers_helper.framepack.encoders import TextCondition, mixed
-from diffusers_helper.framepack.history import LatentHistory
+from diffusers_helper.framepack.guidance import TextCondition, mixed
+from diffusers_helper.framepack.history import FrameBlender, LatentHistory
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe

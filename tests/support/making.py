@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from diffusers_helper.events import Event, PieceDone, SectionFinished, StageStarted, StepDone
-from diffusers_helper.loading.adding import find_part_of_own
+from diffusers_helper.loading.copying import find_part_of_own
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.models.registry import find_model

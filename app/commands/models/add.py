@@ -19,7 +19,7 @@ from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.inspection import inspect_checkpoint, weights_at
 
 if TYPE_CHECKING:
-    from diffusers_helper.loading.adding import FoundPart
+    from diffusers_helper.loading.copying import FoundPart
 
 
 def add_model_arguments(parser: Parser) -> None:
@@ -61,7 +61,7 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     if info.name == name:
         raise InputError(f"Model {name} cannot be its own base.", "Choose another --base.", setting="model")
     # These libraries take seconds to import.
-    from diffusers_helper.loading.adding import check_parts, find_part_of_own
+    from diffusers_helper.loading.copying import check_parts, find_part_of_own
 
     files = [file for path in given.values() for file in weight_files(weights_at(path))]
     with limited_memory(mapped=files):

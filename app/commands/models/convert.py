@@ -23,7 +23,7 @@ from diffusers_helper.models.registry import ModelInfo, PartSource, find_model, 
 from diffusers_helper.request import AUTO, WEIGHT_TYPES
 from diffusers_helper.weights.folders import is_complete, weight_files
 from diffusers_helper.weights.inspection import weights_at
-from diffusers_helper.weights.origin import Origin, files_of_origin
+from diffusers_helper.weights.safetensors_file import Origin, files_of_origin
 
 _PART = "transformer"
 _TYPES = [name for name in WEIGHT_TYPES if name not in (AUTO, "default")]
@@ -100,7 +100,7 @@ def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str,
         find_model(given, allow_folder=True)  # explains what is expected
     base = find_model(arguments.base or default_base({_PART: path}), allow_folder=True)
     # These libraries take seconds to import.
-    from diffusers_helper.loading.adding import find_part_of_own
+    from diffusers_helper.loading.copying import find_part_of_own
 
     with limited_memory(mapped=weight_files(weights_at(path))):
         found = find_part_of_own(_PART, path, base)

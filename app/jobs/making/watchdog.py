@@ -11,7 +11,7 @@ from pathlib import Path
 from app.machine import this_profile
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.machine.attention import installed_torch
+from diffusers_helper.machine.local import installed_torch
 from diffusers_helper.planning.variables import engine_environment
 from diffusers_helper.strangers.limited_json import plain_json
 

@@ -13,12 +13,10 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import GGUF_CAST_BYTES, NETWORKS, Network, Weights, networks
 from diffusers_helper.planning.budget import Demand, DoesNotFit, JobPlan, plan_job
-from diffusers_helper.planning.bus import Bus, bus_of
 from diffusers_helper.planning.estimates import largest_bucket
-from diffusers_helper.planning.preserved import fewest_copies
 from diffusers_helper.planning.profiles import Machine, Profile, profile_for
+from diffusers_helper.planning.streaming import Bus, bus_of, choose_weights, fewest_copies
 from diffusers_helper.planning.video import demands_for, host_share, network_folders
-from diffusers_helper.planning.weight_type import choose_weights
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, duration, gb_text
 from diffusers_helper.weights.gguf_file import LOADABLE, bytes_per_value

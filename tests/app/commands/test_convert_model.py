@@ -23,15 +23,14 @@ from app.ui.catalogue import Catalogue
 from app.ui.models.endpoints import ModelCalls
 from diffusers_helper.files import file_sum
 from diffusers_helper.loading import copying
-from diffusers_helper.loading.loaders import load_models
-from diffusers_helper.loading.read_ahead import own_bytes
-from diffusers_helper.machine.processor import slow_types
+from diffusers_helper.loading.loaders import load_models, own_bytes
+from diffusers_helper.machine.sysfs import slow_types
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import built_in_names, find_model, model_names
 from diffusers_helper.models.sizes import networks
 from diffusers_helper.pipeline import Result
-from diffusers_helper.weights.origin import origin_in
 from diffusers_helper.weights.reading import read_contents
+from diffusers_helper.weights.safetensors_file import origin_in
 from tests.support.checkpoints import original_names, to_fp8, to_int8, write_safetensors
 from tests.support.making import make, tiny_request
 from tests.support.mid_model import Size, write_mid_model

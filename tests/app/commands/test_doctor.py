@@ -16,8 +16,7 @@ from app.commands import doctor
 from app.commands.doctor import Findings, examine
 from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache
-from diffusers_helper.machine.attention import seen_kernel
-from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.local import Local, seen_kernel
 from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.video import FORGET
 from tests.support.machines import GB, write, write_card, write_memory

@@ -13,7 +13,7 @@ from app.cli import main
 from app.commands import plan as plan_command
 from app.machine import named_machine, this_local
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.attention import keep_kernel
+from diffusers_helper.machine.local import keep_kernel
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.ladder import Level, learned_levels

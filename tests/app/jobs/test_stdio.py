@@ -14,7 +14,7 @@ import pytest
 
 from app.jobs.stdio import ErrorTail, complain, prepare_streams, say
 from diffusers_helper.machine.terminal import LogLines, is_whole, one_line, visible
-from diffusers_helper.output.job_log import job_log
+from diffusers_helper.runner import job_log
 
 HOSTILE = "a\x1b[2Jb\x9b31mc\u202ed\u2066e\x7ff\rg\x07\ud800h\x00\u2028"
 SHOWN = r"a\x1b[2Jb\u009b31mc\u202ed\u2066e\u007ff\x0dg\x07\ud800h\x00\u2028"

@@ -22,9 +22,8 @@ from app.ui.form.describe import Describer
 from app.ui.form.memory_view import report
 from app.ui.live.memory_record import memory_of
 from app.ui.planner import Planner
-from diffusers_helper.machine import processor
-from diffusers_helper.machine.attention import keep_kernel
-from diffusers_helper.machine.local import Local
+from diffusers_helper.machine import sysfs
+from diffusers_helper.machine.local import Local, keep_kernel
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
@@ -139,7 +138,7 @@ def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
 
 
 def test_without_a_gpu_it_says_what_the_cap_means(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "computes_bf16", lambda: True)
+    monkeypatch.setattr(sysfs, "computes_bf16", lambda: True)
     state, text = reported(Planner(COMPUTER.profile), "demo")
     assert state == "fits, peak 0.081 GB"
     assert "Everything fits at once and stays on the device." in text
@@ -264,7 +263,7 @@ def test_where_main_memory_is_short_the_page_says_what_a_step_costs(
         threads.append(threading.current_thread().name)
         return 2.0 * GB
 
-    monkeypatch.setattr("diffusers_helper.machine.disk.disk_speed", speed)
+    monkeypatch.setattr("diffusers_helper.machine.local.disk_speed", speed)
     planner = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
     assert "22.3 GB of streamed weights do not fit into 8 GB of free main memory" in reported(planner)[1]
     planner.disks.wait()

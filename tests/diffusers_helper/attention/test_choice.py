@@ -16,8 +16,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, JobStarted
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.attention import keep_trial, seen_kernel, seen_ways, shape_key
-from diffusers_helper.machine.local import Facts, Local
+from diffusers_helper.machine.local import Facts, Local, keep_trial, seen_kernel, seen_ways, shape_key
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.profiles import profile_for, profile_in_force

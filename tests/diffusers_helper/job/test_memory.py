@@ -18,8 +18,7 @@ from diffusers_helper.events import Event, Failed, Finished, StepDone, Warned
 from diffusers_helper.job.memory import MemoryPlans
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.attention import keep_kernel
-from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.local import Local, keep_kernel
 from diffusers_helper.memory.store import Move, Store
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.budget import DoesNotFit, JobPlan

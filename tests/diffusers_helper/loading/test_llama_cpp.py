@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.loading.adding import find_part_of_own
 from diffusers_helper.loading.casting import cast_weights
-from diffusers_helper.loading.llama_cpp import GGUFEmbedding
+from diffusers_helper.loading.copying import find_part_of_own
+from diffusers_helper.loading.keys import GGUFEmbedding
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.loading.networks import load_network
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart

@@ -16,10 +16,10 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.prompts import TEMPLATE, check_prompt
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.families.framepack import PARTS
-from diffusers_helper.framepack.encoders import encode_pooled, encode_states
+from diffusers_helper.framepack.guidance import encode_pooled, encode_states
 from diffusers_helper.loading.loaders import dtype_for, load_models
 from diffusers_helper.loading.tensors import read_tensors
-from diffusers_helper.machine import processor
+from diffusers_helper.machine import sysfs
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.weights.folders import is_complete
@@ -67,7 +67,7 @@ def test_the_published_layout_makes_a_video(cache: Path, tmp_path: Path) -> None
     stored = {name: network.dtype for name, network in networks.items()}
     assert stored == dict.fromkeys(stored, torch.float16) | {"transformer": torch.bfloat16}
     assert {name: models.compute_dtype(name) or dtype for name, dtype in stored.items()} == {
-        "transformer": torch.bfloat16 if processor.computes_bf16() else torch.float32,
+        "transformer": torch.bfloat16 if sysfs.computes_bf16() else torch.float32,
         "vae": torch.float32,
         "text_encoder": torch.bfloat16,
         "text_encoder_2": torch.float32,
@@ -237,7 +237,7 @@ def test_only_safetensors_are_read(folder: Path) -> None:
 
 @pytest.mark.parametrize("has_bf16", [True, False])
 def test_what_a_cpu_makes_of_the_stored_types(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "computes_bf16", lambda: has_bf16)
+    monkeypatch.setattr(sysfs, "computes_bf16", lambda: has_bf16)
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert dtype_for("vae", torch.float16, gpu) == torch.float16
     assert dtype_for("vae", torch.float16, cpu) == torch.float32

@@ -9,8 +9,8 @@ import pytest
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
-from diffusers_helper.loading import read_ahead as module
-from diffusers_helper.loading.read_ahead import read_ahead
+from diffusers_helper.loading import loaders as module
+from diffusers_helper.loading.loaders import read_ahead
 from diffusers_helper.machine.sysfs import HostMemory
 
 MB = 1024**2

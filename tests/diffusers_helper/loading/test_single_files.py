@@ -22,14 +22,14 @@ from diffusers_helper.loading.casting import KeptCasting
 from diffusers_helper.loading.keys import own_names
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.loading.networks import empty_network
-from diffusers_helper.machine import processor
+from diffusers_helper.machine import sysfs
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import built_in_names, find_model, model_names
 from diffusers_helper.models.sizes import networks, published_bytes
 from diffusers_helper.pipeline import Result
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.weights.names import is_precise
+from diffusers_helper.weights.recognition import is_precise
 from tests.support.checkpoints import (
     comfyui_names,
     original_names,
@@ -147,7 +147,7 @@ def test_fp8_gives_the_video_of_the_rounded_weights(
     kind: torch.dtype, style: str, weights: dict[str, Tensor], deep_model: Path, add: Callable[..., Models],
     tmp_path: Path, video: Callable[..., Result], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(processor, "computes_bf16", lambda: True)  # both compute in the same type
+    monkeypatch.setattr(sysfs, "computes_bf16", lambda: True)  # both compute in the same type
     stored = to_fp8({name: tensor.to(BF16) for name, tensor in weights.items()}, kind)
     rounded = made_folder(tmp_path / "folder", deep_model, {n: t.to(BF16) for n, t in stored.items()})
     expected = video(rounded).latents
@@ -172,7 +172,7 @@ def test_scaled_weights_give_the_video_of_what_they_stand_for(
     quantise: Callable[..., dict[str, Tensor]], style: str, weights: dict[str, Tensor], deep_model: Path,
     add: Callable[..., Models], tmp_path: Path, video: Callable[..., Result], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(processor, "computes_bf16", lambda: True)  # both compute in the same type
+    monkeypatch.setattr(sysfs, "computes_bf16", lambda: True)  # both compute in the same type
     named = STYLES[style]({name: tensor.to(BF16) for name, tensor in weights.items()})
     stored = quantise(named)
     models = add(transformer=write_safetensors(tmp_path / "scaled.safetensors", stored))

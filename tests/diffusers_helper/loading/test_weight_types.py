@@ -28,7 +28,7 @@ from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.provenance.recipe import read_recipe
-from diffusers_helper.weights.names import is_precise
+from diffusers_helper.weights.recognition import is_precise
 from tests.support.checkpoints import to_fp8, to_scaled_fp8, write_quantised_gguf, write_safetensors
 from tests.support.making import load_tiny, make, tiny_request
 from tests.support.mid_model import Size, write_mid_model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diffusers_helper.machine.processor import computes_bf16
+from diffusers_helper.machine.sysfs import computes_bf16
 
 ZEN_3 = "processor\t: 0\nflags\t\t: fpu sse4_2 avx avx2 f16c fma\n\nprocessor\t: 1\nflags\t\t: fpu avx2\n"
 

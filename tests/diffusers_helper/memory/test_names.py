@@ -18,8 +18,8 @@ from diffusers_helper.memory import (
     load_model_as_complete,
     move_model_to_device_with_memory_preservation,
     offload_model_from_device_for_memory_preservation,
+    residency,
     unload_complete_models,
-    whole_models,
 )
 from diffusers_helper.memory.device import AccountingDevice
 from diffusers_helper.planning.budget import DoesNotFit
@@ -61,12 +61,12 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the free bytes of the device, which a test may change."""
     free = [10 * BLOCK]
     monkeypatch.setattr(AccountingDevice, "free_bytes", lambda self: free[0])
-    whole_models._places.cache_clear()
+    residency._places.cache_clear()
     return free
 
 
 def streamed(model: nn.Module) -> bool:
-    return not whole_models._place("cpu").residency.is_on_device(model)
+    return not residency._place("cpu").residency.is_on_device(model)
 
 
 @pytest.mark.parametrize("name", DOCUMENT)

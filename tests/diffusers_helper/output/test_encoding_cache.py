@@ -10,7 +10,7 @@ import torch
 from diffusers_helper.events import StageStarted
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
-from diffusers_helper.output.encoding_cache import EncodingCache
+from diffusers_helper.output.checkpoints import EncodingCache
 from tests.support.making import load_tiny, make, tiny_request, write_scene
 
 ENCODERS = {"text", "vision"}

@@ -9,9 +9,8 @@ import pytest
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event
-from diffusers_helper.output.job_log import MOST_BYTES, job_log
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.runner import Runner
+from diffusers_helper.runner import MOST_BYTES, Runner, job_log
 from tests.support.jobs import asked_in
 from tests.support.making import tiny_request
 

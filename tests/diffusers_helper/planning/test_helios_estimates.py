@@ -12,7 +12,7 @@ from transformers import UMT5Config, UMT5EncoderModel
 
 from benchmarks.calibrate_memory import measure, network
 from diffusers_helper.families.packing import WINDOW, frame_indices
-from diffusers_helper.helios.guidance import HeliosCondition, HeliosDenoiser
+from diffusers_helper.helios.work import HeliosCondition, HeliosDenoiser
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.estimates import helios_bytes, latent_tokens, umt5_bytes
 from diffusers_helper.sampling.guidance import CleanLatents

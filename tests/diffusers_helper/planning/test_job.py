@@ -12,10 +12,8 @@ import pytest
 
 from diffusers_helper.conditions.prompts import HEAD_TOKENS, TEMPLATE, encoded_tokens
 from diffusers_helper.loading.loaders import load_models
-from diffusers_helper.machine import disk
-from diffusers_helper.machine.attention import keep_kernel, seen_kernel
-from diffusers_helper.machine.disk import DiskSpeeds, disk_speed
-from diffusers_helper.machine.local import Facts, Local
+from diffusers_helper.machine import local as machine_local
+from diffusers_helper.machine.local import DiskSpeeds, Facts, Local, disk_speed, keep_kernel, seen_kernel
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Weights
@@ -201,13 +199,13 @@ def test_the_disks_speed_is_that_of_reading(monkeypatch: pytest.MonkeyPatch) -> 
     assert disk_speed(file.parent / "none") is None
     # Measuring a slow disk stops when its time is over, at most one block later.
     reads: list[int] = []
-    real = disk.os.readv
+    real = machine_local.os.readv
 
     def count(*given: Any) -> int:
         reads.append(real(*given))
         return reads[-1]
 
-    monkeypatch.setattr(disk.os, "readv", count)
+    monkeypatch.setattr(machine_local.os, "readv", count)
     if disk_speed(file, seconds=-1.0) is not None:
         assert len(reads) == 1
 
@@ -223,7 +221,7 @@ def test_a_speed_is_measured_once_and_never_by_who_asks(
         assert may_answer.wait(TIMEOUT)
         return 3e9
 
-    monkeypatch.setattr(disk, "disk_speed", slow)
+    monkeypatch.setattr(machine_local, "disk_speed", slow)
     file, facts = tmp_path / "model" / "weights.safetensors", Facts(tmp_path / "disks.json")
     speeds = DiskSpeeds(facts)
     assert speeds.ask(file) is None

@@ -10,8 +10,7 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from torch import Tensor
 
 from diffusers_helper.families.packing import frame_indices
-from diffusers_helper.framepack.encoders import TextCondition
-from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser
+from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser, TextCondition
 from diffusers_helper.sampling.guidance import CleanLatents, guide
 
 

@@ -16,8 +16,7 @@ from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.vae import VaeSettings, Video
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.families import HunyuanFamily, family_of
-from diffusers_helper.vae.guest import Guest
-from diffusers_helper.vae.host import HostVae, unsupported
+from diffusers_helper.vae.guest import Guest, HostVae, unsupported
 from tests.support.comfy_double import VAE, PictureVae, WanVAE, picture_vae
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from diffusers_helper.vae.tiles import Axis, Grid, Mosaic
+from diffusers_helper.vae.passes import Axis, Grid, Mosaic
 
 
 @st.composite

@@ -19,8 +19,7 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.strangers.limited_json import MOST_BYTES
 from diffusers_helper.weights.folders import has_all_files
 from diffusers_helper.weights.inspection import inspect_checkpoint
-from diffusers_helper.weights.names import expected_names
-from diffusers_helper.weights.recognition import KeyStyle
+from diffusers_helper.weights.recognition import KeyStyle, expected_names
 from tests.support.checkpoints import comfyui_names, original_names, with_prefix, write_safetensors
 from tests.support.published import part_folder, write_published
 from tests.support.weights import PAGE, POINTER, write_gguf

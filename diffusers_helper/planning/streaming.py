@@ -1,0 +1,211 @@
+"""What streamed weights cost: the way to the card, the preserved memory, and the type of the weights.
+
+The automatic choice of that type follows from the card's memory plan, and not from its arithmetic: every
+layer computes in 16 or 32 bit, also on cards that could compute in fp8, so a smaller type is only a way of
+storing weights. int8 is as small as fp8 and more precise. It pays if it keeps all blocks on the device. If
+blocks are streamed, each of them is rounded again in every pass, which takes the processor much longer than
+copying it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.machine.local import Speeds
+from diffusers_helper.machine.sysfs import Link
+from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, plan_job
+from diffusers_helper.planning.profiles import Machine, family_of
+from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
+from diffusers_helper.units import GB, duration, gb_bytes, gb_text
+
+Source = Literal["measured", "from the card's link", "assumed"]
+
+# The share of a link's bytes that copies reach: 28.4 of 31.5 GB/s on an RX 7900 XTX, which a user reported of
+# rocm-bandwidth-test (ROCm's issue 2253 on its build).
+_REACHED = 0.9
+# The makers' figures for the cards of a family; those of up to 8 GB have 8 lanes (RX 7600, RX 6600).
+_LINKS = {"gfx1200": Link(5, 16)}
+_USUAL, _SMALL, _SMALL_BYTES = Link(4, 16), Link(4, 8), 8 * GB
+# A chip that shares the main memory copies within it. The memory of Strix Halo carries 256 GB/s (LPDDR5X-8000
+# on 256 bits), and each byte crosses it four times: it is read and written on its way into the ring and out.
+_OWN_MEMORY = 256e9 / 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bus:
+    """The way from main memory to a card.
+
+    Attributes:
+        name: The name to display, such as "PCIe 4.0 x16".
+    """
+
+    bytes_per_second: float
+    name: str
+    source: Source
+
+    def seconds(self, num_bytes: int) -> float:
+        return num_bytes / self.bytes_per_second
+
+    def words(self, num_bytes: int) -> str:
+        """Return a phrase for the time that this number of bytes takes, and how that is known."""
+        return f"about {duration(self.seconds(num_bytes))} over {self.name} ({self.source})"
+
+
+def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa: B008 - frozen
+    """Return the way to a machine's card, with the best known speed; None without a card.
+
+    Args:
+        machine: The machine, whose link the kernel may have told.
+    """
+    if machine.kind == "cpu":
+        return None
+    known = _guess(machine) if machine.link is None or machine.is_apu else _through(machine.link)
+    pinned, plain = measured.host_to_device_pinned_bytes_per_second, measured.host_to_device_bytes_per_second
+    if speed := pinned or plain:
+        return Bus(speed, "the card's bus" if known.source == "assumed" else known.name, "measured")
+    return known
+
+
+def _through(link: Link, source: Source = "from the card's link") -> Bus:
+    return Bus(_REACHED * link.bytes_per_second, link.name, source)
+
+
+def _guess(machine: Machine) -> Bus:
+    if machine.is_apu:
+        return Bus(_OWN_MEMORY, "the shared memory", "assumed")
+    family = family_of(machine)
+    if family in _LINKS:
+        return _through(_LINKS[family], "assumed")
+    is_small = machine.kind == "rocm" and machine.total_bytes <= _SMALL_BYTES
+    return _through(_SMALL if is_small else _USUAL, "assumed")
+
+
+@dataclass(frozen=True, slots=True)
+class PreservedChoice:
+    """The preserved memory in force, and the one with the fewest copies.
+
+    With that one, as many weights stay on the device as the estimated working memory allows. It is the
+    largest value that holds nothing back.
+
+    Attributes:
+        passes: The number of the transformer's forward passes in the whole video.
+    """
+
+    plan: JobPlan
+    fewest_copies: JobPlan
+    passes: int
+
+    @property
+    def saved_bytes(self) -> int:
+        """Return how many bytes fewer each forward pass of the transformer copies with the other one."""
+        now, then = (one.stage("sample").streamed_bytes for one in (self.plan, self.fewest_copies))
+        return now - then
+
+    @property
+    def words(self) -> str:
+        """Return why memory is left idle and what the other value would save; empty for nothing."""
+        if self.saved_bytes <= 0:
+            return ""
+        budget, sample = self.plan.budget, self.plan.stage("sample")
+        why = "as docs/amd-memory.md sets it against fragmentation" if budget.is_default else "as was set"
+        then, least = self.fewest_copies.stage("sample"), self.fewest_copies.preserved_bytes
+        return (
+            f"{gb_text(self.plan.preserved_bytes)} of {gb_text(budget.cap_bytes)} GB are preserved, {why}, "
+            f"so {gb_text(sample.resident_bytes)} GB of the transformer stay on the device and "
+            f"{gb_text(sample.streamed_bytes)} GB are streamed in each pass. If only "
+            f"{gb_text(least)} GB were preserved, as the estimates allow, {gb_text(then.resident_bytes)} GB "
+            f"would stay and each pass would copy {gb_text(self.saved_bytes)} GB less, which is "
+            f"{gb_text(self.passes * self.saved_bytes)} GB in the whole video."
+        )
+
+
+def fewest_copies(plan: JobPlan, demand: Demand) -> JobPlan:
+    """Return the plan with the fewest copies beside one that was made for a demand."""
+    budget = plan.budget
+    freed = plan_job(_preserving(budget, 0), (demand,))
+    kept = max(stage.resident_bytes + stage.others_bytes for stage in freed.stages)
+    tenths = math.floor((budget.cap_bytes - kept) * 10 / GB)  # the setting has steps of a tenth of a GB
+    return plan_job(_preserving(budget, gb_bytes(max(0, tenths) / 10)), (demand,))
+
+
+def _preserving(budget: Budget, preserved_bytes: int) -> Budget:
+    return replace(budget, preserved_bytes=preserved_bytes, is_default=False)
+
+
+_ROUNDED = "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightChoice:
+    """A request whose type of weights is known.
+
+    Attributes:
+        request: The request, in which no type is left to the machine.
+        reason: A sentence that says why this type was chosen; empty if the request has named it.
+    """
+
+    request: GenerationRequest
+    reason: str = ""
+
+
+def choose_weights(
+    request: GenerationRequest, budget: Budget, demands_of: Callable[[GenerationRequest], Sequence[Demand]]
+) -> WeightChoice:
+    """Return the request with the type that the budget suggests, if it leaves the type to the machine.
+
+    Args:
+        budget: The memory that the job may use.
+
+    Raises:
+        LongtakeError: If `demands_of` raises it for the type of the files.
+    """
+    if request.weight_dtype != AUTO:
+        return WeightChoice(request)
+    stored = replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
+    small = replace(request, weight_dtype=_ROUNDED)
+    whole = _plan(budget, demands_of(stored))
+    if whole and not _streamed(whole):
+        return WeightChoice(stored, _stays("all of the transformer stays on the device"))
+    try:
+        needs = demands_of(small)
+    except InputError:  # the only refusal that the type of the files does not meet
+        return WeightChoice(stored, _stays("they are in GGUF or have scales"))
+    if whole is None:  # if int8 does not fit either, the refusal names the smaller cap that it needs
+        return WeightChoice(small, "The weights are rounded to int8, because they do not fit otherwise.")
+    rounded = _plan(budget, needs)
+    before = _streamed(whole)
+    after = before if rounded is None else _streamed(rounded)
+    if not after:
+        return WeightChoice(
+            small,
+            "The weights are rounded to int8, because all of the transformer then stays on the device; "
+            f"otherwise, {gb_text(before)} GB would be streamed in each pass.",
+        )
+    if after >= before:
+        return WeightChoice(stored, _stays("int8 would not be smaller"))
+    return WeightChoice(
+        stored,
+        _stays(
+            f"in int8, {gb_text(after)} GB would still be streamed in each pass, and be rounded each time; a "
+            "copy in int8, which python -m app models convert writes, needs no rounding"
+        ),
+    )
+
+
+def _stays(reason: str) -> str:
+    return f"The weights keep the type of the files, because {reason}."
+
+
+def _plan(budget: Budget, demands: Sequence[Demand]) -> JobPlan | None:
+    try:
+        return plan_job(budget, demands)
+    except DoesNotFit:
+        return None
+
+
+def _streamed(plan: JobPlan) -> int:
+    return plan.stage("sample").streamed_bytes
