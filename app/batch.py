@@ -18,9 +18,9 @@ from diffusers_helper.conditions.pictures import named_pictures, with_paths
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.files import given_path
-from diffusers_helper.models.lora_fit import check_loras
-from diffusers_helper.models.lora_folder import located, lora_folder
+from diffusers_helper.lora_choice import located, lora_folder
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
+from diffusers_helper.models.sizes import check_loras
 from diffusers_helper.request import MAX_SEED, SETTINGS, GenerationRequest
 from diffusers_helper.setting import number_or_text
 

@@ -40,8 +40,11 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 
 from app.machine import this_local, this_machine  # noqa: E402
 from benchmarks.rows import Rows  # noqa: E402
-from diffusers_helper.families.packing import WINDOW, plan_sections  # noqa: E402
-from diffusers_helper.families.vae_windows import OWN_CHUNK  # noqa: E402
+from diffusers_helper.families.packing import (  # noqa: E402
+    OWN_CHUNK,
+    WINDOW,
+    plan_sections,
+)
 from diffusers_helper.framepack.guidance import (  # noqa: E402  # noqa: E402
     FramePackCondition,
     FramePackDenoiser,

@@ -30,7 +30,7 @@ from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.conditions.picture import load_picture  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
-from diffusers_helper.families.buckets import nearest_bucket  # noqa: E402
+from diffusers_helper.families.family import nearest_bucket  # noqa: E402
 from diffusers_helper.job.memory import MemoryPlans  # noqa: E402
 from diffusers_helper.loading.loaders import Models, load_models  # noqa: E402
 from diffusers_helper.machine.local import Local  # noqa: E402

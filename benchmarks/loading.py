@@ -34,7 +34,7 @@ import torch  # noqa: E402
 from diffusers import HunyuanVideoFramepackTransformer3DModel  # noqa: E402
 
 from benchmarks.rows import Rows  # noqa: E402
-from diffusers_helper.bench import weights as stand_ins  # noqa: E402
+from diffusers_helper.bench import context as stand_ins  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
 from diffusers_helper.families.framepack import CONFIGS  # noqa: E402
 from diffusers_helper.loading.loaders import drop_pages, own_bytes, read_ahead  # noqa: E402

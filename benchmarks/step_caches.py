@@ -28,7 +28,7 @@ from torch import Tensor
 
 from benchmarks.rows import Rows
 from benchmarks.whole_jobs import load_whole, write_picture
-from diffusers_helper.families.buckets import nearest_bucket
+from diffusers_helper.families.family import nearest_bucket
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import frame_indices
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES

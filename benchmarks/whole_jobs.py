@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.families.buckets import nearest_bucket
+from diffusers_helper.families.family import nearest_bucket
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import GenerationRequest

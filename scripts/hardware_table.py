@@ -16,8 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from app.bench.facts import card_key
-from app.bench.page import table_of
-from app.bench.report import Report, read_report
+from app.bench.report import Report, read_report, table_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.planning.backend import MeasuredStage
 from diffusers_helper.units import GB

@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from diffusers_helper.families.buckets import buckets
+from diffusers_helper.families.family import buckets
 from training.figures import Outcome, judge, psnr
 from training.product_engine import ProductEngine
 from training.render import Renderer, canvases

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from diffusers_helper.families.buckets import buckets
+from diffusers_helper.families.family import buckets
 from diffusers_helper.families.packing import WINDOW
 from training.clips import ClipBatch, Size, draw_batch
 from training.transformer import SectionTimes, draw_frames, draw_section, times_of

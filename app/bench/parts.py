@@ -59,11 +59,11 @@ PARTS: dict[str, BenchPart] = {
     part.name: part
     for part in (
         BenchPart(
-            name="memory", title="Main memory and disk", function="transfers:host",
+            name="memory", title="Main memory and disk", function="kernels:host",
             needs=Needs(disk_bytes=GB),
         ),
         BenchPart(
-            name="bus", title="Copies between main memory and card", function="transfers:bus",
+            name="bus", title="Copies between main memory and card", function="kernels:bus",
             needs=Needs(kinds=_CARDS),
         ),
         BenchPart(
@@ -82,14 +82,14 @@ PARTS: dict[str, BenchPart] = {
         ),
         BenchPart(
             name="convolutions", title="Ways to compute the VAE's convolutions",
-            function="convolutions:convolutions",
+            function="kernels:convolutions",
         ),
         BenchPart(
             name="vae", title="Decoding by diffusers and by the VAE engine", function="vae_cases:decodes",
         ),
         BenchPart(
             name="convolutions-normal", title="The same after MIOpen's search (find mode NORMAL)",
-            function="convolutions:convolutions", level="standard", needs=Needs(kinds=("rocm",)),
+            function="kernels:convolutions", level="standard", needs=Needs(kinds=("rocm",)),
             environ={FIND_MODE_VARIABLE: "NORMAL"},
         ),
         BenchPart(

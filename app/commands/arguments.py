@@ -18,9 +18,9 @@ from app.jobs.stdio import complain, say
 from app.machine import this_machine, this_profile
 from diffusers_helper.errors import InputError, LongtakeError, in_words, own_name, short_repr
 from diffusers_helper.events import Failed
+from diffusers_helper.lora_choice import located, lora_folder
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.terminal import is_whole
-from diffusers_helper.models.lora_folder import located, lora_folder
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, engine_environment
 from diffusers_helper.request import SETTINGS

@@ -13,9 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.facts import machine_facts, report_so_far, sensors
-from app.bench.page import to_markdown
 from app.bench.parts import LEVELS, PART_SECONDS, PARTS, QUICK_SECONDS, BenchPart, Level, parts_of
-from app.bench.report import FORMAT, VERSION, Report, failures, planned, published, read_report, to_bytes
+from app.bench.report import (
+    FORMAT,
+    VERSION,
+    Report,
+    failures,
+    planned,
+    published,
+    read_report,
+    to_bytes,
+    to_markdown,
+)
 from app.bench.runner import BenchRun, Plan, summary_line
 from app.commands.arguments import Parser, only_one
 from app.commands.doctor import ask_torch

@@ -12,8 +12,8 @@ from typing import Any
 
 from app.batch import read_batch, variants
 from app.commands.arguments import check_proxies, command_words, given_settings, with_lora_paths
-from app.commands.models.downloading import download
 from app.commands.plan import check_plan
+from app.commands.terminal import download
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import complain, say

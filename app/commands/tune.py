@@ -26,7 +26,7 @@ from app.machine import this_profile
 from app.miopen import routes_folder
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.buckets import nearest_bucket
+from diffusers_helper.families.family import nearest_bucket
 from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.machine.signals import ignore_ctrl_c
 from diffusers_helper.machine.terminal import one_line
@@ -108,7 +108,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
     They are those of the number format and the tile that the profile selects.
     """
-    from diffusers_helper.families.vae_windows import OWN_CHUNK, window_sizes
+    from diffusers_helper.families.packing import OWN_CHUNK, window_sizes
     from diffusers_helper.loading.loaders import dtype_for
     from diffusers_helper.vae.convolutions import conv_cases
     from diffusers_helper.vae.passes import DTYPES

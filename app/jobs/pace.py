@@ -21,9 +21,8 @@ from app.jobs.view import share_done
 from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
-from diffusers_helper.families.packing import SectionPlan
+from diffusers_helper.families.packing import OWN_CHUNK, SectionPlan, decode_work
 from diffusers_helper.families.step_caches import OFF
-from diffusers_helper.families.vae_windows import OWN_CHUNK, decode_work
 from diffusers_helper.models.registry import ModelInfo, find_model, info_of, plan_of
 from diffusers_helper.request import GenerationRequest
 

@@ -20,8 +20,7 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.machine.limits import limit_process, limit_time
 from diffusers_helper.machine.signals import ignore_ctrl_c
 from diffusers_helper.models.installed import origin_at
-from diffusers_helper.models.lora_fit import layers_of
-from diffusers_helper.models.sizes import count_values
+from diffusers_helper.models.sizes import count_values, layers_of
 from diffusers_helper.provenance.recipe import read_recipe_file
 from diffusers_helper.weights.inspection import inspect_weights
 from diffusers_helper.weights.lora_files import read_lora_file, read_lora_triggers

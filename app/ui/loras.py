@@ -9,8 +9,7 @@ from typing import Any
 
 from app.ui.errors import page_error
 from diffusers_helper.errors import InputError
-from diffusers_helper.lora_choice import MOST_WEIGHT, Choice, named
-from diffusers_helper.models.lora_folder import lora_folder, lora_names, relative, within
+from diffusers_helper.lora_choice import MOST_WEIGHT, Choice, lora_folder, lora_names, named, relative, within
 from diffusers_helper.setting import text_of
 from diffusers_helper.weights.lora_files import triggers_of
 

@@ -1,19 +1,39 @@
-"""What each part of the benchmark gets, and the measurements that several parts share."""
+"""What each part of the benchmark gets: measurements that several parts share, and stand-in networks.
+
+Those are networks of FramePack's full size with random weights, for which one block's file stands for all
+blocks. A file holds one block of each kind. Every block of the network has parameters of its own that share
+the mapped memory of that one, so a machine copies, streams and computes as with the published weights, but
+reads little from the disk. All files are written on the spot. Networks without such blocks are in main
+memory.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
+from transformers import SiglipImageProcessorPil
 
+from diffusers_helper.families.framepack import CONFIGS, FRAMEPACK
+from diffusers_helper.files import replacing
+from diffusers_helper.job.plans import machine_of
+from diffusers_helper.loading.loaders import Models
+from diffusers_helper.loading.networks import LoadedNetwork, empty_network, load_network
+from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.measuring import Measured, measure
+from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.planning.profiles import Profile, profile_in_force
+from diffusers_helper.weights.safetensors_file import make_header
 
 Figures = dict[str, Any]
 """The figures of one case: numbers, short texts, and None for what cannot be measured here."""
@@ -59,6 +79,11 @@ class Context:
             return measure(work, self.device, warm_up=warm_up, runs=runs)
 
 
+def profile_in(context: Context) -> Profile:
+    """Return the profile in force. What this machine has learned from earlier jobs does not count."""
+    return profile_in_force(machine_of(context.device, context.environ), Local(context.environ))
+
+
 def peaks(planned_bytes: int, measured_bytes: int) -> Figures:
     """Return the figures by which a report judges a plan: the planned and the measured peak in bytes."""
     return {"planned_bytes": planned_bytes, "measured_bytes": measured_bytes}
@@ -95,3 +120,101 @@ def driver_peak(device: Device) -> Iterator[Figures]:
         found["driver_peak_bytes"] = max(found["driver_peak_bytes"], used())
         is_over.set()
         thread.join()
+
+
+WEIGHTS_FILE = "diffusion_pytorch_model.safetensors"
+PUBLISHED = "framepack-i2v"
+_DEPTHS = {"transformer": ("num_layers", "num_single_layers"), "text_encoder": ("num_hidden_layers",)}
+_PIECE_BYTES, _SPREAD = 64 * 1024**2, 0.02
+
+
+def write_network(part: str, config: Mapping[str, Any], folder: Path) -> int:
+    """Write a network's files with random weights in the type of the published ones.
+
+    Args:
+        folder: The folder for its files, which may exist.
+
+    Returns:
+        The size of the weights' file in bytes.
+    """
+    dtype = "bfloat16" if part == "transformer" else "float16"
+    tensors = empty_network(part, config).state_dict()
+    shapes = {name: (dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    header, _, size = make_header(shapes, {"format": "pt"})
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
+    values = torch.randn(_PIECE_BYTES // 2, generator=torch.Generator().manual_seed(0)).mul_(_SPREAD)
+    piece = values.to(getattr(torch, dtype)).view(torch.uint8).numpy().data
+    with replacing(folder / WEIGHTS_FILE) as temporary, temporary.open("wb") as file:
+        file.write(header)
+        while file.tell() < size:
+            file.write(piece[: size - file.tell()])
+    return size
+
+
+def stand_in(part: str, folder: Path, config: Mapping[str, Any] | None = None) -> nn.Module:
+    """Return a network with random weights of which one block of each kind stands for all.
+
+    Args:
+        folder: The folder for files. Those that an earlier call has left there are used again.
+        config: The configuration; None for that of the published network.
+    """
+    config = CONFIGS[part] if config is None else config
+    network = empty_network(part, config)
+    if part in _DEPTHS:
+        place = folder / part
+        if not (place / WEIGHTS_FILE).exists():
+            write_network(part, {**config, **dict.fromkeys(_DEPTHS[part], 1)}, place)
+        values = load_network(part, place).network.state_dict()
+        blocks = re.compile(rf"\b({'|'.join(FRAMEPACK.networks[part].lists)})\.\d+\.")
+    for name, parameter in list(network.named_parameters()):
+        owner, _, leaf = name.rpartition(".")
+        if part in _DEPTHS:
+            value = values[blocks.sub(r"\1.0.", name)]
+        else:
+            value = torch.randn(parameter.shape).mul_(_SPREAD).half()
+        network.get_submodule(owner)._parameters[leaf] = nn.Parameter(value, requires_grad=False)
+    return network.eval().requires_grad_(False)
+
+
+def tie_blocks(network: Any, part: str) -> None:
+    """Let all blocks of a kind be one, so that a device needs the memory of one to compute as with all."""
+    for blocks in (getattr(network, name) for name in FRAMEPACK.networks[part].lists):
+        for number in range(1, len(blocks)):
+            blocks[number] = blocks[0]
+
+
+class StandInModels(Models):
+    """FramePack's parts at their full size with random weights, and the bundled model's tokenizers."""
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        super().__init__(stand_in_info(), device)
+        self._folder = folder
+
+    def part(self, name: str) -> Any:
+        """Return a part, in main memory. Networks are written to the folder first."""
+        if name == "feature_extractor" and name not in self._parts:
+            side = CONFIGS["image_encoder"]["image_size"]
+            self._parts[name] = SiglipImageProcessorPil(size={"height": side, "width": side})
+            self._fingerprints[name] = "plain"
+        elif name in CONFIGS and name not in self._parts:
+            with torch.inference_mode(False):
+                network = stand_in(name, self._folder)
+            dtype = torch.bfloat16 if name == "transformer" else torch.float16
+            self._parts[name], self._fingerprints[name] = network, "random"
+            self._loaded[name] = LoadedNetwork(network, dtype, is_scaled=False, keeps_bf16=True)
+            self._convolutions.install(network)
+        return super().part(name)
+
+
+def stand_in_info() -> ModelInfo:
+    """Return the facts about the published model, with the bundled model's tokenizers."""
+    demo, published = find_model("demo"), find_model(PUBLISHED)
+    words = {name: demo.parts[name] for name in ("tokenizer", "tokenizer_2")}
+    return replace(published, parts=published.parts | words)
+
+
+def disk_bytes() -> int:
+    """Return the number of bytes that this process has read from disks."""
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))

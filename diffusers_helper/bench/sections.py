@@ -16,10 +16,17 @@ import torch
 from PIL import Image
 from torch import nn
 
-from diffusers_helper.bench.context import Case, Context, Figures, driver_peak, peaks
-from diffusers_helper.bench.steps import profile_in
+from diffusers_helper.bench.context import (
+    Case,
+    Context,
+    Figures,
+    StandInModels,
+    driver_peak,
+    peaks,
+    profile_in,
+    stand_in,
+)
 from diffusers_helper.bench.vae_cases import own_vae
-from diffusers_helper.bench.weights import StandInModels, stand_in
 from diffusers_helper.events import Event, StepDone
 from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.job.memory import VAE_STAGES

@@ -13,33 +13,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffusers_helper.bench.context import Case, Context, Figures, driver_peak, peaks
+from diffusers_helper.bench.context import (
+    WEIGHTS_FILE,
+    Case,
+    Context,
+    Figures,
+    disk_bytes,
+    driver_peak,
+    peaks,
+    profile_in,
+    stand_in,
+    tie_blocks,
+    write_network,
+)
 from diffusers_helper.bench.kernels import TEXT_TOKENS, VISION_TOKENS
-from diffusers_helper.bench.weights import WEIGHTS_FILE, disk_bytes, stand_in, tie_blocks, write_network
 from diffusers_helper.families.framepack import CONFIGS, FRAMEPACK
 from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW, frame_indices
-from diffusers_helper.job.plans import machine_of
 from diffusers_helper.loading.loaders import drop_pages, load_models
 from diffusers_helper.loading.networks import load_network
-from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Network, Weights
 from diffusers_helper.planning.budget import Budget, Stage, StagePlan, plan_stage
 from diffusers_helper.planning.estimates import largest_bucket, transformer_bytes
-from diffusers_helper.planning.profiles import Profile, profile_in_force
 from diffusers_helper.units import GB, gb_text
 
 CAPS_GB = (8, 12, 16, 20, 24)
 _PART, _SIDE, _MULTIPLE = "transformer", 640, 32
 _FEW = {"num_layers": 1, "num_single_layers": 2}
 _SMALL_SIDE, _FEW_TOKENS = 64, 16
-
-
-def profile_in(context: Context) -> Profile:
-    """Return the profile in force. What this machine has learned from earlier jobs does not count."""
-    return profile_in_force(machine_of(context.device, context.environ), Local(context.environ))
 
 
 def step_arguments(

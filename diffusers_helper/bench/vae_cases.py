@@ -21,8 +21,7 @@ from diffusers import AutoencoderKLWan
 from torch import Tensor, nn
 
 from diffusers_helper.bench import context as bench
-from diffusers_helper.bench.steps import profile_in
-from diffusers_helper.bench.weights import stand_in
+from diffusers_helper.bench.context import profile_in, stand_in
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.memory.accounting import to_host

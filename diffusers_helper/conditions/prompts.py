@@ -11,7 +11,6 @@ from diffusers_helper.conditions.timeline import Timeline
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.lora_choice import choices_of
-from diffusers_helper.models.hub_cache import local_folder
 from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.strangers.confined import confined
@@ -190,8 +189,8 @@ def _config(source: PartSource | None) -> Mapping[str, Any]:
 
 
 def _file(source: PartSource | None, name: str) -> Path | None:
-    folder = local_folder(source, name) if source else None
-    return folder and folder / name
+    file = source and source.folder / name
+    return file if file and file.is_file() else None
 
 
 def _sign(file: Path) -> tuple[Path, int, int]:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffusers_helper.families.buckets import buckets
-from diffusers_helper.families.family import Family, PromptReading
-from diffusers_helper.families.networks import FamilyNetwork, LayerNames, PublishedModel, SmallDecoder, Values
+from diffusers_helper.families.family import (
+    Family,
+    FamilyNetwork,
+    LayerNames,
+    PromptReading,
+    PublishedModel,
+    SmallDecoder,
+    Values,
+    buckets,
+)
 from diffusers_helper.families.packing import (
     FPS,
     HISTORY,

@@ -11,8 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from diffusers_helper.families.family import Family, PromptReading
-from diffusers_helper.families.networks import FamilyNetwork, LayerNames, PublishedModel, SmallDecoder, Values
+from diffusers_helper.families.family import (
+    Family,
+    FamilyNetwork,
+    LayerNames,
+    PromptReading,
+    PublishedModel,
+    SmallDecoder,
+    Values,
+)
 from diffusers_helper.families.packing import (
     MIN_SECONDS,
     Mode,

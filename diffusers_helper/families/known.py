@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from diffusers_helper.families.family import Family
+from diffusers_helper.families.family import Family, FamilyNetwork
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.helios import HELIOS
-from diffusers_helper.families.networks import FamilyNetwork
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (FRAMEPACK, HELIOS)}
 

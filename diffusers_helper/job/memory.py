@@ -18,19 +18,18 @@ from torch import Tensor, nn
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES
-from diffusers_helper.families.vae_windows import OWN_CHUNK
+from diffusers_helper.families.packing import OWN_CHUNK
 from diffusers_helper.files import write_atomic
 from diffusers_helper.job.plans import MemoryPlans, PlannedSource
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
-from diffusers_helper.memory.retry import retry
 from diffusers_helper.memory.store import Store
 from diffusers_helper.planning.ladder import MAX_STEPS
 from diffusers_helper.planning.shortage import OutOfDeviceMemory, Shortage, is_out_of_memory, read_shortage
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
-from diffusers_helper.vae.engine import Part
+from diffusers_helper.vae.engine import Part, retry
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.passes import DTYPES
 

@@ -27,13 +27,11 @@ from diffusers_helper.loading.networks import check_fit, check_network, config_o
 from diffusers_helper.machine.file_locks import locked_folder
 from diffusers_helper.memory.weights import Weight, row_scales, weights_of
 from diffusers_helper.models.added import AddedPart
-from diffusers_helper.models.hub_cache import part_folder
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.units import gb_text
-from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint, weights_at
-from diffusers_helper.weights.reading import read_contents
+from diffusers_helper.weights.reading import read_contents, weight_files
 from diffusers_helper.weights.safetensors_file import NO_SUM, Origin, copy_sum, files_of_origin, make_header
 
 COPY_NAME = "diffusion_pytorch_model.safetensors"
@@ -320,7 +318,7 @@ def _config(part: str, base: ModelInfo) -> dict[str, Any]:
     source = base.parts[part]
     if source.config is not None:
         return dict(source.config)
-    file = part_folder(source) / "config.json"
+    file = source.folder / "config.json"
     if file.is_file():
         return read_json(file)
     return dict(base.family.networks[part].config)

@@ -26,12 +26,11 @@ from diffusers_helper.files import sha256_of
 from diffusers_helper.loading.networks import LoadedNetwork, check_fit, load_network, load_scheduler
 from diffusers_helper.machine.sysfs import host_memory, slow_types
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
-from diffusers_helper.models.hub_cache import part_here
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import block_lists
 from diffusers_helper.units import gb_text
-from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.inspection import inspect_checkpoint
+from diffusers_helper.weights.reading import weight_files
 
 _log = logging.getLogger(__name__)
 
@@ -124,7 +123,7 @@ class Models:
         """
         if name not in self._parts:
             source = self.info.parts[name]
-            place = part_here(source) if source.config is None else Path(source.location)
+            place = source.here() if source.config is None else Path(source.location)
             began = time.monotonic()
             try:
                 # The `.data` of a tensor that is created in inference mode cannot be replaced later.

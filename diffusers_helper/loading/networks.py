@@ -40,8 +40,7 @@ from diffusers_helper.machine.sysfs import keeps_bf16
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import class_named
 from diffusers_helper.strangers.limited_json import read_json
-from diffusers_helper.weights.folders import weight_files
-from diffusers_helper.weights.reading import read_contents
+from diffusers_helper.weights.reading import read_contents, weight_files
 from diffusers_helper.weights.safetensors_file import origin_in
 
 _WHOLE = (torch.float32, torch.float16, torch.bfloat16)

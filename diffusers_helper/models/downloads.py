@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.hub_cache import part_folder
 from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.units import gb_text
-from diffusers_helper.weights.folders import is_complete
+from diffusers_helper.weights.reading import is_complete
 
 _SPEED_SECONDS = 15.0
 
@@ -81,12 +80,12 @@ def absence_of(info: ModelInfo) -> Absence | None:
 
     folder = Path(constants.HF_HUB_CACHE)
     there = next(place for place in (folder, *folder.parents) if place.exists())
-    here = {name: bytes_in(part_folder(info.parts[name])) for name in missing}
+    here = {name: bytes_in(info.parts[name].folder) for name in missing}
     return Absence(info.name, info.title, missing, folder, shutil.disk_usage(there).free, here)
 
 
 def _is_here(source: PartSource) -> bool:
-    return source.revision is None or is_complete(part_folder(source))
+    return source.revision is None or is_complete(source.folder)
 
 
 def bytes_in(folder: Path) -> int:

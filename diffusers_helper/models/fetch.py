@@ -38,11 +38,9 @@ from diffusers_helper.errors import LongtakeError, first_line, short_repr
 from diffusers_helper.files import has_checksum
 from diffusers_helper.machine.file_locks import take_lock
 from diffusers_helper.models.downloads import Absence, NotHere, absence_of, bytes_in
-from diffusers_helper.models.hub_cache import part_folder, part_here, repository_folder, small_decoder_file
 from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.strangers.limited_json import parse_json
-from diffusers_helper.weights.folders import has_all_files, is_complete, partial_of
-from diffusers_helper.weights.reading import is_page
+from diffusers_helper.weights.reading import has_all_files, is_complete, is_page, partial_of
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +102,7 @@ def get_model(info: ModelInfo, cancel: CancelToken, report: Callable[[int, int],
 
 def _get_small_decoder(info: ModelInfo, cancel: CancelToken) -> None:
     """Download the decoder for previews. Without it they have colours alone, so a failure is no error."""
-    place, source, decoder = small_decoder_file(info), info.small_decoder, info.family.small_decoder
+    place, source, decoder = info.small_decoder_file, info.small_decoder, info.family.small_decoder
     if place is None or source is None or decoder is None or place.is_file():
         return
     # Where a mirror of the hub is set, the machine may reach no other address.
@@ -124,7 +122,7 @@ def _get_parts(
     exact = replace(absence, part_bytes=sizes)
     if not exact.has_room:
         raise NotHere(exact)
-    complete = sum(bytes_in(part_folder(info.parts[part])) for part in info.parts if part not in sizes)
+    complete = sum(bytes_in(info.parts[part].folder) for part in info.parts if part not in sizes)
     here = {part: min(absence.here_bytes.get(part, 0), size) for part, size in sizes.items()}
     total = complete + sum(sizes.values())
     for part, files in listed.items():
@@ -153,10 +151,10 @@ def get_part(
         GenerationCancelled: If the download was cancelled.
         LongtakeError: If the folder does not exist, or the files cannot be downloaded.
     """
-    folder = part_folder(source)
+    folder = source.folder
     # A revision never changes, so a complete copy needs no request to the hub.
     if source.revision is None or is_complete(folder):
-        return part_here(source)
+        return source.here()
     _log.info("downloading %s %s", source.location, source.subfolder)
     listed = listed_files(source) if files is None else files
     try:
@@ -280,7 +278,7 @@ class _Tally:
 
 def _fetch(source: PartSource, files: list[RemoteFile], tally: _Tally) -> None:
     """Download the missing ones of these files, several at a time."""
-    repository = repository_folder(source)
+    repository = source.repository
     snapshot = repository / "snapshots" / str(source.revision)
     missing = [file for file in files if not (snapshot / file.path).is_file()]
     for file in missing:  # From now on, the part counts as incomplete until all its files are complete.

@@ -13,13 +13,17 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.files import file_sum, has_checksum
 from diffusers_helper.models.added import ADDED_MODELS, PUT_BACK, AddedModel
 from diffusers_helper.models.downloads import bytes_in
-from diffusers_helper.models.hub_cache import part_folder, repository_folder, small_decoder_file
 from diffusers_helper.models.registry import ModelInfo, PartSource, find_model, model_names
 from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.strangers.confined import confined
-from diffusers_helper.weights.folders import is_complete, partial_files, partial_of, weight_files
 from diffusers_helper.weights.inspection import inspect_checkpoint
-from diffusers_helper.weights.reading import read_contents
+from diffusers_helper.weights.reading import (
+    is_complete,
+    partial_files,
+    partial_of,
+    read_contents,
+    weight_files,
+)
 from diffusers_helper.weights.safetensors_file import Origin, has_copy_sum, origin_in
 from diffusers_helper.weights.tensors import NotWeights
 
@@ -51,7 +55,7 @@ def installed_parts(info: ModelInfo) -> list[InstalledPart]:
 
 def _installed_part(info: ModelInfo, part: str) -> InstalledPart:
     source = info.parts[part]
-    folder = part_folder(source)
+    folder = source.folder
     here, complete = bytes_in(folder), is_complete(folder)
     missing = (
         0 if complete or source.revision is None else max(0, published_bytes(part, info.family.name) - here)
@@ -240,9 +244,9 @@ def remove(info: ModelInfo) -> Removal:
         _remove_added(added, removal)
         return removal
     for part, files in removal.files.items():
-        _remove_files(repository_folder(info.parts[part]), files)
-    if "vae" in removal.files and info.small_decoder and (decoder := small_decoder_file(info)):
-        _remove_files(repository_folder(info.small_decoder), (decoder, partial_of(decoder)))
+        _remove_files(info.parts[part].repository, files)
+    if "vae" in removal.files and info.small_decoder and (decoder := info.small_decoder_file):
+        _remove_files(info.small_decoder.repository, (decoder, partial_of(decoder)))
     return removal
 
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from diffusers_helper.errors import InputError, PictureError, short_repr
-from diffusers_helper.families.family import Family
+from diffusers_helper.errors import InputError, LongtakeError, PictureError, short_repr
+from diffusers_helper.families.family import Family, PublishedModel
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.known import FAMILIES, family_of_class
-from diffusers_helper.families.networks import PublishedModel
 from diffusers_helper.families.packing import MODES, Mode, SectionPlan
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.request import SETTINGS, GenerationRequest, sides_of
 from diffusers_helper.strangers.limited_json import read_json
+from diffusers_helper.weights.reading import is_complete
 
 DEFAULT_MODEL = "demo"
 FACTS_FILE = "longtake.json"
@@ -36,6 +36,45 @@ class PartSource:
     subfolder: str = ""
     revision: str | None = None
     config: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def repository(self) -> Path:
+        """Return the folder of a hub repository in the hub's local cache, whether it exists or not."""
+        from huggingface_hub import constants  # only a hub model needs it
+
+        return Path(constants.HF_HUB_CACHE, "models--" + self.location.replace("/", "--"))
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the part's files, or its single file, whether they exist or not."""
+        root = Path(self.location) if self.revision is None else self.repository / "snapshots" / self.revision
+        return root / self.subfolder
+
+    @property
+    def network(self) -> Path | None:
+        """Return the folder or single file of a network; None for one that is not downloaded."""
+        is_here = is_complete(self.folder) or (self.revision is None and self.folder.is_dir())
+        return self.folder if is_here else None
+
+    def here(self) -> Path:
+        """Return the folder with the part's files, without a request to the hub.
+
+        Raises:
+            LongtakeError: If the folder does not exist, or the files of a hub repository are not all here.
+        """
+        if self.revision is None:
+            if not self.folder.is_dir():
+                raise LongtakeError(
+                    f"There is no folder {self.folder}; expected a part of the model.",
+                    "Check the model's folder.",
+                )
+        elif not is_complete(self.folder):
+            raise LongtakeError(
+                f"{self.location} is not completely on this machine.",
+                "Download the model on the page under Models, or with python -m app models get.",
+                code="download",
+            )
+        return self.folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +156,12 @@ class ModelInfo:
         if decoder is None or vae.revision is None:
             return None
         return PartSource(location=decoder.repository, revision=decoder.commit)
+
+    @property
+    def small_decoder_file(self) -> Path | None:
+        """Return the file of the decoder for previews, whether it exists or not; None without one."""
+        source, decoder = self.small_decoder, self.family.small_decoder
+        return source.folder / decoder.path if source and decoder else None
 
     @property
     def licence(self) -> str:

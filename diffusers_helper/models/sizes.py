@@ -1,29 +1,29 @@
-"""The sizes of a model's networks, from a table or from the headers of their files."""
+"""The sizes of a model's networks, from a table or from the headers of their files, alone and with LoRAs."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.families.family import FamilyNetwork, Values, is_eight_bit
 from diffusers_helper.families.known import FAMILIES, networks_of
-from diffusers_helper.families.networks import FamilyNetwork, Values, is_eight_bit
 from diffusers_helper.machine.sysfs import keeps_bf16, slow_types
 from diffusers_helper.models.added import PUT_BACK
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import read_json
-from diffusers_helper.weights.folders import weight_files
-from diffusers_helper.weights.reading import read_contents
+from diffusers_helper.weights.lora_files import LoraFile, Pair, loras_of
+from diffusers_helper.weights.reading import read_contents, weight_files
 from diffusers_helper.weights.recognition import SCALE, is_beside, is_precise
-from diffusers_helper.weights.safetensors_file import origin_in
-from diffusers_helper.weights.tensors import BITS, Contents, TensorInfo, count
+from diffusers_helper.weights.safetensors_file import origin_in, read_safetensors
+from diffusers_helper.weights.tensors import BITS, Contents, NotWeights, TensorInfo, count
 
 NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
 _WHOLE = ("float32", "float16", "bfloat16")
@@ -293,3 +293,76 @@ def _compute_dtype(tensors: Iterable[TensorInfo], contents: Iterable[Contents], 
         origin = next(filter(None, (origin_in(one.metadata) for one in contents)), None)
         return _QUANTISED_COMPUTE if origin is None else origin.compute_dtype
     return max(kinds, key=lambda kind: (kind in _WHOLE, kinds[kind]), default="float32")
+
+
+_WEIGHT = ".weight"
+_LEAST_VALUE_BYTES = 2
+
+
+def check_loras(text: str, info: ModelInfo) -> None:
+    """Check the LoRAs of a request.
+
+    What cannot be judged here is left to the engine: the fit to a model that is not on this machine, or whose
+    transformer is stored in another way.
+
+    Args:
+        text: The setting `lora`, with paths.
+
+    Raises:
+        InputError: If a file is missing, holds no LoRA, or does not fit the model.
+    """
+    loras = loras_of(text)
+    folder = info.parts["transformer"].network if loras else None
+    layers = layers_of(folder) if folder else {}
+    for _, lora in loras:
+        lora.check_family(info.name, info.family)
+        if layers:
+            lora.fitting(layers)
+
+
+@confined
+def layers_of(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return (outputs, inputs) of each linear layer in a transformer's files; none for other files."""
+    try:
+        headers = [read_safetensors(file).tensors for file in folder.glob("*.safetensors")]
+    except (OSError, NotWeights):
+        return {}
+    found = {
+        name.removesuffix(_WEIGHT): (entry.shape[0], entry.shape[1])
+        for header in headers
+        for name, entry in header.items()
+        if name.endswith(_WEIGHT) and len(entry.shape) == 2
+    }
+    return found if "proj_out" in found else {}
+
+
+def with_loras(network: Network, loras: Collection[LoraFile]) -> Network:
+    """Return the transformer with the sizes that it has together with LoRAs.
+
+    Args:
+        loras: The LoRAs, as `lora_adapters` attaches them: with two matrices for each layer.
+    """
+    if not loras:
+        return network
+    weights, width = network.weights, max(_LEAST_VALUE_BYTES, network.dtype_bytes)
+    blocks, total = list(weights.block_bytes), weights.total_bytes
+    lists, first = block_lists("transformer", class_named(network.config)), len(blocks)
+    if len(lists) > 1:
+        first = int(network.config.get("num_layers", first))
+    for layer, values in (found for lora in loras for pair in lora.pairs for found in _layer_values(pair)):
+        total += values * width
+        group, _, rest = layer.partition(".")
+        if group in lists:
+            place = int(rest.partition(".")[0]) + (first if group in lists[1:] else 0)
+            if place < len(blocks):
+                blocks[place] += values * width
+    return replace(network, weights=replace(weights, total_bytes=total, block_bytes=tuple(blocks)))
+
+
+def _layer_values(pair: Pair) -> Iterator[tuple[str, int]]:
+    """Yield the layers that a change concerns, with the number of values for each."""
+    layers = pair.target.layers
+    for place, layer in enumerate(layers):
+        # How the outputs are divided is not known here; all of them are counted with the first layer.
+        outputs = 0 if place else pair.outputs
+        yield layer, pair.rank * (pair.inputs + outputs) + (outputs if pair.bias else 0)

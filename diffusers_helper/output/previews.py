@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from diffusers_helper.errors import first_line
 from diffusers_helper.files import make_folder, write_atomic
 from diffusers_helper.loading.tensors import read_tensors
-from diffusers_helper.models.hub_cache import small_decoder_file
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.output.small_decoder import VideoDecoder
 
@@ -143,7 +142,7 @@ class Preview:
     def of(cls, info: ModelInfo, folder: Path, device: torch.device) -> Self:
         """Return the writer for a model, given the folder for the files and the device that computes."""
         decoder: Decoder | None = TinyDecoder.beside(info.folder)
-        if decoder is None and (file := small_decoder_file(info)):
+        if decoder is None and (file := info.small_decoder_file):
             decoder = VideoDecoder.read(file, device)
         return cls(folder, info.family.latent_frames / info.family.fps, decoder)
 

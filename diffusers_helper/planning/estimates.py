@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.buckets import Buckets, buckets
+from diffusers_helper.families.family import Buckets, buckets
 from diffusers_helper.families.known import family_of_class
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES

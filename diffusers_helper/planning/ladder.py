@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.families.networks import is_eight_bit
+from diffusers_helper.families.family import is_eight_bit
 from diffusers_helper.lora_choice import shown
 from diffusers_helper.machine.local import Facts
 from diffusers_helper.models.registry import ModelInfo

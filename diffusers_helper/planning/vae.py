@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.families.vae_windows import OWN_CHUNK
+from diffusers_helper.families.packing import OWN_CHUNK
 from diffusers_helper.planning.estimates import TILES
 from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.planning.vae_estimates import VaeNeeds

@@ -13,10 +13,8 @@ from diffusers_helper.attention.ways import SLICED, slice_bytes
 from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, texts_in
 from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.machine.local import Local, shape_key, speeds
-from diffusers_helper.models.hub_cache import network_folder
-from diffusers_helper.models.lora_fit import check_loras, with_loras
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import NETWORKS, Network, networks
+from diffusers_helper.models.sizes import NETWORKS, Network, check_loras, networks, with_loras
 from diffusers_helper.planning.budget import PLAIN_ATTENTION, Demand, JobPlan
 from diffusers_helper.planning.estimates import (
     OWN_WINDOW,
@@ -33,8 +31,8 @@ from diffusers_helper.planning.streaming import Bus, PreservedChoice, bus_of, fe
 from diffusers_helper.planning.vae import OWN_CHUNK
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import duration, gb_text
-from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.lora_files import loras_of, rank_of
+from diffusers_helper.weights.reading import weight_files
 
 _FP32_BYTES = 4
 _PER_SECTION = ("sample", "decode")
@@ -137,12 +135,12 @@ def known_networks(
 
 def network_folders(info: ModelInfo) -> tuple[Path | None, ...]:
     """Return the folders or files of a model's networks in the order of `NETWORKS`; None for absent ones."""
-    return tuple(network_folder(info.parts[name]) if name in info.parts else None for name in NETWORKS)
+    return tuple(info.parts[name].network if name in info.parts else None for name in NETWORKS)
 
 
 def weights_file(info: ModelInfo) -> Path | None:
     """Return the largest file of the transformer's weights, or None if they are not on this machine."""
-    place = network_folder(info.parts["transformer"])
+    place = info.parts["transformer"].network
     files = weight_files(place) if place else ()
     return max(files, key=lambda file: file.stat().st_size, default=None)
 

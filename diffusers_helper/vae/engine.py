@@ -8,6 +8,7 @@ belongs to another program, and plans with the free memory (`vae.guest.Guest`).
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,9 +20,8 @@ from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.vae_windows import window_sizes
+from diffusers_helper.families.packing import window_sizes
 from diffusers_helper.memory.device import Device
-from diffusers_helper.memory.retry import retry
 from diffusers_helper.planning.shortage import Shortage, is_out_of_memory, read_shortage
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.families import VaeFamily, family_of
@@ -266,3 +266,26 @@ def _encode(family: VaeFamily, frames: Tensor, plan: VaePlan, pieces: Pieces) ->
 
 def _joined(items: list[Tensor]) -> Tensor:
     return items[0] if len(items) == 1 else torch.cat(items)
+
+
+_T = TypeVar("_T")
+
+
+def retry(work: Callable[[], _T], cure_for: Callable[[Exception], Callable[[], None] | None]) -> _T:
+    """Do the work, and repeat it after each error that has a cure.
+
+    Args:
+        cure_for: A function that returns the cure for an error, or None to raise the error. It must not keep
+            a reference to the error, whose frames hold tensors. The cure runs after they are freed. If the
+            cure raises an exception, the work is not repeated.
+    """
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            cure = cure_for(error)
+            if cure is None:
+                raise
+            traceback.clear_frames(error.__traceback__)
+        # At this point the exception and the tensors in its frames are freed.
+        cure()

@@ -18,8 +18,7 @@ from diffusers_helper.families.known import FAMILIES, all_parts, models_by_part
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.units import count_text
-from diffusers_helper.weights.folders import is_complete
-from diffusers_helper.weights.reading import SUFFIXES, read_contents
+from diffusers_helper.weights.reading import SUFFIXES, is_complete, read_contents
 from diffusers_helper.weights.recognition import (
     KeyStyle,
     key_style_of,

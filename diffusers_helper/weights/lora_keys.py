@@ -1,6 +1,6 @@
 """The layers of a transformer that names of tensors stand for, in files with weights or LoRAs.
 
-Each family knows how files name its layers (`families.networks.LayerNames`): as diffusers does, as the
+Each family knows how files name its layers (`families.family.LayerNames`): as diffusers does, as the
 network's authors do, who may join the layers for queries, keys and values, or as ComfyUI's class does.
 Trainers put a prefix before the name, and those of the kohya family replace its dots by underscores.
 """

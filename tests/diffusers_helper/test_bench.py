@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cache.conv_rungs import RUNGS
-from diffusers_helper.bench import convolutions, sections, steps, weights
+from diffusers_helper.bench import context, kernels, sections, steps
 from diffusers_helper.bench.context import Context
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
@@ -28,10 +28,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         for name in NETWORKS
     }
     configs["transformer"] |= {"num_layers": 3, "num_single_layers": 4}
-    for module in (weights, steps):
+    for module in (context, steps):
         monkeypatch.setattr(module, "CONFIGS", configs)
     monkeypatch.setattr(steps, "_FEW", {})
-    monkeypatch.setattr(weights, "stand_in_info", lambda: replace(demo, side=64))
+    monkeypatch.setattr(context, "stand_in_info", lambda: replace(demo, side=64))
     return configs
 
 
@@ -42,14 +42,14 @@ def cases(part: Any, context: Context) -> dict[str, Any]:
 def test_one_block_stands_for_all_in_the_file_and_not_on_the_device(
     small: dict[str, Any], tmp_path: Path
 ) -> None:
-    network: Any = weights.stand_in("transformer", tmp_path)
-    file = tmp_path / "transformer" / weights.WEIGHTS_FILE
+    network: Any = context.stand_in("transformer", tmp_path)
+    file = tmp_path / "transformer" / context.WEIGHTS_FILE
     first, last = (network.single_transformer_blocks[n].proj_mlp.weight for n in (0, 3))
     assert first is not last
     assert first.data_ptr() == last.data_ptr()
     total, blocks = sizes_of(network, [*network.transformer_blocks, *network.single_transformer_blocks])
     assert total - 2 * blocks[0] - 3 * blocks[-1] < file.stat().st_size < total
-    weights.tie_blocks(network, "transformer")
+    context.tie_blocks(network, "transformer")
     assert sizes_of(network, [])[0] == total - 2 * blocks[0] - 3 * blocks[-1]
 
 
@@ -80,9 +80,9 @@ def test_ways_of_convolutions_that_fail_are_results(tmp_path: Path, monkeypatch:
     def fail(*call: Any) -> torch.Tensor:
         raise RuntimeError(NO_ALGORITHM)
 
-    monkeypatch.setattr(convolutions, "_QUICK_SHAPES", 1)
+    monkeypatch.setattr(kernels, "_QUICK_SHAPES", 1)
     monkeypatch.setitem(RUNGS, "taps", replace(RUNGS["taps"], run=fail))
-    (found,) = cases(convolutions.convolutions, Context("quick", tmp_path)).values()
+    (found,) = cases(kernels.convolutions, Context("quick", tmp_path)).values()
     assert set(found["milliseconds"]) == {"plain", "tiles"}
     assert "No suitable algorithm" in found["failed_ways"]["taps"]
     assert found["fastest"] in found["milliseconds"]

@@ -16,9 +16,8 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.memory.weights import sizes_of
-from diffusers_helper.models.lora_fit import check_loras, with_loras
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.models.sizes import networks
+from diffusers_helper.models.sizes import check_loras, networks, with_loras
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.weights.lora_files import loras_of, read_lora
 from tests.support.loras import merge, write_lora

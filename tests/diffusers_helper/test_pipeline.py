@@ -27,7 +27,7 @@ from diffusers_helper.events import (
     from_dict,
     to_dict,
 )
-from diffusers_helper.families.buckets import buckets, nearest_bucket
+from diffusers_helper.families.family import buckets, nearest_bucket
 from diffusers_helper.families.packing import Mode, plan_sections
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.loading.loaders import Models, load_models

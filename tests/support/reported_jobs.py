@@ -18,8 +18,7 @@ from diffusers_helper.events import (
     StageStarted,
     StepDone,
 )
-from diffusers_helper.families.packing import Mode, plan_sections
-from diffusers_helper.families.vae_windows import decode_windows
+from diffusers_helper.families.packing import Mode, decode_windows, plan_sections
 from diffusers_helper.models.registry import info_of
 from diffusers_helper.request import GenerationRequest
 

@@ -12,16 +12,14 @@ from typing import Any
 
 from app.commands.arguments import EXIT_FAILED, Parser, Verb, add_setting, add_verbs, check_proxies
 from app.commands.inspect import add_inspect_arguments, print_inspection
-from app.commands.models.add import add_model_arguments, take_model
-from app.commands.models.convert import add_convert_arguments, convert
-from app.commands.models.downloading import download
+from app.commands.models.add import add_convert_arguments, add_model_arguments, convert, take_model
+from app.commands.terminal import download
 from app.jobs.stdio import say
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import NotHere, absence_of
-from diffusers_helper.models.hub_cache import small_decoder_file
 from diffusers_helper.models.installed import (
     InstalledPart,
     check_own_files,
@@ -41,7 +39,7 @@ from diffusers_helper.planning.cards.by_size import (
 )
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.units import count_text, gb_text
-from diffusers_helper.weights.folders import weight_files
+from diffusers_helper.weights.reading import weight_files
 
 _HEADER = (
     "card", "cap", "preserved", "resident", "streamed per step", "in about", "main memory", "disk per step",
@@ -206,7 +204,7 @@ def _get(arguments: argparse.Namespace) -> int:
     absence = absence_of(info)
     if absence is None:
         check_own_files(info)
-        if (decoder := small_decoder_file(info)) and not decoder.is_file():
+        if (decoder := info.small_decoder_file) and not decoder.is_file():
             download(info, as_json=arguments.json)
         _report(arguments, f"{info.name}: complete", model=info.name, state="complete")
         return 0

@@ -7,8 +7,7 @@ from statistics import fmean, median
 
 from app.jobs.pace import Effort, Pace
 from diffusers_helper.events import STAGES
-from diffusers_helper.families.packing import SectionPlan
-from diffusers_helper.families.vae_windows import OWN_CHUNK, decode_windows
+from diffusers_helper.families.packing import OWN_CHUNK, SectionPlan, decode_windows
 
 _SHORTEST = 0.001  # in seconds; the clock behind the times may be set back
 _RECENT_STEPS, _RECENT_SECTIONS = 30, 3

@@ -25,9 +25,8 @@ from diffusers_helper.models.added import check_new_name, name_for
 from diffusers_helper.models.installed import remove
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import size_text
-from diffusers_helper.weights.folders import weight_files
 from diffusers_helper.weights.inspection import INDEX, USUAL, Inspection, inspect_weights, is_shard
-from diffusers_helper.weights.reading import SUFFIXES
+from diffusers_helper.weights.reading import SUFFIXES, weight_files
 
 VARIABLE = "LONGTAKE_WEIGHTS"
 _MOST_LISTED, _MOST_FOLDERS, _MOST_SIGNS = 400, 2000, 1000

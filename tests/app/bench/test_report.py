@@ -14,9 +14,8 @@ import pytest
 
 from app.bench.child import function_of
 from app.bench.facts import hint
-from app.bench.page import to_markdown, video_rate
 from app.bench.parts import PARTS, QUICK_BYTES, parts_of
-from app.bench.report import checksum, read_report, sealed, to_bytes
+from app.bench.report import checksum, read_report, sealed, to_bytes, to_markdown, video_rate
 from app.bench.runner import BenchRun
 from app.cli import main
 from app.machine import this_local
@@ -163,7 +162,7 @@ def test_each_part_has_a_function_and_the_levels_grow() -> None:
 
 
 def test_the_quick_level_writes_little() -> None:
-    from diffusers_helper.bench.transfers import _SAMPLE_BYTES
+    from diffusers_helper.bench.kernels import _SAMPLE_BYTES
     from diffusers_helper.families.framepack import CONFIGS
     from diffusers_helper.loading.networks import empty_network
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from app.cli import main
-from app.commands.models.downloading import Progress
+from app.commands.terminal import Progress
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.models.endpoints import ModelCalls

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.commands.models import downloading
+from app.commands import terminal
 from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import absence_of
@@ -66,7 +66,7 @@ def test_a_model_is_listed_got_verified_and_removed(
     states = {one["model"]: one["state"] for one in lines(capsys)}
     assert states.pop("demo") == "complete"
     assert states == dict.fromkeys(built_in_names()[1:], "not on this machine")
-    monkeypatch.setattr(downloading, "_JSON_SECONDS", 0.0)
+    monkeypatch.setattr(terminal, "_JSON_SECONDS", 0.0)
     assert main(["models", "get", INFO.name, "--json"]) == 0
     *reported, last = lines(capsys)
     assert last == {"model": INFO.name, "state": "complete"}

@@ -29,7 +29,7 @@ from cache.conv_probe import (
 )
 from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS, Convolution, Rung
-from diffusers_helper.families.vae_windows import OWN_CHUNK, window_sizes
+from diffusers_helper.families.packing import OWN_CHUNK, window_sizes
 from diffusers_helper.miopen_fallback import classify, initialize_miopen_fallback
 from diffusers_helper.planning.vae import Tiles
 from diffusers_helper.vae.families import family_of

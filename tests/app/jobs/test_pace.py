@@ -13,8 +13,14 @@ from app.jobs.pace import Effort, Pace, PaceBook, pace_of, passes, usual
 from app.jobs.service import JobService
 from app.jobs.storage.logs import EventReader
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
-from diffusers_helper.families.packing import MODES, SectionPlan, plan_sections
-from diffusers_helper.families.vae_windows import OWN_CHUNK, decode_work, window_sizes
+from diffusers_helper.families.packing import (
+    MODES,
+    OWN_CHUNK,
+    SectionPlan,
+    decode_work,
+    plan_sections,
+    window_sizes,
+)
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import write_picture
 from tests.support.staged_engine import StagedEngine

@@ -107,6 +107,6 @@ def test_no_program_writes_past_these_functions() -> None:
     }
     assert found == {
         'app/commands/models/command.py: sys.stderr.write(one_line(f"Remove {what}? [y/N] "))',
-        'app/commands/models/downloading.py: sys.stderr.write(f"\\r{line:<{_WIDTH}}")',
-        'app/commands/models/downloading.py: sys.stderr.write("\\n")',
+        'app/commands/terminal.py: sys.stderr.write(f"\\r{line:<{_WIDTH}}")',
+        'app/commands/terminal.py: sys.stderr.write("\\n")',
     }

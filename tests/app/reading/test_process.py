@@ -18,9 +18,8 @@ from app.reading.process import Limits, ReadingProcess, Unreadable, reading_else
 from app.reading.values import from_data, to_data
 from diffusers_helper.conditions import prompts
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.models.lora_fit import layers_of
 from diffusers_helper.models.registry import PartSource, find_model
-from diffusers_helper.models.sizes import NETWORKS, count_values, networks
+from diffusers_helper.models.sizes import NETWORKS, count_values, layers_of, networks
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.strangers.confined import CONFINEMENT

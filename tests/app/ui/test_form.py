@@ -25,7 +25,7 @@ from app.ui.planner import Planner
 from app.ui.timeline import strip
 from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.buckets import nearest_bucket
+from diffusers_helper.families.family import nearest_bucket
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.request import GenerationRequest
 from tests.support.pages import write_photo

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusers_helper.families.buckets import REFERENCE_BUCKETS, buckets, nearest_bucket
+from diffusers_helper.families.family import REFERENCE_BUCKETS, buckets, nearest_bucket
 
 sides = st.integers(64, 1280)
 multiples = st.sampled_from([16, 32])

@@ -22,7 +22,7 @@ from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.machine import sysfs
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.pipeline import generate
-from diffusers_helper.weights.folders import is_complete
+from diffusers_helper.weights.reading import is_complete
 from diffusers_helper.weights.safetensors_file import make_header
 from tests.support.making import tiny_request, write_scene
 from tests.support.published import part_folder, write_published

@@ -17,8 +17,7 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.weights import sizes_of
-from diffusers_helper.models.lora_fit import with_loras
-from diffusers_helper.models.sizes import networks
+from diffusers_helper.models.sizes import networks, with_loras
 from diffusers_helper.weights.lora_files import loras_of, read_lora
 from tests.support.loras import STYLES, merge, write_lora
 from tests.support.making import load_tiny

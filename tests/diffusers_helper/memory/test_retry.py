@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from diffusers_helper.memory.retry import retry
+from diffusers_helper.vae.engine import retry
 
 
 def test_the_cure_runs_when_the_tensors_of_the_error_are_gone() -> None:

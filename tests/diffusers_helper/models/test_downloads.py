@@ -14,12 +14,11 @@ import pytest
 
 from app.cli import main
 from diffusers_helper.cancel import CancelToken
+from diffusers_helper.families.family import SmallDecoder
 from diffusers_helper.families.framepack import PARTS
-from diffusers_helper.families.networks import SmallDecoder
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import Absence, NotHere, Speed, absence_of, bytes_in
 from diffusers_helper.models.fetch import get_model
-from diffusers_helper.models.hub_cache import small_decoder_file
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.units import GB
 from tests.support.hub import Hub, hub_of, use_hub
@@ -160,10 +159,10 @@ def test_the_decoder_for_previews_comes_with_its_model(
     )
     if not has_mirror:
         monkeypatch.setattr("diffusers_helper.models.fetch._HUB", hub.address)
-        monkeypatch.setattr("diffusers_helper.families.networks._GITHUB", hub.address)
+        monkeypatch.setattr("diffusers_helper.families.family._GITHUB", hub.address)
     get_model(info, CancelToken(), lambda done, total: None)
     assert absence_of(info) is None
-    file = small_decoder_file(info)
+    file = info.small_decoder_file
     assert file is not None
     assert file.read_bytes() == content
     hub.tokens.clear()
@@ -183,6 +182,6 @@ def test_a_model_is_complete_without_the_decoder_for_previews(hub: Hub, content:
     served.unlink() if content is None else served.write_bytes(content)
     get_model(info, CancelToken(), lambda done, total: None)
     assert absence_of(info) is None
-    file = small_decoder_file(info)
+    file = info.small_decoder_file
     assert file is not None
     assert not file.exists()

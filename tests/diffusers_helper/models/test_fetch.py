@@ -17,9 +17,8 @@ from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.models import fetch
 from diffusers_helper.models.downloads import absence_of, bytes_in
 from diffusers_helper.models.fetch import get_part
-from diffusers_helper.models.hub_cache import part_folder
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.weights.folders import is_complete, partial_files, partial_of
+from diffusers_helper.weights.reading import is_complete, partial_files, partial_of
 from tests.support import published
 from tests.support.hub import Hub, answer, checksum, hub_of, use_hub
 
@@ -52,7 +51,7 @@ def whole(away: Path, part: str = "vae") -> dict[str, bytes]:
 
 
 def here(part: str = "vae") -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in part_folder(INFO.parts[part]).iterdir()}
+    return {file.name: file.read_bytes() for file in INFO.parts[part].folder.iterdir()}
 
 
 def reason() -> str:
@@ -66,7 +65,7 @@ def test_a_model_is_downloaded_into_the_layout_of_the_hub(hub: Hub, away: Path) 
     for part in PARTS:
         counts: list[int] = []
         folder = get_part(INFO.parts[part], CancelToken(), counts.append)
-        assert folder == part_folder(INFO.parts[part])
+        assert folder == INFO.parts[part].folder
         assert here(part) == whole(away, part)
         assert counts == sorted(counts)
         assert counts[-1] == bytes_in(folder)
@@ -98,7 +97,7 @@ def test_a_connection_that_breaks_is_taken_up_at_the_byte(hub: Hub, away: Path) 
 
 
 def test_a_download_that_was_killed_goes_on(hub: Hub, away: Path) -> None:
-    target = part_folder(VAE) / WEIGHTS
+    target = VAE.folder / WEIGHTS
     target.parent.mkdir(parents=True)
     partial_of(target).write_bytes(whole(away)[WEIGHTS][:10_000])
     absence = absence_of(INFO)
@@ -113,7 +112,7 @@ def test_a_download_that_was_killed_goes_on(hub: Hub, away: Path) -> None:
 
 @pytest.mark.parametrize("garbage", [b"garbage" * 100, b"g" * 10_000_000])
 def test_a_damaged_rest_is_downloaded_again(hub: Hub, away: Path, garbage: bytes) -> None:
-    target = part_folder(VAE) / WEIGHTS
+    target = VAE.folder / WEIGHTS
     target.parent.mkdir(parents=True)
     partial_of(target).write_bytes(garbage)
     counts: list[int] = []
@@ -126,7 +125,7 @@ def test_a_damaged_rest_is_downloaded_again(hub: Hub, away: Path, garbage: bytes
 def test_a_part_is_incomplete_until_its_last_file_is_here(hub: Hub) -> None:
     hub.pages.add("config.json")
     assert "the server answered with a web page in place of vae/config.json" in reason()
-    folder = part_folder(VAE)
+    folder = VAE.folder
     assert not is_complete(folder)
     hub.pages.clear()
     get_part(VAE, CancelToken())
@@ -137,7 +136,7 @@ def test_a_part_is_incomplete_until_its_last_file_is_here(hub: Hub) -> None:
 def test_a_web_page_in_place_of_weights_or_of_the_list(hub: Hub) -> None:
     hub.pages.add(WEIGHTS)
     assert f"the server answered with a web page in place of vae/{WEIGHTS}" in reason()
-    assert not (part_folder(VAE) / WEIGHTS).exists()
+    assert not (VAE.folder / WEIGHTS).exists()
     hub.pages = {"tree"}
     assert "cannot be downloaded" in reason()
 
@@ -146,7 +145,7 @@ def test_a_web_page_in_place_of_weights_or_of_the_list(hub: Hub) -> None:
 def test_a_server_that_lies_about_the_size(hub: Hub, away: Path, by: int) -> None:
     hub.sizes[WEIGHTS] = len(whole(away)[WEIGHTS]) + by
     assert "cannot be downloaded" in reason()
-    assert not is_complete(part_folder(VAE))
+    assert not is_complete(VAE.folder)
     hub.sizes.clear()
     get_part(VAE, CancelToken())
     assert here() == whole(away)
@@ -183,8 +182,8 @@ def test_a_cancel_comes_during_a_file(hub: Hub, tmp_path: Path) -> None:
     hub.gate.set()
     thread.join(60)
     assert ended.is_set()
-    assert not is_complete(part_folder(VAE))
-    assert get_part(VAE, CancelToken()) == part_folder(VAE)
+    assert not is_complete(VAE.folder)
+    assert get_part(VAE, CancelToken()) == VAE.folder
 
 
 def test_two_programs_do_not_download_a_file_twice(hub: Hub, away: Path) -> None:
@@ -204,7 +203,7 @@ def test_a_program_that_looks_at_a_finished_file_does_no_harm(
     hub: Hub, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "_WORKERS", 1)  # one file after the other
-    config = part_folder(VAE) / "config.json"
+    config = VAE.folder / "config.json"
 
     def look(_: int) -> None:
         if config.exists():
@@ -337,7 +336,7 @@ def test_a_server_that_lies_about_a_file_is_left_in_a_sentence(
     assert re.search(reported, said)
     assert len(said) < 600
     size = (hub.folder / VAE.location / VAE.subfolder / name).stat().st_size
-    kept = [file.stat().st_size for file in partial_files(part_folder(VAE)) if name in file.name]
+    kept = [file.stat().st_size for file in partial_files(VAE.folder) if name in file.name]
     assert all(one <= size for one in kept)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.buckets import buckets
+from diffusers_helper.families.family import buckets
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.models.sizes import Weights, networks
 from diffusers_helper.planning.backend import Backend, backend_of

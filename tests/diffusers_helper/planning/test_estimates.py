@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.calibrate_memory import Result, clip, llama, siglip, transformer, vae, videos
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.families.buckets import buckets
+from diffusers_helper.families.family import buckets
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import networks
 from diffusers_helper.planning.backend import Backend, backend_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from app.machine import named_machine
-from diffusers_helper.families.buckets import buckets
+from diffusers_helper.families.family import buckets
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.profiles import FAMILIES, Profile, profile_for

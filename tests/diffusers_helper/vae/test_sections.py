@@ -12,8 +12,7 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo
 from torch import Tensor, nn
 
-from diffusers_helper.families.packing import Mode, plan_sections
-from diffusers_helper.families.vae_windows import OWN_CHUNK
+from diffusers_helper.families.packing import OWN_CHUNK, Mode, plan_sections
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.memory.device import AccountingDevice
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video

@@ -17,8 +17,8 @@ from app.commands.inspect import STYLE_WORDS
 from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.strangers.limited_json import MOST_BYTES
-from diffusers_helper.weights.folders import has_all_files
 from diffusers_helper.weights.inspection import inspect_checkpoint
+from diffusers_helper.weights.reading import has_all_files
 from diffusers_helper.weights.recognition import KeyStyle, expected_names
 from tests.support.checkpoints import comfyui_names, original_names, with_prefix, write_safetensors
 from tests.support.published import part_folder, write_published

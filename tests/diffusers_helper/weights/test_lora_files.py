@@ -13,8 +13,17 @@ from safetensors.torch import save_file
 from torch import nn
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.lora_choice import MOST_LORAS, Choice, choices_of, shown
-from diffusers_helper.models.lora_folder import located, lora_folder, lora_names, relative, within
+from diffusers_helper.lora_choice import (
+    MOST_LORAS,
+    Choice,
+    choices_of,
+    located,
+    lora_folder,
+    lora_names,
+    relative,
+    shown,
+    within,
+)
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.setting import text_of
 from diffusers_helper.weights.lora_files import count_keys, loras_of, read_lora
