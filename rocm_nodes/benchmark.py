@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -22,7 +21,7 @@ from diffusers_helper.units import gb_text
 from rocm_nodes.decoding import decode
 from rocm_nodes.host import comfy, device, device_lines, is_rocm
 from rocm_nodes.monitors import empty_latent
-from rocm_nodes.page import number, of_type, reported, switch
+from rocm_nodes.page import MeasuringNode, number, of_type, reported, switch
 from rocm_nodes.samplers import timed
 
 _PROMPT = "a photograph of a lighthouse at dusk"
@@ -45,7 +44,7 @@ class Row:
     error: str = ""
 
 
-class ROCMFluxBenchmark:
+class ROCMFluxBenchmark(MeasuringNode):
     """A benchmark of a whole workflow with the connected model, text encoder and VAE."""
 
     RETURN_TYPES = ("STRING", "STRING", "STRING", "STRING")
@@ -54,35 +53,25 @@ class ROCMFluxBenchmark:
     )  # fmt: skip
     FUNCTION = "benchmark"
     CATEGORY = "ROCm Ninodes/Benchmark"
-    OUTPUT_NODE = True
     DESCRIPTION = "Sample and decode at each size and scale, and write the figures as JSON."
     SEARCH_ALIASES = ("benchmark", "speed", "hipblaslt", "longtake")
     OUTPUT_TOOLTIPS = ("The figures.", "The times as a chart.", "What follows.", "The peaks of memory.")
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {
-            "required": {
-                "model": of_type("MODEL", "The diffusion model to measure. It is not changed."),
-                "vae": of_type("VAE", "The VAE that decodes the results. It is not changed."),
-                "clip": of_type("CLIP", "The text encoder for the prompt of the measurement."),
-                "test_resolutions": of_type(
-                    "STRING",
-                    "The sizes to measure: width x height in pixels, separated by commas.",
-                    default="256x320,512x512,1024x1024",
-                ),
-                "test_steps": number(20, 1, 100, "The steps of each run."),
-                "test_cfg_values": of_type(
-                    "STRING", "The scales to measure, separated by commas.", default="1.0,3.5,8.0"
-                ),
-                "test_hipblas": switch(True, "Compare hipBLASLt with hipBLAS, on AMD cards only."),
-                "generate_report": switch(True, "Write the figures to a JSON file, too."),
-            }
-        }
-
-    @classmethod
-    def IS_CHANGED(cls, **inputs: Any) -> float:
-        return math.nan
+    REQUIRED: ClassVar = {
+        "model": of_type("MODEL", "The diffusion model to measure. It is not changed."),
+        "vae": of_type("VAE", "The VAE that decodes the results. It is not changed."),
+        "clip": of_type("CLIP", "The text encoder for the prompt of the measurement."),
+        "test_resolutions": of_type(
+            "STRING", "The sizes to measure: width x height in pixels, separated by commas.",
+            default="256x320,512x512,1024x1024",
+        ),
+        "test_steps": number(20, 1, 100, "The steps of each run."),
+        "test_cfg_values": of_type(
+            "STRING", "The scales to measure, separated by commas.", default="1.0,3.5,8.0"
+        ),
+        "test_hipblas": switch(True, "Compare hipBLASLt with hipBLAS, on AMD cards only."),
+        "generate_report": switch(True, "Write the figures to a JSON file, too."),
+    }  # fmt: skip
 
     @classmethod
     def VALIDATE_INPUTS(
@@ -97,31 +86,21 @@ class ROCMFluxBenchmark:
             return str(error)
         return True
 
-    def benchmark(
-        self,
-        model: Any,
-        vae: Any,
-        clip: Any,
-        test_resolutions: str,
-        test_steps: int,
-        test_cfg_values: str,
-        test_hipblas: bool,
-        generate_report: bool,
-    ) -> dict[str, Any]:
-        cases = cases_of(test_resolutions, test_cfg_values)
+    def work(self, given: Any) -> dict[str, Any]:
+        cases, clip = cases_of(given.test_resolutions, given.test_cfg_values), given.clip
         if clip is None:
             raise InputError("The input clip is empty.", "Load a text encoder with another node.")
         conditioning = clip.encode_from_tokens_scheduled(clip.tokenize(_PROMPT))
         rows = [
-            _run(model, vae, conditioning, size, cfg, test_steps, blas)
-            for blas in _libraries(test_hipblas)
+            _run(given.model, given.vae, conditioning, size, cfg, given.test_steps, blas)
+            for blas in _libraries(given.test_hipblas)
             for size, cfg in cases
         ]
         results = "\n".join(map(_line, rows))
-        advice, memory = _advice(rows, test_hipblas), _memory(rows)
+        advice, memory = _advice(rows, given.test_hipblas), _memory(rows)
         lines = [*device_lines(), results, advice, memory]
-        if generate_report:
-            lines.append(f"The report was written to {_write(rows, test_steps)}.")
+        if given.generate_report:
+            lines.append(f"The report was written to {_write(rows, given.test_steps)}.")
         return reported("Flux benchmark", lines, (results, _chart(rows), advice, memory))
 
 

@@ -22,8 +22,8 @@ from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.vae.engine import Part, VaeEngine
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.guest import Guest, HostVae
-from rocm_nodes.guide import COMFYUI
 from rocm_nodes.host import device, free_bytes, interruptible, management, progress_bar
+from rocm_nodes.page import COMFYUI
 
 _QUANTISED_TILE_PX = 512
 # The shares of the free memory that the notes of these nodes' authors plan with for quantised weights.

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,9 +14,8 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.machine.packages import FRAMEPACK, install_command, missing_words, version_of
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
-from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, free_bytes, importing, machine_line, management, memory_line, total_bytes
-from rocm_nodes.page import choice, idle, number, of_type, reported
+from rocm_nodes.page import Node, choice, explained, idle, number, of_type, reported
 
 _CATEGORY = "ROCm Ninodes/Loaders"
 _MOST_NAMES = 5
@@ -25,7 +24,7 @@ _COMPLAINTS = ("lora key not loaded: ", "NOT LOADED ")
 _DTYPES = {"fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 
 
-class ROCMOptimizedCheckpointLoader:
+class ROCMOptimizedCheckpointLoader(Node):
     """A loader of checkpoints: model, text encoder and VAE from one file."""
 
     RETURN_TYPES = ("MODEL", "CLIP", "VAE")
@@ -35,25 +34,17 @@ class ROCMOptimizedCheckpointLoader:
     SEARCH_ALIASES = ("load checkpoint", "load model", "ckpt", "longtake")
     OUTPUT_TOOLTIPS = ("The diffusion model.", "The text encoder, if the file has one.", "The VAE.")
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        names = comfy("folder_paths").get_filename_list("checkpoints")
-        return {
-            "required": {"ckpt_name": choice(names, "The checkpoint to load.")},
-            "optional": {"compatibility_mode": idle(False, "ComfyUI's own loader loads every file")},
-        }
+    REQUIRED: ClassVar = {"ckpt_name": lambda: choice(_names("checkpoints"), "The checkpoint to load.")}
+    OPTIONAL: ClassVar = {"compatibility_mode": idle(False, "ComfyUI's own loader loads every file")}
 
-    def load_checkpoint(self, ckpt_name: str, compatibility_mode: bool = False) -> dict[str, Any]:
-        paths = comfy("folder_paths")
-        path = paths.get_full_path_or_raise("checkpoints", ckpt_name)
+    def work(self, given: Any) -> dict[str, Any]:
+        path, embeddings = _path("checkpoints", given.ckpt_name), comfy("folder_paths")
 
         def load() -> tuple[Any, ...]:
             return comfy("comfy.sd").load_checkpoint_guess_config(
-                path,
-                output_vae=True,
-                output_clip=True,
-                embedding_directory=paths.get_folder_paths("embeddings"),
-            )[:3]
+                path, output_vae=True, output_clip=True,
+                embedding_directory=embeddings.get_folder_paths("embeddings"),
+            )[:3]  # fmt: skip
 
         lines, result = _loaded(usable(Path(path)), load)
         if len(result) > 1 and result[1] is None:
@@ -61,7 +52,7 @@ class ROCMOptimizedCheckpointLoader:
         return reported("Checkpoint loader", lines, result)
 
 
-class ROCMOptimizedUNetLoader:
+class ROCMOptimizedUNetLoader(Node):
     """A loader of diffusion models that come without text encoder and VAE."""
 
     RETURN_TYPES = ("MODEL",)
@@ -71,18 +62,22 @@ class ROCMOptimizedUNetLoader:
     SEARCH_ALIASES = ("load diffusion model", "load unet", "load model", "longtake")
     OUTPUT_TOOLTIPS = ("The diffusion model.",)
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        names = model_files("diffusion_models")
-        words = "The diffusion model to load. Weights in a GGUF file stay quantised."
-        kept = "The type that weights are kept in. A file with scaled fp8 weights keeps its own."
-        return {
-            "required": {"unet_name": choice(names, words)},
-            "optional": {"weight_dtype": choice(["default", *_DTYPES], kept, default="default")},
-        }
+    REQUIRED: ClassVar = {
+        "unet_name": lambda: choice(
+            model_files("diffusion_models"),
+            "The diffusion model to load. Weights in a GGUF file stay quantised.",
+        )
+    }
+    OPTIONAL: ClassVar = {
+        "weight_dtype": choice(
+            ["default", *_DTYPES],
+            "The type that weights are kept in. A file with scaled fp8 weights keeps its own.",
+            default="default",
+        )
+    }
 
-    def load_unet(self, unet_name: str, weight_dtype: str = "default") -> dict[str, Any]:
-        path = comfy("folder_paths").get_full_path_or_raise("diffusion_models", unet_name)
+    def work(self, given: Any) -> dict[str, Any]:
+        path, weight_dtype = _path("diffusion_models", given.unet_name), given.weight_dtype
         facts = usable(Path(path))
         options: dict[str, Any] = {}
         notes: list[str] = []
@@ -107,7 +102,7 @@ class ROCMOptimizedUNetLoader:
         return reported("Diffusion loader", [*notes, *lines], result)
 
 
-class ROCMLoRALoader:
+class ROCMLoRALoader(Node):
     """A loader of LoRAs for a model and, if one is connected, its text encoder."""
 
     RETURN_TYPES = ("MODEL", "CLIP")
@@ -117,35 +112,35 @@ class ROCMLoRALoader:
     SEARCH_ALIASES = ("load lora", "longtake")
     OUTPUT_TOOLTIPS = ("The model with the LoRA.", "The text encoder with the LoRA, if one is connected.")
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        names = comfy("folder_paths").get_filename_list("loras")
-        bounds = 1.0, -10.0, 10.0
-        return {
-            "required": {
-                "model": of_type("MODEL", "The model that the LoRA changes, which may be quantised."),
-                "lora_name": choice(names, "The file of the LoRA."),
-                "strength_model": number(*bounds, "How much the model changes.", step=0.01),
-                "strength_clip": number(*bounds, "How much the text encoder changes.", step=0.01),
-            },
-            "optional": {"clip": of_type("CLIP", "The text encoder that the LoRA changes, if any.")},
-        }
+    REQUIRED: ClassVar = {
+        "model": of_type("MODEL", "The model that the LoRA changes, which may be quantised."),
+        "lora_name": lambda: choice(_names("loras"), "The file of the LoRA."),
+        "strength_model": number(1.0, -10.0, 10.0, "How much the model changes.", step=0.01),
+        "strength_clip": number(1.0, -10.0, 10.0, "How much the text encoder changes.", step=0.01),
+    }
+    OPTIONAL: ClassVar = {"clip": of_type("CLIP", "The text encoder that the LoRA changes, if any.")}
 
-    def load_lora(
-        self, model: Any, lora_name: str, strength_model: float, strength_clip: float, clip: Any = None
-    ) -> dict[str, Any]:
-        path = comfy("folder_paths").get_full_path_or_raise("loras", lora_name)
+    def work(self, given: Any) -> dict[str, Any]:
+        path, model, clip = _path("loras", given.lora_name), given.model, given.clip
         facts = usable(Path(path))
         with explained(), _Complaints() as complaints:
             weights = comfy("comfy.utils").load_torch_file(path, safe_load=True)
             result = comfy("comfy.sd").load_lora_for_models(
-                model, clip, weights, strength_model, strength_clip
+                model, clip, weights, given.strength_model, given.strength_clip
             )
         changed = count_text(_added(model.patches, result[0].patches), "weight")
-        line = f"{lora_name} changes {changed} of the model"
+        line = f"{given.lora_name} changes {changed} of the model"
         if clip is not None:
             line += f" and {_added(clip.patcher.patches, result[1].patcher.patches)} of the text encoder"
         return reported("LoRA", [f"{line}.", _unused(complaints.names, facts.tensors)], result)
+
+
+def _names(kind: str) -> list[str]:
+    return comfy("folder_paths").get_filename_list(kind)
+
+
+def _path(kind: str, name: str) -> str:
+    return comfy("folder_paths").get_full_path_or_raise(kind, name)
 
 
 def model_files(kind: str) -> list[str]:

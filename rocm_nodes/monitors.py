@@ -1,11 +1,15 @@
-"""The monitors, which measure the connected VAE or model, and recommend settings."""
+"""The nodes about this machine: monitors, which measure the connected VAE or model, and the memory optimizer.
+
+The optimizer gives memory back at its place in the workflow, and reports the bytes.
+"""
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -16,9 +20,8 @@ from diffusers_helper.planning.vae import Precision, VaeSettings
 from diffusers_helper.units import count_text, gb_text
 from diffusers_helper.vae.guest import unsupported
 from rocm_nodes.decoding import decode
-from rocm_nodes.guide import explained
-from rocm_nodes.host import comfy, device, device_lines, management
-from rocm_nodes.page import number, of_type, reported
+from rocm_nodes.host import comfy, device, device_lines, free_bytes, management
+from rocm_nodes.page import MeasuringNode, choice, explained, idle, number, of_type, reported, switch
 from rocm_nodes.samplers import timed
 
 _RUNS = 3
@@ -54,39 +57,32 @@ class DecodeTrial:
         )
 
 
-class ROCMVAEPerformanceMonitor:
+class ROCMVAEPerformanceMonitor(MeasuringNode):
     """A monitor that decodes the same latents in several ways, and compares times, peaks and pictures."""
 
     RETURN_TYPES = ("STRING", "STRING", "STRING")
     RETURN_NAMES = _NAMES
     FUNCTION = "analyze"
     CATEGORY = "ROCm Ninodes/VAE"
-    OUTPUT_NODE = True
     DESCRIPTION = "Measure decoding on this machine: each precision, in one piece and in tiles."
     SEARCH_ALIASES = ("benchmark", "vae speed", "miopen", "longtake")
     OUTPUT_TOOLTIPS = ("The device and its software.", "The figures.", "The settings that follow from them.")
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        side = number(1024, 256, 4096, "The side of the square to decode, in pixels.", step=64)
-        return {
-            "required": {
-                "vae": of_type("VAE", "The VAE to measure. It is not changed."),
-                "test_resolution": side,
-            }
-        }
+    REQUIRED: ClassVar = {
+        "vae": of_type("VAE", "The VAE to measure. It is not changed."),
+        "test_resolution": number(
+            1024, 256, 4096, "The side of the square to decode, in pixels.", step=64
+        ),
+    }  # fmt: skip
 
-    @classmethod
-    def IS_CHANGED(cls, **inputs: Any) -> float:
-        return math.nan  # a measurement is never taken from a cache
-
-    def analyze(self, vae: Any, test_resolution: int = 1024) -> dict[str, Any]:
+    def work(self, given: Any) -> dict[str, Any]:
+        vae, side = given.vae, given.test_resolution
         machine = "\n".join(device_lines()) + "."
         if reason := unsupported(vae):
             words = f"Nothing was measured: the VAE is {reason}."
             return reported("VAE monitor", [machine, words], (machine, words, ""))
         with explained():
-            ways = list(_ways(vae, _latents(vae, test_resolution), test_resolution))
+            ways = list(_ways(vae, _latents(vae, side), side))
         tips = "\n".join(map(str, ways))
         settings = _recommended(ways)
         return reported("VAE monitor", [machine, tips, settings], (machine, tips, settings))
@@ -142,48 +138,33 @@ def _recommended(ways: list[DecodeTrial]) -> str:
     return f"{why}."
 
 
-class ROCMSamplerPerformanceMonitor:
+class ROCMSamplerPerformanceMonitor(MeasuringNode):
     """A monitor that evaluates a model several times on noise, and reports the time of each."""
 
     RETURN_TYPES = ("STRING", "STRING", "STRING")
     RETURN_NAMES = _NAMES
     FUNCTION = "analyze"
     CATEGORY = "ROCm Ninodes/Sampling"
-    OUTPUT_NODE = True
     DESCRIPTION = "Measure the steps of a model. The workflow has to supply a conditioning."
     SEARCH_ALIASES = ("benchmark", "sampler speed", "miopen", "longtake")
     OUTPUT_TOOLTIPS = ROCMVAEPerformanceMonitor.OUTPUT_TOOLTIPS
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {
-            "required": {
-                "model": of_type("MODEL", "The diffusion model to measure. It is not changed."),
-                "test_steps": number(20, 1, 100, "The number of steps to measure."),
-            },
-            "optional": {
-                "positive": of_type("CONDITIONING", "The conditioning to measure with."),
-                "latent_image": of_type("LATENT", "The size to measure, by default 64 x 64 latents."),
-            },
-        }
+    REQUIRED: ClassVar = {
+        "model": of_type("MODEL", "The diffusion model to measure. It is not changed."),
+        "test_steps": number(20, 1, 100, "The number of steps to measure."),
+    }
+    OPTIONAL: ClassVar = {
+        "positive": of_type("CONDITIONING", "The conditioning to measure with."),
+        "latent_image": of_type("LATENT", "The size to measure, by default 64 x 64 latents."),
+    }
 
-    @classmethod
-    def IS_CHANGED(cls, **inputs: Any) -> float:
-        return math.nan
-
-    def analyze(
-        self,
-        model: Any,
-        test_steps: int = 20,
-        positive: Any = None,
-        latent_image: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    def work(self, given: Any) -> dict[str, Any]:
         machine = "\n".join(device_lines()) + "."
-        if positive is None:
+        if given.positive is None:
             words = "Nothing was measured: connect a conditioning to positive."
             return reported("Sampler monitor", [machine, words], (machine, words, ""))
-        latent = latent_image or {"samples": empty_latent(model, 512, 512)}
-        tips, settings = measured_steps(model, positive, latent, test_steps)
+        latent = given.latent_image or {"samples": empty_latent(given.model, 512, 512)}
+        tips, settings = measured_steps(given.model, given.positive, latent, given.test_steps)
         return reported("Sampler monitor", [machine, tips, settings], (machine, tips, settings))
 
 
@@ -221,3 +202,99 @@ def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int
         else "The first step costs no more than the others. "
     )
     return tips, f"{settings}{gb_text(free)} GB are free after the run."
+
+
+_LEVELS = ("conservative", "balanced", "aggressive")
+# The least unused memory of the allocator that is worth giving back.
+_WORTH_BYTES = 256 * 1024**2
+
+
+class Anything(str):
+    """The name of a type that equals every other type's name, so ComfyUI connects it to any output."""
+
+    __slots__ = ()
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = str.__hash__
+
+
+ANY = Anything("*")
+
+
+class ROCMMemoryOptimizer(MeasuringNode):
+    """A node that frees memory when its input arrives, and passes the input on, which fixes its place."""
+
+    RETURN_TYPES = ("STRING", "STRING", "STRING", ANY)
+    RETURN_NAMES = ("MEMORY_STATUS", "OPTIMIZATION_LOG", "RECOMMENDATIONS", "passed_on")
+    FUNCTION = "optimize"
+    CATEGORY = "ROCm Ninodes/Memory"
+    DESCRIPTION = (
+        "Give memory back: conservative only reports, balanced empties the allocator, and aggressive unloads "
+        "all models first."
+    )
+    SEARCH_ALIASES = ("free memory", "unload models", "clear vram", "longtake")
+    OUTPUT_TOOLTIPS = ("The use of the memory.", "What was done.", "What else could be done.", "The input.")
+
+    REQUIRED: ClassVar = {
+        "optimization_level": choice(
+            _LEVELS, "How much is given back; see the description.", default="balanced"
+        ),
+        "enable_gc": switch(True, "Run the garbage collector first."),
+        "clear_cache": switch(True, "Empty torch's allocator."),
+        "cleanup_frequency": idle(10, "the node runs each time that it is reached", min=1, max=100),
+    }
+    OPTIONAL: ClassVar = {"anything": of_type(ANY, "A value to pass on. The node runs once it has arrived.")}
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, input_types: dict[str, str]) -> bool:
+        return True  # any type may be passed on
+
+    def work(self, given: Any) -> dict[str, Any]:
+        host, level = management(), given.optimization_level
+        place = host.get_torch_device()
+        before = _driver_free(place)
+        lines: list[str] = []
+        if given.enable_gc and level != "conservative":
+            lines.append(f"Python's garbage collector found {gc.collect()} objects.")
+        if level == "aggressive":
+            host.unload_all_models()
+            lines.append("All models were unloaded.")
+        if given.clear_cache and level != "conservative":
+            lines.append(_emptied(place, level == "aggressive"))
+        freed = max(0, _driver_free(place) - before)
+        lines.append(f"{gb_text(freed)} GB were given back to the driver ({freed} bytes).")
+        log = "\n".join(lines)
+        status = " ".join(device_lines()) + "."
+        advice = _advice(place, level)
+        return reported("Memory optimizer", [status, log, advice], (status, log, advice, given.anything))
+
+
+def _emptied(place: Any, always: bool) -> str:
+    idle = _idle(place)
+    if idle < _WORTH_BYTES and not always:
+        return f"The allocator was not emptied, because only {gb_text(idle)} GB of its memory are unused."
+    management().soft_empty_cache(force=True)
+    return f"The allocator was emptied; {gb_text(idle)} GB of its memory were unused."
+
+
+def _idle(place: Any) -> int:
+    """Return the bytes that torch's allocator holds and no tensor uses."""
+    _, idle = management().get_free_memory(place, torch_free_too=True)
+    return int(idle) if place.type == "cuda" else 0
+
+
+def _driver_free(place: Any) -> int:
+    """Return the bytes that other programs could allocate now."""
+    return free_bytes(place) - _idle(place)
+
+
+def _advice(place: Any, level: str) -> str:
+    idle = _idle(place)
+    if level == "conservative" and idle >= _WORTH_BYTES:
+        return f"The level balanced could give back {gb_text(idle)} GB."
+    loaded = len(management().loaded_models())
+    if level != "aggressive" and loaded:
+        return f"The level aggressive would unload {count_text(loaded, 'model')} until they are used again."
+    return "There is nothing else to give back."

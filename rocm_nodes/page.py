@@ -1,23 +1,75 @@
-"""What ComfyUI's page shows of the nodes: their inputs, and their reports.
+"""The form of a node that ComfyUI expects, and what its page shows: inputs, reports, and guides in errors.
 
 A report appears in ComfyUI's log, below the node on its page and in its history. Below a node there is room
 for two short lines, which show the beginning of the first sentence. The whole text is in the history, from
-where a script of the page (`pack/web/nodes.js`) shows it on a click.
+where a script of the page (`pack/web/nodes.js`) shows it on a click. After a shortage of memory, the error has
+a guide with ComfyUI's settings.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
-from rocm_nodes.host import show_text
+from diffusers_helper.failures import DriverStep, driver_failure
+from diffusers_helper.planning.profiles import detect
+from diffusers_helper.planning.shortage import OutOfDeviceMemory, Step, is_out_of_memory, read_shortage
+from rocm_nodes.host import management, show_text
 
 _MOST_LETTERS = 80
 _log = logging.getLogger("rocm_nodes")
 # What ComfyUI calls the type of an input, or a list of choices, and what else it is told of it.
 Input = tuple[Any, dict[str, Any]]
+# The inputs of a node by name. A function makes one that depends on this ComfyUI.
+Inputs = Mapping[str, Input | Callable[[], Input]]
+
+
+class Node:
+    """What ComfyUI reads of a node, made from the tables of its inputs.
+
+    ComfyUI calls the method that `FUNCTION` names. It hands the inputs to `work` as attributes, with the
+    defaults of those that were not given.
+    """
+
+    FUNCTION = ""
+    REQUIRED: ClassVar[Inputs] = {}
+    OPTIONAL: ClassVar[Inputs] = {}
+
+    def __init_subclass__(cls) -> None:
+        if "work" in cls.__dict__:
+            setattr(cls, cls.FUNCTION, Node._call)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {
+            group: {name: one() if callable(one) else one for name, one in inputs.items()}
+            for group, inputs in (("required", cls.REQUIRED), ("optional", cls.OPTIONAL))
+            if inputs
+        }
+
+    def _call(self, **inputs: Any) -> dict[str, Any]:
+        known = {**self.REQUIRED, **self.OPTIONAL}.items()
+        defaults = {name: one[1].get("default") for name, one in known if not callable(one)}
+        return self.work(SimpleNamespace(**{**defaults, **inputs}))
+
+    def work(self, given: Any) -> dict[str, Any]:
+        """Return the node's result with its report, as `reported` does."""
+        raise NotImplementedError
+
+
+class MeasuringNode(Node):
+    """A node that runs each time, since a measurement is never taken from ComfyUI's cache."""
+
+    OUTPUT_NODE = True
+
+    @classmethod
+    def IS_CHANGED(cls, **inputs: Any) -> float:
+        return math.nan
 
 
 def of_type(kind: str, tooltip: str, **facts: Any) -> Input:
@@ -54,3 +106,61 @@ def reported(title: str, lines: Sequence[str], result: tuple[Any, ...]) -> dict[
     show_text(textwrap.shorten(text.partition("\n")[0], _MOST_LETTERS, placeholder=" ..."))
     _log.info("%s: %s", title, text.replace("\n", " "))
     return {"ui": {"text": [text]}, "result": result}
+
+
+COMFYUI: dict[Step, str] = {
+    "limits": "Check the driver's limits: the size of GTT (ttm.pages_limit) and of the BIOS carve-out, free "
+    "system memory and swap, and the limit on locked memory (ulimit -l).",
+    "resolution": "Reduce batch size, width or height. In a decode, set tile_size to 512 or less.",
+    "preserved": "Start ComfyUI with --reserve-vram 2 to keep fewer weights on the card.",
+    "allocator": "Try PYTORCH_ALLOC_CONF=expandable_segments:True in ComfyUI's environment. "
+    "Reports differ on whether it helps; take it out again if it does not.",
+    "unload": "Unload other models first: use the node ROCm Memory Optimizer with the level aggressive.",
+    "close": "Close other programs that use the card.",
+    "restart": "Restart ComfyUI: a new process starts with unfragmented memory.",
+    "smaller": "Use a smaller model, or one with 8-bit weights.",
+    "elsewhere": "Check which other models are loaded in ComfyUI, and that no other program, and no second "
+    "ComfyUI, holds the same model on the card.",
+    "versions": "Check that PyTorch and ROCm are up to date.",
+}
+
+
+COMFYUI_DRIVER: dict[DriverStep, str] = {
+    "again": "Restart ComfyUI and run the workflow again: a new process starts the device anew.",
+    "cache": "Remove what MIOpen has learned and compiled: the folders ~/.config/miopen and ~/.cache/miopen.",
+    "find_mode": "Start ComfyUI with MIOPEN_FIND_MODE=NORMAL, with which MIOpen tries every kernel.",
+    "blas": "On an AMD card, start ComfyUI with TORCH_BLAS_PREFER_HIPBLASLT=0, so that PyTorch "
+    "uses its other library for matrix products.",
+    "versions": "Check that PyTorch and ROCm are up to date and made for this card.",
+    "report": "If nothing helps, report it with the log of a start with MIOPEN_LOG_LEVEL=5.",
+}
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn a shortage of the device's memory into ComfyUI's own exception with the guide in its text.
+
+    A failure of the card's libraries gets its guide, too. The exception is raised after the one it replaces
+    was handled, so the failed call's tensors are freed.
+    """
+    try:
+        yield
+    except OutOfDeviceMemory as error:
+        reported = _with_guide(error)
+    except Exception as error:
+        if is_out_of_memory(error):
+            shortage = read_shortage(str(error))
+            reported = _with_guide(OutOfDeviceMemory(shortage, is_apu=detect({}).is_apu, remedies=COMFYUI))
+        elif isinstance(error, RuntimeError) and (found := driver_failure(str(error), COMFYUI_DRIVER)):
+            reported = found
+        else:
+            raise
+    else:
+        return
+    raise reported
+
+
+def _with_guide(error: OutOfDeviceMemory) -> Exception:
+    """Return an error that ComfyUI treats as a shortage of its own, after which it unloads its models."""
+    kind = type("OutOfMemoryWithGuide", (management().OOM_EXCEPTION,), {})
+    return kind(f"{error.message}\n{error.remedy}\nThe driver's words: {error.shortage.text}")

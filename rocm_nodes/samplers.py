@@ -6,16 +6,15 @@ import copy
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.device import Device
 from diffusers_helper.units import count_text, duration, gb_text
-from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, device
-from rocm_nodes.page import Input, choice, idle, number, of_type, reported, switch
+from rocm_nodes.page import Inputs, Node, choice, explained, idle, number, of_type, reported, switch
 
 _CATEGORY = "ROCm Ninodes/Sampling"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -114,26 +113,27 @@ def lines_of(times: StepTimes, seconds: float, place: Device) -> list[str]:
     return lines
 
 
-def _seed(name: str) -> dict[str, Input]:
-    words = "The start of the random noise; the same seed gives the same noise."
-    return {name: number(0, 0, _MOST_SEED, words, control_after_generate=True)}
+def _kinds() -> Any:
+    return comfy("comfy.samplers").KSampler
 
 
-def _common() -> dict[str, Input]:
-    """Return the inputs from `steps` to `latent_image`, which both samplers have."""
-    kinds = comfy("comfy.samplers").KSampler
-    scale = "How strictly the conditioning is followed; 1 leaves the negative one out."
-    return {
-        "steps": number(20, 1, 10000, "The number of steps to denoise in."),
-        "cfg": number(8.0, 0.0, 100.0, scale, step=0.1, round=0.01),
-        "sampler_name": choice(kinds.SAMPLERS, "The method that takes the steps."),
-        "scheduler": choice(kinds.SCHEDULERS, "How the noise is spread over the steps."),
-        "positive": of_type("CONDITIONING", "What the result should have."),
-        "negative": of_type("CONDITIONING", "What the result should not have."),
-        "latent_image": of_type("LATENT", "The latents to denoise."),
-    }
-
-
+_SEED = number(
+    0, 0, _MOST_SEED, "The start of the random noise; the same seed gives the same noise.",
+    control_after_generate=True,
+)  # fmt: skip
+# The inputs from `steps` to `latent_image`, which both samplers have.
+_COMMON: Inputs = {
+    "steps": number(20, 1, 10000, "The number of steps to denoise in."),
+    "cfg": number(
+        8.0, 0.0, 100.0, "How strictly the conditioning is followed; 1 leaves the negative one out.",
+        step=0.1, round=0.01,
+    ),
+    "sampler_name": lambda: choice(_kinds().SAMPLERS, "The method that takes the steps."),
+    "scheduler": lambda: choice(_kinds().SCHEDULERS, "How the noise is spread over the steps."),
+    "positive": of_type("CONDITIONING", "What the result should have."),
+    "negative": of_type("CONDITIONING", "What the result should not have."),
+    "latent_image": of_type("LATENT", "The latents to denoise."),
+}  # fmt: skip
 _MODEL = of_type("MODEL", "The diffusion model. It is not changed.")
 _OPTIONAL = {
     "optimize_for_video": switch(False, "Leave out the previews, which take time in each step of a video."),
@@ -147,28 +147,24 @@ _OPTIONAL = {
 }
 
 
-def sampled(
-    model: Any,
-    latent: dict[str, Any],
-    options: dict[str, Any],
-    *,
-    precision: str,
-    switches: tuple[bool, bool],
-) -> dict[str, Any]:
+def sampled(given: Any, *, seed: int, **options: Any) -> dict[str, Any]:
     """Sample with ComfyUI, and return the node's result with its report.
 
     Args:
-        options: The arguments of `nodes.common_ksampler` from `seed` on, by name.
-        switches: The values of `optimize_for_video` and `compatibility_mode`.
+        given: The node's inputs.
+        options: Further arguments of `nodes.common_ksampler`.
     """
-    clone, times = timed(model, precision)
+    switches = given.optimize_for_video, given.compatibility_mode
+    clone, times = timed(given.model, given.precision_mode)
     if switches == (True, False):
         clone.add_wrapper_with_key(_wrappers().OUTER_SAMPLE, _KEY, _without_previews)
+    arguments = given.steps, given.cfg, given.sampler_name, given.scheduler, given.positive, given.negative
     lines, (result,) = measured(
-        times, lambda: comfy("nodes").common_ksampler(clone, latent=latent, **options)
+        times,
+        lambda: comfy("nodes").common_ksampler(clone, seed, *arguments, given.latent_image, **options),
     )
     notes = [_FIRST_VERSION] if all(switches) else []
-    return reported("Sampler", [*lines, precision_line(model, precision), *notes], (result,))
+    return reported("Sampler", [*lines, precision_line(given.model, given.precision_mode), *notes], (result,))
 
 
 def measured(times: StepTimes, sample: Callable[[], tuple[Any, ...]]) -> tuple[list[str], tuple[Any, ...]]:
@@ -192,7 +188,7 @@ def _without_previews(executor: Callable[..., Any], *arguments: Any, **named: An
     return executor(*arguments[:_CALLBACK], show, *arguments[_CALLBACK + 1 :], **named)
 
 
-class ROCMOptimizedKSampler:
+class ROCMOptimizedKSampler(Node):
     """A sampler with the inputs of ComfyUI's KSampler, a choice of precision, and a report of its times."""
 
     RETURN_TYPES = ("LATENT",)
@@ -202,31 +198,21 @@ class ROCMOptimizedKSampler:
     SEARCH_ALIASES = ("sampler", "denoise", "generate", "longtake")
     OUTPUT_TOOLTIPS = ("The denoised latents.",)
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        words = "The share of noise that is added and removed; below 1, the latents' content partly stays."
-        strength = number(1.0, 0.0, 1.0, words, step=0.01)
-        return {
-            "required": {"model": _MODEL, **_seed("seed"), **_common(), "denoise": strength},
-            "optional": _OPTIONAL,
-        }
+    REQUIRED: ClassVar = {
+        "model": _MODEL, "seed": _SEED, **_COMMON,
+        "denoise": number(
+            1.0, 0.0, 1.0,
+            "The share of noise that is added and removed; below 1, the latents' content partly stays.",
+            step=0.01,
+        ),
+    }  # fmt: skip
+    OPTIONAL: ClassVar = _OPTIONAL
 
-    def sample(
-        self,
-        model: Any,
-        seed: int,
-        latent_image: dict[str, Any],
-        optimize_for_video: bool = False,
-        precision_mode: str = "auto",
-        compatibility_mode: bool = False,
-        **options: Any,
-    ) -> dict[str, Any]:
-        options |= {"seed": seed}
-        switches = optimize_for_video, compatibility_mode
-        return sampled(model, latent_image, options, precision=precision_mode, switches=switches)
+    def work(self, given: Any) -> dict[str, Any]:
+        return sampled(given, seed=given.seed, denoise=given.denoise)
 
 
-class ROCMOptimizedKSamplerAdvanced:
+class ROCMOptimizedKSamplerAdvanced(Node):
     """A sampler with the inputs of ComfyUI's KSampler (Advanced), which can do a part of the steps."""
 
     RETURN_TYPES = ("LATENT",)
@@ -238,50 +224,28 @@ class ROCMOptimizedKSamplerAdvanced:
     SEARCH_ALIASES = ("sampler", "denoise", "advanced sampler", "longtake")
     OUTPUT_TOOLTIPS = ("The denoised latents.",)
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {
-            "required": {
-                "model": _MODEL,
-                "add_noise": choice(["enable", "disable"], "Whether noise is added first."),
-                **_seed("noise_seed"),
-                **_common(),
-                "start_at_step": number(0, 0, 10000, "The first step to take."),
-                "end_at_step": number(10000, 0, 10000, "The step before which to stop."),
-                "return_with_leftover_noise": choice(
-                    ["disable", "enable"],
-                    "Whether the noise that is left at the end stays for another sampler.",
-                ),
-            },
-            "optional": _OPTIONAL,
-        }
+    REQUIRED: ClassVar = {
+        "model": _MODEL,
+        "add_noise": choice(["enable", "disable"], "Whether noise is added first."),
+        "noise_seed": _SEED,
+        **_COMMON,
+        "start_at_step": number(0, 0, 10000, "The first step to take."),
+        "end_at_step": number(10000, 0, 10000, "The step before which to stop."),
+        "return_with_leftover_noise": choice(
+            ["disable", "enable"], "Whether the noise that is left at the end stays for another sampler."
+        ),
+    }
+    OPTIONAL: ClassVar = _OPTIONAL
 
-    def sample(
-        self,
-        model: Any,
-        add_noise: str,
-        noise_seed: int,
-        latent_image: dict[str, Any],
-        start_at_step: int,
-        end_at_step: int,
-        return_with_leftover_noise: str,
-        optimize_for_video: bool = False,
-        precision_mode: str = "auto",
-        compatibility_mode: bool = False,
-        **options: Any,
-    ) -> dict[str, Any]:
-        options |= {
-            "seed": noise_seed,
-            "disable_noise": add_noise == "disable",
-            "start_step": start_at_step,
-            "last_step": end_at_step,
-            "force_full_denoise": return_with_leftover_noise == "disable",
-        }
-        switches = optimize_for_video, compatibility_mode
-        return sampled(model, latent_image, options, precision=precision_mode, switches=switches)
+    def work(self, given: Any) -> dict[str, Any]:
+        return sampled(
+            given, seed=given.noise_seed, disable_noise=given.add_noise == "disable",
+            start_step=given.start_at_step, last_step=given.end_at_step,
+            force_full_denoise=given.return_with_leftover_noise == "disable",
+        )  # fmt: skip
 
 
-class ROCMSamplerCustomAdvanced:
+class ROCMSamplerCustomAdvanced(Node):
     """A sampler with the inputs of ComfyUI's SamplerCustomAdvanced, and a report of its times."""
 
     RETURN_TYPES = ("LATENT", "LATENT")
@@ -294,47 +258,32 @@ class ROCMSamplerCustomAdvanced:
     SEARCH_ALIASES = ("sample", "guider", "longtake")
     OUTPUT_TOOLTIPS = ("The latents after the last step.", "The latents that the model predicted last.")
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {
-            "required": {
-                "noise": of_type("NOISE", "The noise to begin with."),
-                "guider": of_type("GUIDER", "The model with its conditionings."),
-                "sampler": of_type("SAMPLER", "The method of sampling."),
-                "sigmas": of_type("SIGMAS", "The noise levels, in descending order."),
-                "latent_image": of_type("LATENT", "The latents to begin with, or empty ones."),
-            },
-            "optional": {
-                # Workflows of rocm-ninodes have these values in this order.
-                "compatibility_mode": _OPTIONAL["compatibility_mode"],
-                "flash_attention": idle("auto", _ATTENTION, ["auto", "disable_flash", "force_flash"]),
-                "precision_mode": _OPTIONAL["precision_mode"],
-            },
-        }
+    REQUIRED: ClassVar = {
+        "noise": of_type("NOISE", "The noise to begin with."),
+        "guider": of_type("GUIDER", "The model with its conditionings."),
+        "sampler": of_type("SAMPLER", "The method of sampling."),
+        "sigmas": of_type("SIGMAS", "The noise levels, in descending order."),
+        "latent_image": of_type("LATENT", "The latents to begin with, or empty ones."),
+    }
+    OPTIONAL: ClassVar = {  # workflows of rocm-ninodes have these values in this order
+        "compatibility_mode": _OPTIONAL["compatibility_mode"],
+        "flash_attention": idle("auto", _ATTENTION, ["auto", "disable_flash", "force_flash"]),
+        "precision_mode": _OPTIONAL["precision_mode"],
+    }
 
-    def sample(
-        self,
-        noise: Any,
-        guider: Any,
-        sampler: Any,
-        sigmas: Any,
-        latent_image: dict[str, Any],
-        compatibility_mode: bool = False,
-        flash_attention: str = "auto",
-        precision_mode: str = "auto",
-    ) -> dict[str, Any]:
-        model, guide = guider.model_patcher, copy.copy(guider)
-        guide.model_patcher, times = timed(model, precision_mode)
+    def work(self, given: Any) -> dict[str, Any]:
+        model, guide = given.guider.model_patcher, copy.copy(given.guider)
+        guide.model_patcher, times = timed(model, given.precision_mode)
         node = comfy("comfy_extras.nodes_custom_sampler").SamplerCustomAdvanced
         # Newer versions have a class method in place of the method, whose result is an object.
         work = getattr(node, "execute", None) or node().sample
 
         def sample() -> tuple[Any, ...]:
-            found = work(noise, guide, sampler, sigmas, latent_image)
+            found = work(given.noise, guide, given.sampler, given.sigmas, given.latent_image)
             return tuple(getattr(found, "result", found))
 
         lines, result = measured(times, sample)
-        lines.append(precision_line(model, precision_mode))
-        if flash_attention != "auto":
+        lines.append(precision_line(model, given.precision_mode))
+        if given.flash_attention != "auto":
             lines.append(f"flash_attention has no effect: {_ATTENTION}.")
         return reported("Custom sampler", lines, result)

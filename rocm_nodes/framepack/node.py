@@ -26,9 +26,8 @@ from diffusers_helper.planning.variables import conv_rung
 from diffusers_helper.request import PICTURES, PLACED, SETTINGS, GenerationRequest
 from diffusers_helper.setting import SettingInfo, text_of
 from diffusers_helper.units import count_text
-from rocm_nodes.guide import explained
 from rocm_nodes.host import comfy, importing, interruptible, management
-from rocm_nodes.page import Input, choice, number, of_type, reported
+from rocm_nodes.page import Input, choice, explained, number, of_type, reported
 
 VIDEO_TYPES, VIDEO_NAMES = ("IMAGE", "STRING", "VIDEO"), ("frames", "video_path", "video")
 VIDEO_TIPS = ("The frames of the video.", "The path of the MP4.", "The MP4 for ComfyUI's nodes of video.")

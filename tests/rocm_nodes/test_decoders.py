@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from torch import Tensor
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.planning.vae import VaeSettings
-from rocm_nodes.decode_nodes import ROCMOptimizedVAEDecode, chosen_precision
 from rocm_nodes.decoding import for_quantised
+from rocm_nodes.vae_nodes import ROCMOptimizedVAEDecode, chosen_precision
 from tests.support.comfy_double import VAE, Comfy, Interrupted, PictureVae, WanVAE
 from tests.support.node_runs import SHORT, noise, run
 
@@ -213,7 +214,7 @@ def test_settings_with_nothing_to_do_are_taken_and_told() -> None:
 def test_on_an_amd_card_auto_is_comfyuis_choice_except_for_fp16(
     own: str, changes: dict[str, str], expected: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocm_nodes.decode_nodes.is_rocm", lambda: True)
+    monkeypatch.setattr("rocm_nodes.vae_nodes.is_rocm", lambda: True)
     vae = VAE(PictureVae())
     vae.vae_dtype = getattr(torch, own)
     vae.first_stage_model.to(vae.vae_dtype)
@@ -228,8 +229,10 @@ def test_on_an_amd_card_auto_is_comfyuis_choice_except_for_fp16(
 def test_off_an_amd_card_and_without_the_switch_fp16_stays() -> None:
     vae = VAE(PictureVae())
     vae.vae_dtype = torch.float16
-    assert chosen_precision(vae, "auto", "auto") == ("auto", "The precision float16 is ComfyUI's choice.")
-    assert chosen_precision(vae, "auto", "fp16")[0] == "auto"
+    given = {"vae": vae, "precision_mode": "auto", "use_rocm_optimizations": True}
+    for preferred in ("fp32", "fp16"):
+        chosen = chosen_precision(SimpleNamespace(**given, rocm_preferred=preferred))
+        assert chosen == ("auto", "The precision float16 is ComfyUI's choice.")
 
 
 def test_each_latent_frame_of_a_picture_vae_is_a_picture_and_it_says_so() -> None:

@@ -84,7 +84,7 @@ def test_a_vae_with_a_form_of_its_own_is_left_to_comfyui(comfy: Comfy) -> None:
 
 
 def test_the_precision_is_that_of_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rocm_nodes.encode_nodes.is_rocm", lambda: True)
+    monkeypatch.setattr("rocm_nodes.vae_nodes.is_rocm", lambda: True)
     vae = VAE(PictureVae())
     vae.vae_dtype = torch.float16
     vae.first_stage_model.to(torch.float16)

@@ -1,0 +1,362 @@
+"""The decoders and encoders, two of each: one uses tiles only if memory is short, and one always."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from torch import Tensor
+
+from diffusers_helper.planning.vae import CHUNKS, VaeSettings
+from diffusers_helper.units import duration
+from diffusers_helper.vae.guest import unsupported
+from rocm_nodes.decoding import decode, encode
+from rocm_nodes.host import comfy, is_rocm
+from rocm_nodes.page import Inputs, Node, choice, explained, idle, number, of_type, reported, switch
+
+_CATEGORY = "ROCm Ninodes/VAE"
+_PRECISIONS = ("fp32", "fp16", "bf16")
+_WINDOWS_OVERLAP = 8  # the default of the tiled decoder, which matters for some VAEs only
+_T = TypeVar("_T")
+_PREFERRED = choice(
+    [*_PRECISIONS, "auto"],
+    "The precision on AMD cards where precision_mode is auto and ComfyUI would take fp16. Where it takes "
+    "bf16 or fp32, its choice stays.",
+    default="fp32",
+)
+_CAREFUL = switch(True, "Compute failing convolutions in another way.")
+
+
+def _tile_inputs(does: str) -> Inputs:
+    """Return the inputs for a VAE and its tiles; `does` says what it does with the first input."""
+    side = "The side of tiles in pixels. After a shortage of memory, 512 is worth a try."
+    return {
+        "vae": of_type("VAE", f"The VAE that {does} them. It is not changed."),
+        "tile_size": number(768, 256, 2048, side, step=64),
+        "overlap": number(96, 32, 512, "The smallest overlap of neighbouring tiles, in pixels.", step=16),
+    }
+
+
+_DECODER: Inputs = {
+    "samples": of_type("LATENT", "The latents of pictures or of a video."), **_tile_inputs("decodes")
+}  # fmt: skip
+_ENCODER: Inputs = {
+    "pixels": of_type("IMAGE", "The pictures, or the frames of a video."), **_tile_inputs("encodes")
+}  # fmt: skip
+# The settings of earlier versions that have no effect, with their defaults and the reason.
+_IDLE: dict[str, tuple[float, str]] = {
+    "compatibility_mode": (False, "each VAE is decoded in the way that it allows"),
+    "cpu_offload": (True, "finished frames always leave the device at once"),
+    "mixed_precision": (False, "nothing is trained, and a decoder computes in one type"),
+    "enable_hip_memory": (True, "the whole process uses torch's allocator"),
+    "attention_optimization": (True, "ComfyUI chooses its attention when it starts"),
+    "kernel_tuning": (True, "the search for kernels is a setting of the whole process"),
+    "memory_fraction": (0.9, "a limit would apply to all of ComfyUI; memory_threshold limits the plan"),
+    "synchronization": (True, "the decoder always waits for frames that leave the device"),
+}
+_UNUSED: Inputs = {
+    name: idle(*facts, **({"min": 0.1, "max": 1.0, "step": 0.05} if name == "memory_fraction" else {}))
+    for name, facts in _IDLE.items()
+}
+_RARE = {"advanced": True}  # the page shows these on request
+
+
+def _idle_notes(given: Any) -> list[str]:
+    """Return a sentence for each setting that has no effect and was changed."""
+    changed = (name for name, (value, _) in _IDLE.items() if getattr(given, name) != value)
+    return [f"{name} has no effect: {_IDLE[name][1]}." for name in changed]
+
+
+class ROCMOptimizedVAEDecode(Node):
+    """A decoder that works in one piece, exactly, if memory allows, and otherwise in smaller pieces."""
+
+    RETURN_TYPES = ("IMAGE",)
+    FUNCTION = "decode"
+    CATEGORY = _CATEGORY
+    DESCRIPTION = (
+        "Decode pictures and video. Wan's video is decoded frame after frame, exactly. After a shortage of "
+        "memory, decoding continues in smaller pieces, and a line says so."
+    )
+    SEARCH_ALIASES = ("decode latent", "latent to image", "latent to video", "longtake")
+    OUTPUT_TOOLTIPS = ("The pictures, or the frames of the video.",)
+
+    @classmethod
+    def VALIDATE_INPUTS(
+        cls, video_chunk_size: int | None = None, chunk_size: str | None = None
+    ) -> bool | str:
+        # ComfyUI gives None for what another node makes.
+        if video_chunk_size in (None, *range(1, 33)) and chunk_size in (None, "auto", *map(str, CHUNKS)):
+            return True
+        return (
+            f"video_chunk_size is {video_chunk_size} and chunk_size is {chunk_size}; expected 1 to 32, and "
+            "auto, 1, 2, 4 or 8. Workflows of newer rocm-ninodes have other inputs here: click on the node "
+            "with the right button and choose Fix node (recreate)."
+        )
+
+    REQUIRED: ClassVar = {
+        **_DECODER,
+        "use_rocm_optimizations": switch(
+            True,
+            "Compute failing convolutions in another way, and, on an AMD card, take rocm_preferred instead "
+            "of fp16.",
+        ),
+        "precision_mode": choice(
+            ["auto", *_PRECISIONS], "The type in which the VAE computes.", default="auto"
+        ),
+        "batch_optimization": switch(
+            True, "Decode as many pictures of a batch together as the memory allows."
+        ),
+    }  # fmt: skip
+    OPTIONAL: ClassVar = {  # in the order in which workflows store them
+        "video_chunk_size": number(
+            8, 1, 32, "The number of Wan's latent frames that leave the device together. The pixels do not "
+            "depend on it.", **_RARE,
+        ),
+        "memory_optimization_enabled": switch(
+            True, "Plan with memory_threshold of the free memory, or, if this is off, with all of it.",
+            **_RARE,
+        ),
+        "compatibility_mode": _UNUSED["compatibility_mode"],
+        "chunk_size": choice(
+            ["auto", *map(str, CHUNKS)],
+            "The number of latent frames in a piece. Wan is exact with any number; other video VAEs then "
+            "work in windows of time, which is approximate. auto avoids that where possible.",
+            default="auto",
+        ),
+        "memory_threshold": number(
+            0.8, 0.1, 1.0, "The share of the free memory that a plan may use.", step=0.05, **_RARE
+        ),
+        "cleanup_frequency": number(
+            1, 0, 100,
+            "The number of pieces after which unused memory goes back to the driver; 0 means never.", **_RARE,
+        ),
+        "cpu_offload": _UNUSED["cpu_offload"],
+        "rocm_preferred": _PREFERRED,
+        "fallback": choice(
+            ["fp32"], "The precision after a result that overflows.", default="fp32", **_RARE
+        ),
+        **{name: one for name, one in _UNUSED.items() if name not in ("compatibility_mode", "cpu_offload")},
+    }  # fmt: skip
+
+    def work(self, given: Any) -> dict[str, Any]:
+        vae, chunk = given.vae, given.chunk_size
+        precision, why = chosen_precision(given)
+        settings = VaeSettings(
+            chunk=int(chunk) if chunk != "auto" else _stream_chunk(vae, given.video_chunk_size),
+            fallback_px=_whole_tile(given),
+            overlap=_overlap_share(given),
+            precision=precision,
+            memory_threshold=given.memory_threshold if given.memory_optimization_enabled else 1.0,
+            cleanup_frequency=given.cleanup_frequency,
+            batch=given.batch_optimization,
+        )
+        notes = [why, *_idle_notes(given)]
+        return _decoded("VAE decode", given, settings, given.use_rocm_optimizations, notes, vae.decode)
+
+
+class ROCMOptimizedVAEDecodeTiled(Node):
+    """A decoder that always works in tiles, which are blended where they overlap."""
+
+    RETURN_TYPES = ("IMAGE",)
+    FUNCTION = "decode"
+    CATEGORY = _CATEGORY
+    DESCRIPTION = (
+        "Decode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
+    )
+    SEARCH_ALIASES = ("decode latent", "tiled decode", "out of memory", "longtake")
+    OUTPUT_TOOLTIPS = ("The pictures, or the frames of the video.",)
+
+    REQUIRED: ClassVar = {
+        **_DECODER,
+        "temporal_size": number(
+            64, 8, 4096,
+            "The number of frames in a window of time, for video VAEs that need windows. Wan needs none.",
+            step=4,
+        ),
+        "temporal_overlap": number(
+            _WINDOWS_OVERLAP, 4, 4096,
+            "The overlap of windows, only for VAEs that ComfyUI's own node decodes. For others, it is the "
+            "number of frames that the VAE needs.", step=4,
+        ),
+        "rocm_optimizations": _CAREFUL,
+    }  # fmt: skip
+
+    def work(self, given: Any) -> dict[str, Any]:
+        vae, overlap = given.vae, given.temporal_overlap
+        settings = VaeSettings(
+            chunk=_window_chunk(vae, given.samples["samples"], given.temporal_size),
+            largest_px=_whole_tile(given),
+            overlap=_overlap_share(given),
+        )
+
+        def stock(latents: Tensor) -> Tensor:
+            if vae.latent_dim == 1:  # sound, which has no tiles
+                return vae.decode(latents)
+            node = comfy("nodes").VAEDecodeTiled()
+            sizes = given.tile_size, given.overlap, given.temporal_size, overlap
+            return node.decode(vae, {"samples": latents}, *sizes)[0]
+
+        words = "temporal_overlap has no effect: windows overlap by the frames that their VAE needs."
+        notes = [words] if overlap != _WINDOWS_OVERLAP else []
+        return _decoded("VAE decode (tiled)", given, settings, given.rocm_optimizations, notes, stock)
+
+
+class ROCMOptimizedVAEEncode(Node):
+    """An encoder that works in one piece, exactly, if memory allows, and otherwise in tiles."""
+
+    RETURN_TYPES = ("LATENT",)
+    FUNCTION = "encode"
+    CATEGORY = _CATEGORY
+    DESCRIPTION = (
+        "Encode pictures and video as ComfyUI's VAE Encode does, bit for bit. After a shortage of memory, "
+        "encoding continues in tiles, and a line says so."
+    )
+    SEARCH_ALIASES = ("encode image", "image to latent", "longtake")
+    OUTPUT_TOOLTIPS = ("The latents.",)
+    REQUIRED: ClassVar = {
+        **_ENCODER,
+        "use_rocm_optimizations": switch(
+            True, "Compute failing convolutions in another way, and avoid fp16 on AMD cards (rocm_preferred)."
+        ),
+        "precision_mode": choice(
+            ["auto", *_PRECISIONS], "The precision; auto is ComfyUI's choice.", default="auto"
+        ),
+    }
+    OPTIONAL: ClassVar = {"rocm_preferred": _PREFERRED}
+
+    def work(self, given: Any) -> dict[str, Any]:
+        precision, why = chosen_precision(given)
+        settings = VaeSettings(
+            precision=precision, fallback_px=_whole_tile(given), overlap=_overlap_share(given)
+        )
+
+        def stock() -> dict[str, Any]:
+            return comfy("nodes").VAEEncode().encode(given.vae, given.pixels)[0]
+
+        return _encoded("VAE encode", given, settings, given.use_rocm_optimizations, why, stock)
+
+
+class ROCMOptimizedVAEEncodeTiled(Node):
+    """An encoder that always works in tiles, which are blended where they overlap."""
+
+    RETURN_TYPES = ("LATENT",)
+    FUNCTION = "encode"
+    CATEGORY = _CATEGORY
+    DESCRIPTION = (
+        "Encode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
+    )
+    SEARCH_ALIASES = ("encode image", "tiles", "longtake")
+    OUTPUT_TOOLTIPS = ("The latents.",)
+    REQUIRED: ClassVar = {**_ENCODER, "rocm_optimizations": _CAREFUL}
+
+    def work(self, given: Any) -> dict[str, Any]:
+        settings = VaeSettings(largest_px=_whole_tile(given), overlap=_overlap_share(given))
+        sizes = given.tile_size, given.overlap
+
+        def stock() -> dict[str, Any]:
+            return comfy("nodes").VAEEncodeTiled().encode(given.vae, given.pixels, *sizes)[0]
+
+        return _encoded("VAE encode (tiled)", given, settings, given.rocm_optimizations, "", stock)
+
+
+def chosen_precision(given: Any) -> tuple[Any, str]:
+    """Return the precision in which a VAE computes, and a sentence on who has chosen it, "" for the user.
+
+    On an AMD card, `rocm_preferred` takes the place of fp16, which ComfyUI would choose; "auto" leaves that.
+    """
+    if given.precision_mode != "auto":
+        return given.precision_mode, ""
+    preferred = given.rocm_preferred if given.use_rocm_optimizations and is_rocm() else "auto"
+    own = str(given.vae.vae_dtype).removeprefix("torch.")
+    if own == "float16" and preferred not in ("auto", "fp16"):
+        why = "which overflows in some VAEs; rocm_preferred or precision_mode changes this"
+        return preferred, f"ComfyUI would take {own}, {why}."
+    return "auto", f"The precision {own} is ComfyUI's choice."
+
+
+def _decoded(
+    title: str, given: Any, settings: VaeSettings, has_ladder: bool, notes: list[str],
+    stock: Callable[[Tensor], Tensor],
+) -> dict[str, Any]:  # fmt: skip
+    """Decode with the engine, or with ComfyUI's own `stock` if the engine cannot drive the VAE."""
+    vae, latents = given.vae, given.samples["samples"]
+    if latents.is_nested:
+        latents = latents.unbind()[0]  # of video with sound, the pictures
+    if reason := unsupported(vae):
+        pictures, seconds = _timed(lambda: stock(latents))
+        if pictures.dim() == 5:
+            pictures = pictures.reshape(-1, *pictures.shape[-3:])
+        words = f"ComfyUI's own decode was used, since the VAE is {reason}."
+        return reported(title, [words, f"Decoded in {duration(seconds)}."], (pictures,))
+    if vae.latent_dim == 2 and latents.dim() == 5 and latents.shape[2] > 1:
+        notes = [
+            f"Each of the {latents.shape[2]} latent frames is decoded as a picture, where ComfyUI's own node "
+            "decodes the first one or none.",
+            *notes,
+        ]
+    with explained():
+        found = decode(vae, latents, settings, has_ladder=has_ladder)
+    return reported(title, [*found.lines, *notes], (found.pictures,))
+
+
+def _encoded(
+    title: str, given: Any, settings: VaeSettings, has_ladder: bool, why: str,
+    stock: Callable[[], dict[str, Any]],
+) -> dict[str, Any]:  # fmt: skip
+    """Encode with the engine, or with ComfyUI's own `stock` if the engine would not do the same."""
+    if reason := _differs(given.vae):
+        latent, seconds = _timed(stock)
+        words = f"ComfyUI's own encode was used, since the VAE is {reason}."
+        return reported(title, [f"Encoded in {duration(seconds)}.", words], (latent,))
+    with explained():
+        latents, lines = encode(given.vae, given.pixels, settings, has_ladder=has_ladder)
+    return reported(title, [*lines, why], ({"samples": latents},))
+
+
+def _timed(work: Callable[[], _T]) -> tuple[_T, float]:
+    """Return the result of ComfyUI's own work, and the seconds that it took."""
+    begin = time.perf_counter()
+    with explained():
+        result = work()
+    return result, time.perf_counter() - begin
+
+
+def _differs(vae: Any) -> str:
+    """Return what is special about a VAE that only ComfyUI can encode with, or ""."""
+    name = type(vae.first_stage_model).__name__
+    if reason := unsupported(vae):
+        return reason
+    if vae.latent_dim == 3 and name != "WanVAE":
+        return f"{name}, whose frames depend on each other in another way than Wan's"
+    if getattr(vae, "output_channels", 3) != 3 or getattr(vae, "format_encoded", None) is not None:
+        return f"{name}, whose pictures or latents have a form of their own"
+    return ""
+
+
+def _whole_tile(given: Any) -> int:
+    """Return the side of a tile as a multiple of 32 pixels, as the engine requires."""
+    return max(64, given.tile_size // 32 * 32)
+
+
+def _overlap_share(given: Any) -> float:
+    """Return the overlap as a share of a tile, of which the engine takes at most a half."""
+    return min(0.5, given.overlap / given.tile_size)
+
+
+def _is_wan(vae: Any) -> bool:
+    return type(vae.first_stage_model).__name__ == "WanVAE"
+
+
+def _stream_chunk(vae: Any, frames: int) -> int | None:
+    """Return the number of Wan's latent frames that leave the device together; None for other VAEs."""
+    return max(one for one in CHUNKS if one <= frames) if _is_wan(vae) else None
+
+
+def _window_chunk(vae: Any, latents: Any, temporal_size: int) -> int | None:
+    """Return the number of latent frames by which windows advance; None if none are needed."""
+    stride = vae.temporal_compression_decode() or 1
+    window = max(3, temporal_size // stride)
+    if latents.dim() != 5 or _is_wan(vae) or latents.shape[2] <= window:
+        return None
+    return max(one for one in CHUNKS if one + 2 <= window)
