@@ -2,8 +2,8 @@
 
 A report appears in ComfyUI's log, below the node on its page and in its history. Below a node there is room
 for two short lines, which show the beginning of the first sentence. The whole text is in the history, from
-where a script of the page (`pack/web/nodes.js`) shows it on a click. After a shortage of memory, the error has
-a guide with ComfyUI's settings.
+where a script of the page (`pack/web/nodes.js`) shows it on a click. After a shortage of memory, the error
+has a guide with ComfyUI's settings.
 """
 
 from __future__ import annotations

@@ -55,10 +55,8 @@ _IDLE: dict[str, tuple[float, str]] = {
     "memory_fraction": (0.9, "a limit would apply to all of ComfyUI; memory_threshold limits the plan"),
     "synchronization": (True, "the decoder always waits for frames that leave the device"),
 }
-_UNUSED: Inputs = {
-    name: idle(*facts, **({"min": 0.1, "max": 1.0, "step": 0.05} if name == "memory_fraction" else {}))
-    for name, facts in _IDLE.items()
-}
+_BOUNDS: dict[str, dict[str, Any]] = {"memory_fraction": {"min": 0.1, "max": 1.0, "step": 0.05}}
+_UNUSED: Inputs = {name: idle(*facts, **_BOUNDS.get(name, {})) for name, facts in _IDLE.items()}
 _RARE = {"advanced": True}  # the page shows these on request
 
 

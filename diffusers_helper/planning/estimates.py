@@ -251,7 +251,7 @@ def demand_of(
     # A stream keeps all latents of a section, and the last frames at each convolution.
     latents = WINDOW if has_stream(vae) else 1
     encode, decode = (
-        ceil(count(vae, at_once, *piece, backend=backend, latents=latents) / vae_share)
+        ceil(count(vae, at_once, *piece, latents, backend=backend) / vae_share)
         for count, at_once in ((encode_bytes, encoded), (decode_bytes, vae_window))
     )
     stages = _STAGES[family_of_class(class_named(transformer.config)).name]

@@ -8,77 +8,40 @@ each function.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.backend import MARGIN, SCORE_BYTES, Backend
 
 
-class VaeNeeds(Protocol):
+@dataclass(frozen=True, slots=True)
+class VaeNeeds:
     """The facts about a VAE that the plans need.
 
     Attributes:
         has_stream: Whether frames can be computed one after the other with the exact result.
         stride: The number of frames per latent frame after the first.
         weights_bytes: The bytes of its weights in the type that it computes in.
+        decode_bytes, encode_bytes: Estimate the bytes for a piece, given the latent frames in one pass, the
+            sides of the piece in pixels, and all latent frames; see the functions of these names.
     """
 
-    @property
-    def has_stream(self) -> bool: ...
-
-    @property
-    def stride(self) -> int: ...
-
-    @property
-    def weights_bytes(self) -> int: ...
-
-    def decode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
-        """Estimate decoding in pieces; see the function `decode_bytes`."""
-        ...
-
-    def encode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
-        """Estimate encoding in pieces; see the function `encode_bytes`."""
-        ...
+    has_stream: bool
+    stride: int
+    weights_bytes: int
+    decode_bytes: Callable[[int, int, int, int], int]
+    encode_bytes: Callable[[int, int, int, int], int]
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkNeeds:
-    """The needs of a VAE of diffusers, from its configuration.
-
-    Attributes:
-        is_folded: See `decode_bytes`.
-    """
-
-    network: Network
-    backend: Backend
-    is_folded: bool = True
-
-    @property
-    def has_stream(self) -> bool:
-        return has_stream(self.network)
-
-    @property
-    def stride(self) -> int:
-        return 1 if is_of_pictures(self.network) else 4
-
-    @property
-    def weights_bytes(self) -> int:
-        return self.network.weights.total_bytes
-
-    def decode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
-        return decode_bytes(
-            self.network,
-            at_once,
-            height,
-            width,
-            backend=self.backend,
-            latents=latents,
-            is_folded=self.is_folded,
-        )
-
-    def encode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
-        return encode_bytes(self.network, at_once, height, width, backend=self.backend, latents=latents)
+def needs_of(network: Network, backend: Backend, *, is_folded: bool) -> VaeNeeds:
+    """Return the needs of a VAE of diffusers, from its configuration; see `decode_bytes`."""
+    return VaeNeeds(
+        has_stream(network), 1 if is_of_pictures(network) else 4, network.weights.total_bytes,
+        partial(decode_bytes, network, backend=backend, is_folded=is_folded),
+        partial(encode_bytes, network, backend=backend),
+    )  # fmt: skip
 
 
 def has_stream(network: Network) -> bool:
@@ -92,8 +55,8 @@ def is_of_pictures(network: Network) -> bool:
 
 
 def decode_bytes(
-    network: Network, at_once: int, height: int, width: int, *,
-    backend: Backend, latents: int = 1, is_folded: bool = True,
+    network: Network, at_once: int, height: int, width: int, latents: int = 1, *,
+    backend: Backend, is_folded: bool = True,
 ) -> int:  # fmt: skip
     """Estimate the bytes that it takes to decode one piece.
 
@@ -126,7 +89,7 @@ def decode_bytes(
 
 
 def encode_bytes(
-    network: Network, at_once: int, height: int, width: int, *, backend: Backend, latents: int = 1
+    network: Network, at_once: int, height: int, width: int, latents: int = 1, *, backend: Backend
 ) -> int:
     """Estimate the bytes that it takes to encode one piece, with the arguments of `decode_bytes`.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,10 @@ from torch import Tensor, nn
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.sizes import Network, Weights
 from diffusers_helper.planning.backend import Backend
-from diffusers_helper.planning.vae_estimates import NetworkNeeds, VaeNeeds
-
-if TYPE_CHECKING:
-    from diffusers import AutoencoderKL, AutoencoderKLHunyuanVideo, AutoencoderKLWan
+from diffusers_helper.planning.vae_estimates import VaeNeeds, needs_of
 
 
-class VaeFamily(Protocol):
+class VaeFamily:
     """A VAE with one interface for the engine. Latents are in the scale that its own `decode` takes.
 
     Attributes:
@@ -33,35 +30,37 @@ class VaeFamily(Protocol):
     """
 
     has_stream: bool
-    shrink: int
-    stride: int
-    dtype: torch.dtype
+    stride = 4
+
+    def __init__(self, vae: Any) -> None:
+        self._vae, self.dtype = vae, cast(torch.dtype, vae.dtype)
+        self.shrink = int(getattr(vae, "spatial_compression_ratio", 0))
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
         """Yield frames (B, 3, F, H, W) on the device, from one pass or from one latent frame after the other.
 
         The latents may be on any device, in any type.
         """
-        ...
+        raise NotImplementedError
 
     def encode(self, frames: Tensor) -> Tensor:
         """Return moments (B, 2 C, T, H / shrink, W / shrink) on the device; `frames` may be on any device."""
-        ...
+        raise NotImplementedError
 
     def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
         """Return the memory that the VAE needs when it computes in this type."""
-        ...
+        total = sum(parameter.numel() for parameter in self._vae.parameters()) * dtype.itemsize
+        from diffusers_helper.loading.vae_upsampling import FoldedUpsample
+
+        is_folded = any(isinstance(layer, FoldedUpsample) for layer in self._vae.modules())
+        network = Network(Weights("vae", total), self._vae.config, dtype.itemsize, 0)
+        return needs_of(network, backend, is_folded=is_folded)
 
 
-class HunyuanFamily:
+class HunyuanFamily(VaeFamily):
     """`AutoencoderKLHunyuanVideo`, whose attention and normalisation see all frames of a pass."""
 
-    has_stream, stride = False, 4
-
-    def __init__(self, vae: AutoencoderKLHunyuanVideo) -> None:
-        self._vae: Any = vae
-        self.shrink = int(self._vae.spatial_compression_ratio)
-        self.dtype: torch.dtype = vae.dtype
+    has_stream = False
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
         latents = latents.to(self._vae.device, self.dtype)
@@ -71,23 +70,15 @@ class HunyuanFamily:
         frames = frames.to(self._vae.device, self.dtype)
         return self._vae.quant_conv(self._vae.encoder(frames))
 
-    def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
-        return _needs(self._vae, dtype, backend)
 
-
-class WanFamily:
+class WanFamily(VaeFamily):
     """`AutoencoderKLWan`, which is causal and has a memory of the last frames at each convolution.
 
     Its own `decode` processes the frames in the same way and keeps that memory in the module. Here each pass
     has its own memory, so nothing remains of an interrupted pass.
     """
 
-    has_stream, stride = True, 4
-
-    def __init__(self, vae: AutoencoderKLWan) -> None:
-        self._vae: Any = vae
-        self.shrink = int(self._vae.spatial_compression_ratio)
-        self.dtype: torch.dtype = vae.dtype
+    has_stream = True
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
         vae, memory = self._vae, _memory(self._vae.decoder)
@@ -111,19 +102,15 @@ class WanFamily:
             parts.append(vae.encoder(part, feat_cache=memory, feat_idx=[0]))
         return vae.quant_conv(torch.cat(parts, dim=2))
 
-    def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
-        return _needs(self._vae, dtype, backend)
 
-
-class PictureFamily:
+class PictureFamily(VaeFamily):
     """`AutoencoderKL` for pictures, as in Flux and SDXL, which treats each frame of a batch separately."""
 
     has_stream, stride = True, 1
 
-    def __init__(self, vae: AutoencoderKL) -> None:
-        self._vae: Any = vae
-        self.shrink = 2 ** (len(self._vae.config.block_out_channels) - 1)
-        self.dtype: torch.dtype = vae.dtype
+    def __init__(self, vae: Any) -> None:
+        super().__init__(vae)
+        self.shrink = 2 ** (len(vae.config.block_out_channels) - 1)
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
         vae = self._vae
@@ -139,9 +126,6 @@ class PictureFamily:
             parts.append(moments if vae.quant_conv is None else vae.quant_conv(moments))
         return torch.stack(parts, dim=2)
 
-    def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
-        return _needs(self._vae, dtype, backend)
-
 
 def _memory(network: nn.Module) -> list[Any]:
     """Return an empty memory of the last frames, with a place for each convolution that diffusers counts."""
@@ -154,14 +138,6 @@ def unpatchify(frames: Tensor, patch: int) -> Tensor:
     """Return frames (B, C, F, H p, W p) from (B, C p p, F, H, W), as `unpatchify` of diffusers does."""
     parts = frames.unflatten(1, (-1, patch, patch)).permute(0, 1, 4, 5, 3, 6, 2)
     return parts.flatten(5, 6).flatten(3, 4)
-
-
-def _needs(vae: Any, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
-    total = sum(parameter.numel() for parameter in vae.parameters()) * dtype.itemsize
-    from diffusers_helper.loading.vae_upsampling import FoldedUpsample
-
-    is_folded = any(isinstance(layer, FoldedUpsample) for layer in vae.modules())
-    return NetworkNeeds(Network(Weights("vae", total), vae.config, dtype.itemsize, 0), backend, is_folded)
 
 
 _DIFFUSERS: dict[str, Callable[[Any], VaeFamily]] = {

@@ -23,7 +23,7 @@ from diffusers_helper.planning.shortage import LONGTAKE, OutOfDeviceMemory, Shor
 from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, plan_vae, vae_plans
 from diffusers_helper.planning.vae_estimates import VaeNeeds
 from diffusers_helper.vae.engine import Part
-from diffusers_helper.vae.families import family_of, unpatchify
+from diffusers_helper.vae.families import VaeFamily, family_of, unpatchify
 from diffusers_helper.vae.passes import DTYPES
 
 _log = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ def unsupported(vae: ComfyVae) -> str:
     return ""
 
 
-class HostFamily:
+class HostFamily(VaeFamily):
     """ComfyUI's VAE as a `VaeFamily`.
 
     It decodes pictures one by one, Wan's video as a stream, and other video in one pass.
@@ -232,7 +232,22 @@ class HostFamily:
         return network.encode(self._placed(frames))
 
     def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
-        return _HostNeeds(self._vae, dtype)
+        vae = self._vae
+
+        def measured(need: Bytes, channels: int, *size: int) -> int:
+            # ComfyUI's estimates are never less than those of its own nodes.
+            shape = (1, channels, *(size if vae.latent_dim == 3 else size[1:]))
+            return int(need(shape, dtype))
+
+        def decode_bytes(at_once: int, height: int, width: int, latents: int) -> int:
+            sides = height // vae.shrink, width // vae.shrink
+            return measured(vae.decode_need, vae.channels, at_once, *sides)
+
+        def encode_bytes(at_once: int, height: int, width: int, latents: int) -> int:
+            return measured(vae.encode_need, 3, vae.stride * (at_once - 1) + 1, height, width)
+
+        weights = sum(value.numel() for value in vae.parameters()) * dtype.itemsize
+        return VaeNeeds(vae.has_stream, vae.stride, weights, decode_bytes, encode_bytes)
 
     def _placed(self, source: Tensor) -> Tensor:
         return source.to(self.dtype).to(self._vae.device)
@@ -256,28 +271,6 @@ class HostFamily:
             frames = unpatchify(frames, _PATCH) if has_patches else frames
             yield from frames.split(self.stride, dim=2)
             del frames  # otherwise they stay on the device while the next ones are decoded
-
-
-class _HostNeeds:
-    """ComfyUI's estimates of the memory, which are never less than those of its own nodes."""
-
-    def __init__(self, vae: HostVae, dtype: torch.dtype) -> None:
-        self._vae, self._dtype = vae, dtype
-        self.has_stream, self.stride = vae.has_stream, vae.stride
-        self.weights_bytes = sum(value.numel() for value in vae.parameters()) * dtype.itemsize
-
-    def decode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
-        shrink = self._vae.shrink
-        return self._bytes(
-            self._vae.decode_need, self._vae.channels, at_once, height // shrink, width // shrink
-        )
-
-    def encode_bytes(self, at_once: int, height: int, width: int, latents: int) -> int:
-        return self._bytes(self._vae.encode_need, 3, self.stride * (at_once - 1) + 1, height, width)
-
-    def _bytes(self, need: Bytes, channels: int, count: int, height: int, width: int) -> int:
-        time = (count,) if self._vae.latent_dim == 3 else ()
-        return int(need((1, channels, *time, height, width), self._dtype))
 
 
 family_of.register(HostVae, HostFamily)
