@@ -13,12 +13,15 @@ from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
     Parser,
+    add_command,
     add_find_mode,
     add_outputs,
     add_request,
     add_setting,
     add_settings,
+    argument,
     error_line,
+    switch,
 )  # fmt: skip
 from app.commands.bench import add_bench
 from app.commands.comfyui import add_comfyui
@@ -27,7 +30,7 @@ from app.commands.generate import make_video
 from app.commands.inspect import add_inspect
 from app.commands.jobs import add_jobs
 from app.commands.models.command import add_models
-from app.commands.origin import add_batch, add_origins
+from app.commands.origin import ORIGINS
 from app.commands.plan import print_plan
 from app.commands.replay import add_replay
 from app.commands.tune import add_tune
@@ -94,69 +97,61 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
-    parser = commands.add_parser(
-        "generate",
+    parser = add_command(
+        commands, "generate", make_video, add_request,
         help="make a video from a picture and a sentence",
         description="Make a video that starts with a picture and does what a sentence says.\n"
         "The last line on standard output is the path of the video.",
         epilog=_EXIT_CODES,
-    )
-    add_request(parser)
-    parser.set_defaults(run=make_video, model=None)  # recipes and branches have a model of their own
+    )  # fmt: skip
+    parser.set_defaults(model=None)  # recipes and branches have a model of their own
     group = parser.add_argument_group("source and output")
-    add_origins(group)
-    add_batch(group)
-    add_outputs(group)
-    group.add_argument("--json", action="store_true", help="print only JSON events, one per line")
-    group.add_argument("--verbose", action="store_true", help="log each action to standard error")
-    group.add_argument(
-        "--in-process", action="store_true", help="run without the engine process, for debugging"
-    )
-    add_find_mode(group)
+    for add in (
+        *ORIGINS, add_outputs,
+        switch("--json", "print only JSON events, one per line"),
+        switch("--verbose", "log each action to standard error"),
+        switch("--in-process", "run without the engine process, for debugging"),
+        add_find_mode,
+    ):  # fmt: skip
+        add(group)
 
 
 def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
-    parser = commands.add_parser(
-        "plan",
+    add_command(
+        commands, "plan", print_plan,
+        lambda parser: add_settings(parser, left_out=("seed",)),
+        argument(
+            "--card", metavar="FAMILY:GB",
+            help=f"plan for another machine, such as gfx1100:24; families: {', '.join(FAMILIES)}",
+        ),
+        switch(
+            "--recommended",
+            "choose resolution, weight type and preserved memory for the card, and plan with them",
+        ),
+        switch("--json", "print the plan as one JSON object"),
         help="show how much of the device's memory a video would need",
         description="Show which weights stay on the device, which are streamed, and the predicted peak of\n"
         "each stage. Nothing is loaded, so neither a GPU nor the model's files are needed.",
         epilog="exit codes: 0 the video fits, 1 failed, 2 the video does not fit or the command is invalid.",
-    )
-    parser.set_defaults(run=print_plan, verbose=False)
-    add_settings(parser, left_out=("seed",))
-    parser.add_argument(
-        "--card",
-        metavar="FAMILY:GB",
-        help=f"plan for another machine, such as gfx1100:24; families: {', '.join(FAMILIES)}",
-    )
-    parser.add_argument(
-        "--recommended",
-        action="store_true",
-        help="choose resolution, weight type and preserved memory for the card, and plan with them",
-    )
-    parser.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    )  # fmt: skip
 
 
 def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
-    parser = commands.add_parser(
-        "doctor",
+    add_command(
+        commands, "doctor", run_doctor,
+        lambda parser: add_setting(parser, "model"),
+        add_outputs,
+        switch("--json", "print the report as one JSON object"),
+        switch(
+            "--clear-miopen-cache",
+            "only remove MIOpen's tuning results and compiled kernels, and report their size",
+        ),
+        add_find_mode,
+        switch(
+            "--forget-smaller-plans",
+            "only forget earlier shortages of memory, so plans use all that the cap allows",
+        ),
         help="examine this machine, and report what would make a job fail",
         description="Examine card, torch, memory, disk and environment, and test the attention kernel.",
         epilog="exit codes: 0 a job would work, 1 a job would fail, 2 the command is invalid.",
-    )
-    parser.set_defaults(run=run_doctor, verbose=False)
-    add_setting(parser, "model")
-    add_outputs(parser)
-    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
-    parser.add_argument(
-        "--clear-miopen-cache",
-        action="store_true",
-        help="only remove MIOpen's tuning results and compiled kernels, and report their size",
-    )
-    add_find_mode(parser)
-    parser.add_argument(
-        "--forget-smaller-plans",
-        action="store_true",
-        help="only forget earlier shortages of memory, so plans use all that the cap allows",
-    )
+    )  # fmt: skip

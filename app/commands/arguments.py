@@ -119,7 +119,7 @@ def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:
     )
 
 
-def add_settings(parser: argparse.ArgumentParser, *, left_out: Collection[str] = ()) -> None:
+def add_settings(parser: argparse._ActionsContainer, *, left_out: Collection[str] = ()) -> None:
     """Add an argument for each setting of a request, grouped by section."""
     for section in get_args(Section):
         group = parser.add_argument_group(section.lower())
@@ -128,7 +128,7 @@ def add_settings(parser: argparse.ArgumentParser, *, left_out: Collection[str] =
                 add_setting(group, name)
 
 
-def add_request(parser: argparse.ArgumentParser) -> None:
+def add_request(parser: argparse._ActionsContainer) -> None:
     """Add the arguments of a new job: its settings, and whether its model may be downloaded."""
     add_settings(parser)
     parser.add_argument("--yes", action="store_true", help="download the model if it is not on this machine")
@@ -240,6 +240,43 @@ def check_proxies(environ: Mapping[str, str]) -> None:
                 )
 
 
+Adder = Callable[[argparse._ActionsContainer], object]
+"""A function that adds an argument, or several, to a parser or to a group of it."""
+
+
+def argument(*names: str, **facts: Any) -> Adder:
+    """Return what adds an argument with these facts of `argparse.ArgumentParser.add_argument`."""
+    return lambda group: group.add_argument(*names, **facts)
+
+
+def switch(name: str, help: str) -> Adder:
+    """Return what adds an argument that is given or not."""
+    return argument(name, action="store_true", help=help)
+
+
+def one_of(*arguments: Adder, required: bool = True) -> Adder:
+    """Return what adds arguments of which only one may be given."""
+
+    def add(parser: argparse._ActionsContainer) -> None:
+        group = parser.add_mutually_exclusive_group(required=required)
+        for one in arguments:
+            one(group)
+
+    return add
+
+
+def add_command(
+    commands: argparse._SubParsersAction[Parser], name: str, run: Callable[[argparse.Namespace], int],
+    *arguments: Adder, **texts: str,
+) -> Parser:  # fmt: skip
+    """Add a command with its arguments and the texts of its help, and return its parser."""
+    parser = commands.add_parser(name, **texts)
+    parser.set_defaults(run=run, verbose=False)
+    for one in arguments:
+        one(parser)
+    return parser
+
+
 @dataclass(frozen=True, slots=True)
 class Verb(Generic[Run]):
     """One thing that a command can do.
@@ -250,30 +287,22 @@ class Verb(Generic[Run]):
 
     name: str
     help: str
-    add: Callable[[Parser], object]
     run: Run
+    arguments: tuple[Adder, ...] = ()
 
 
 def add_verbs(
-    commands: argparse._SubParsersAction[Parser],
-    name: str,
-    *,
-    summary: str,
-    description: str,
-    exit_codes: str,
-    verbs: Iterable[Verb[Run]],
-) -> Iterator[tuple[Verb[Run], Parser]]:
+    commands: argparse._SubParsersAction[Parser], name: str, *, summary: str, description: str,
+    exit_codes: str, verbs: Iterable[Verb[Run]],
+) -> Iterator[tuple[Verb[Run], Parser]]:  # fmt: skip
     """Add a command, and yield each of its verbs with its parser, which lacks only the common arguments."""
     parser = commands.add_parser(name, help=summary, description=description)
     parsers = parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
     for verb in verbs:
-        one = parsers.add_parser(
-            verb.name,
-            help=verb.help,
-            description=f"{verb.help[:1].upper()}{verb.help[1:]}.",
-            epilog=exit_codes,
-        )
-        verb.add(one)
+        words = f"{verb.help[:1].upper()}{verb.help[1:]}."
+        one = parsers.add_parser(verb.name, help=verb.help, description=words, epilog=exit_codes)
+        for add in verb.arguments:
+            add(one)
         yield verb, one
 
 

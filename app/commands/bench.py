@@ -26,7 +26,7 @@ from app.bench.report import (
     to_markdown,
 )
 from app.bench.runner import BenchRun, Plan, summary_line
-from app.commands.arguments import Parser, only_one
+from app.commands.arguments import Parser, add_command, argument, only_one, switch
 from app.commands.doctor import ask_torch
 from app.jobs.stdio import complain, say
 from app.machine import this_local, this_machine, this_profile
@@ -51,39 +51,39 @@ _SAME = ("versions", "card", "processor", "weights")
 
 def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the command to the program's commands."""
-    parser = commands.add_parser(
-        "bench",
-        help="measure this machine, and write a report to send",
-        description=_DESCRIPTION,
-    )
-    parser.set_defaults(run=bench, verbose=False, level="quick")
     helps = {
         "quick": "the most important figures, in at most 3 minutes and with at most 2 GB written (default)",
         "standard": "with caps of 8 to 24 GB and a whole section, in parts of at most 10 minutes each",
         "full": "everything, with the whole transformer (26 GB) read from the disk",
     }
-    for level in LEVELS:
-        parser.add_argument(f"--{level}", dest="level", action="store_const", const=level, help=helps[level])
-    parser.add_argument(
-        "--only",
-        action="append",
-        choices=tuple(PARTS),
-        metavar="PART",
-        help="only this part; may be repeated",
+    levels = (
+        argument(f"--{level}", dest="level", action="store_const", const=level, help=helps[level])
+        for level in LEVELS
     )
-    parser.add_argument("--list", action="store_true", help="list the parts, and measure nothing")
-    parser.add_argument("--again", action="store_true", help="measure everything anew")
-    parser.add_argument(
-        "--report", metavar="FILE", help="write the report to this file, and a page beside it as FILE.md"
-    )
-    parser.add_argument(
-        "--out", metavar="DIR", help="folder for the report so far and for files (default: Longtake's cache)"
-    )
-    parser.add_argument(
-        "--model", metavar="NAME|DIR",
-        help="FramePack model with real weights (default: a published one if here, else random weights)",
+    parser = add_command(
+        commands, "bench", bench, *levels,
+        argument(
+            "--only", action="append", choices=tuple(PARTS), metavar="PART",
+            help="only this part; may be repeated",
+        ),
+        switch("--list", "list the parts, and measure nothing"),
+        switch("--again", "measure everything anew"),
+        argument(
+            "--report", metavar="FILE",
+            help="write the report to this file, and a page beside it as FILE.md",
+        ),
+        argument(
+            "--out", metavar="DIR",
+            help="folder for the report so far and for files (default: Longtake's cache)",
+        ),
+        argument(
+            "--model", metavar="NAME|DIR",
+            help="FramePack model with real weights (default: a published one if here, else random weights)",
+        ),
+        switch("--json", "print only the report as one JSON object"),
+        help="measure this machine, and write a report to send", description=_DESCRIPTION,
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print only the report as one JSON object")
+    parser.set_defaults(level="quick")
 
 
 def bench(arguments: argparse.Namespace) -> int:

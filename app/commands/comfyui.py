@@ -10,22 +10,22 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from app.commands.arguments import Parser, add_command, argument
 from app.commands.pack import NAME, START, write_pack
 from app.jobs.stdio import say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.machine.packages import FRAMEPACK, missing_words
 
-if TYPE_CHECKING:
-    from app.commands.arguments import Parser
-
 # The oldest and the newest version that the nodes were tested with.
 OLDEST, TRIED = (0, 3, 40), (0, 33, 0)
 _SHIM = "longtake_rocm_nodes.py"
 _LAST_LINE = "from rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS"
-_PATH = "the folder with custom_nodes: that of main.py, of --base-directory, or of the Desktop app"
+_PATH = argument(
+    "path", metavar="PATH",
+    help="the folder with custom_nodes: that of main.py, of --base-directory, or of the Desktop app",
+)  # fmt: skip
 _SECONDS = 60.0
 # What ComfyUI's Python is asked to do: print the versions of packages.
 _VERSIONS = """
@@ -41,22 +41,20 @@ print(json.dumps({name: version(name) for name in sys.argv[1:]}))
 
 def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the two commands."""
-    install = commands.add_parser(
-        "install-comfyui-nodes",
+    add_command(
+        commands, "install-comfyui-nodes", install_nodes, _PATH,
+        argument(
+            "--python", metavar="FILE",
+            help="the Python that runs ComfyUI (default: the one in its folder)",
+        ),
         help="write the ROCm nodes into ComfyUI's folder for nodes",
         description="Write one folder into ComfyUI's folder custom_nodes, and name the packages that its\n"
         "Python lacks. Nothing else is changed.",
-    )
-    install.set_defaults(run=install_nodes, verbose=False)
-    install.add_argument("path", metavar="PATH", help=_PATH)
-    install.add_argument(
-        "--python", metavar="FILE", help="the Python that runs ComfyUI (default: the one in its folder)"
-    )
-    uninstall = commands.add_parser(
-        "uninstall-comfyui-nodes", help="remove what install-comfyui-nodes has written"
-    )
-    uninstall.set_defaults(run=uninstall_nodes, verbose=False)
-    uninstall.add_argument("path", metavar="PATH", help=_PATH)
+    )  # fmt: skip
+    add_command(
+        commands, "uninstall-comfyui-nodes", uninstall_nodes, _PATH,
+        help="remove what install-comfyui-nodes has written",
+    )  # fmt: skip
 
 
 def install_nodes(arguments: argparse.Namespace) -> int:

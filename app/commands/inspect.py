@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-from app.commands.arguments import EXIT_BAD_INPUT
+from app.commands.arguments import EXIT_BAD_INPUT, Parser, add_command, argument, switch
 from app.jobs.stdio import complain, say
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.known import all_parts
@@ -13,41 +12,28 @@ from diffusers_helper.files import given_path
 from diffusers_helper.units import count_text, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
 
-if TYPE_CHECKING:
-    from app.commands.arguments import Parser
-
-ABOUT = (
+_ABOUT = (
     "Read the headers of a file or folder with weights: format, model, names, types and problems.\n"
     "PATH is a file (safetensors, GGUF, .ckpt, .pt), the index of several files, a part's folder, or a\n"
     "folder with a model's parts. No tensor is read, and nothing is unpickled."
 )
-EXIT_CODES = "exit codes: 0 the weights can be used, 2 they are damaged, unsuitable or cannot be read."
+_EXIT_CODES = "exit codes: 0 the weights can be used, 2 they are damaged, unsuitable or cannot be read."
+INSPECTED = (
+    argument("path", metavar="PATH", help="the file or folder"),
+    argument(
+        "--as", dest="place", choices=all_parts(), default="", metavar="PART",
+        help=f"check that it can be used as this part of a model: {', '.join(all_parts())}",
+    ),
+)  # fmt: skip
 
 
 def add_inspect(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the command."""
-    parser = commands.add_parser(
-        "inspect",
-        help="show what is in a file or folder with weights",
-        description=ABOUT,
-        epilog=EXIT_CODES,
-    )
-    parser.set_defaults(run=print_inspection, verbose=False)
-    add_inspect_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print the facts as one JSON object")
-
-
-def add_inspect_arguments(parser: Parser) -> None:
-    """Add the arguments that name the file and the part."""
-    parser.add_argument("path", metavar="PATH", help="the file or folder")
-    parser.add_argument(
-        "--as",
-        dest="place",
-        choices=all_parts(),
-        default="",
-        metavar="PART",
-        help=f"check that it can be used as this part of a model: {', '.join(all_parts())}",
-    )
+    add_command(
+        commands, "inspect", print_inspection, *INSPECTED,
+        switch("--json", "print the facts as one JSON object"),
+        help="show what is in a file or folder with weights", description=_ABOUT, epilog=_EXIT_CODES,
+    )  # fmt: skip
 
 
 def print_inspection(arguments: argparse.Namespace) -> int:

@@ -19,8 +19,11 @@ from app.commands.arguments import (
     add_request,
     add_settings,
     add_verbs,
+    argument,
     command_words,
     given_settings,
+    one_of,
+    switch,
 )  # fmt: skip
 from app.commands.origin import check_changes_of, queue_branch, request_of
 from app.jobs.job import Job, JobState, allows
@@ -245,99 +248,63 @@ def _export(service: JobService, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _one_job(parser: Parser) -> None:
-    parser.add_argument("job", metavar="JOB", help="the id of a job")
-
-
-def _some_jobs(parser: Parser) -> None:
-    parser.add_argument("jobs", nargs="+", metavar="JOB", help="the id of a job")
-
-
-def _list_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "text", nargs="?", default="", metavar="WORDS", help="words that the prompt must contain"
-    )
-    parser.add_argument(
-        "--state", action="append", default=[], choices=get_args(JobState), help="keep only this state"
-    )
-    parser.add_argument("--favourites", action="store_true", help="keep only favourites")
-    parser.add_argument(
-        "--queue", action="store_true", help="list only jobs that are not over, in the queue's order"
-    )
-    parser.add_argument(
-        "--limit", type=int, default=50, metavar="N", help="list at most N jobs (default: 50)"
-    )
-
-
-def _cancel_arguments(parser: Parser) -> None:
-    _some_jobs(parser)
-    parser.add_argument("--after-section", action="store_true", help="finish the current section first")
-
-
-def _or_all(parser: Parser) -> None:
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help="the id of a job")
-    parser.add_argument("--all", action="store_true", help="do this for the whole queue")
-
-
-def _branch_arguments(parser: Parser) -> None:
-    _one_job(parser)
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--keep", type=int, metavar="N", help="keep the N sections that were made first")
-    how.add_argument("--longer", type=float, metavar="SECONDS", help="make a finished video longer")
-    _add_changes(parser)
-
-
-def _change_arguments(parser: Parser) -> None:
-    _one_job(parser)
-    _add_changes(parser)
-
-
-def _add_changes(parser: Parser) -> None:
+def _add_changes(parser: argparse._ActionsContainer) -> None:
     add_settings(parser, left_out=[name for name in SETTINGS if name not in may_differ()])
 
 
-def _wait_arguments(parser: Parser) -> None:
-    _some_jobs(parser)
-    parser.add_argument("--off", action="store_true", help="let them go on by themselves again")
-
-
-def _takes_arguments(parser: Parser) -> None:
-    _one_job(parser)
-    parser.add_argument("--count", type=int, default=3, metavar="N", help="the number of takes (default: 3)")
-    parser.add_argument(
-        "--keep", type=int, metavar="N", help="keep the N sections that were made first (default: all)"
-    )
-
-
-def _reorder_arguments(parser: Parser) -> None:
-    _one_job(parser)
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--before", metavar="OTHER", help="move it before this job")
-    where.add_argument("--after", metavar="OTHER", help="move it after this job")
-    where.add_argument("--first", action="store_true", help="make it the next job to begin")
-    where.add_argument("--last", action="store_true", help="move it to the end")
-
-
-def _export_arguments(parser: Parser) -> None:
-    _one_job(parser)
-    parser.add_argument("--to", required=True, metavar="PATH", help="the file or folder to copy the video to")
-
-
+_JOB = argument("job", metavar="JOB", help="the id of a job")
+_JOBS = argument("jobs", nargs="+", metavar="JOB", help="the id of a job")
+_OR_ALL = (
+    argument("jobs", nargs="*", metavar="JOB", help="the id of a job"),
+    switch("--all", "do this for the whole queue"),
+)
+_LIST = (
+    argument("text", nargs="?", default="", metavar="WORDS", help="words that the prompt must contain"),
+    argument("--state", action="append", default=[], choices=get_args(JobState), help="keep only this state"),
+    switch("--favourites", "keep only favourites"),
+    switch("--queue", "list only jobs that are not over, in the queue's order"),
+    argument("--limit", type=int, default=50, metavar="N", help="list at most N jobs (default: 50)"),
+)
+_BRANCH = (
+    _JOB,
+    one_of(
+        argument("--keep", type=int, metavar="N", help="keep the N sections that were made first"),
+        argument("--longer", type=float, metavar="SECONDS", help="make a finished video longer"),
+    ),
+    _add_changes,
+)
+_TAKES = (
+    _JOB,
+    argument("--count", type=int, default=3, metavar="N", help="the number of takes (default: 3)"),
+    argument("--keep", type=int, metavar="N", help="keep the N sections that were made first (default: all)"),
+)
+_REORDER = (
+    _JOB,
+    one_of(
+        argument("--before", metavar="OTHER", help="move it before this job"),
+        argument("--after", metavar="OTHER", help="move it after this job"),
+        switch("--first", "make it the next job to begin"),
+        switch("--last", "move it to the end"),
+    ),
+)
+_TO = argument("--to", required=True, metavar="PATH", help="the file or folder to copy the video to")
+_AFTER_SECTION = switch("--after-section", "finish the current section first")
+_OFF = switch("--off", "let them go on by themselves again")
 VERBS = (
-    Verb("list", "list jobs, the newest first", _list_arguments, _list),
-    Verb("show", "show everything about a job", _one_job, _show),
-    Verb("add", "put a new job into the queue, without waiting for it", add_request, _add),
-    Verb("cancel", "end jobs; their videos so far are kept", _cancel_arguments, _cancel),
-    Verb("pause", "pause jobs until they are resumed, and free the device's memory", _or_all, _pause),
-    Verb("resume", "continue paused or interrupted jobs", _or_all, _resume),
-    Verb("retry", "queue failed or cancelled jobs again", _or_all, _resume),
-    Verb("branch", "queue a job that keeps sections of another one", _branch_arguments, _branch),
-    Verb("change", "change what comes next in a video that is being made", _change_arguments, _change),
-    Verb("wait", "pause jobs after each of their sections", _wait_arguments, _wait),
-    Verb("takes", "make the next section several times, to choose one", _takes_arguments, _takes),
-    Verb("reorder", "move a job within the queue", _reorder_arguments, _reorder),
-    Verb("remove", "remove jobs with their files; they can be restored for a week", _some_jobs, _remove),
-    Verb("restore", "restore removed jobs", _some_jobs, _restore),
-    Verb("rebuild", "read all jobs anew from their folders", lambda _: None, _rebuild),
-    Verb("export", "copy the video of a job to another place", _export_arguments, _export),
+    Verb("list", "list jobs, the newest first", _list, _LIST),
+    Verb("show", "show everything about a job", _show, (_JOB,)),
+    Verb("add", "put a new job into the queue, without waiting for it", _add, (add_request,)),
+    Verb("cancel", "end jobs; their videos so far are kept", _cancel, (_JOBS, _AFTER_SECTION)),
+    Verb("pause", "pause jobs until they are resumed, and free the device's memory", _pause, _OR_ALL),
+    Verb("resume", "continue paused or interrupted jobs", _resume, _OR_ALL),
+    Verb("retry", "queue failed or cancelled jobs again", _resume, _OR_ALL),
+    Verb("branch", "queue a job that keeps sections of another one", _branch, _BRANCH),
+    Verb("change", "change what comes next in a video that is being made", _change, (_JOB, _add_changes)),
+    Verb("wait", "pause jobs after each of their sections", _wait, (_JOBS, _OFF)),
+    Verb("takes", "make the next section several times, to choose one", _takes, _TAKES),
+    Verb("reorder", "move a job within the queue", _reorder, _REORDER),
+    Verb("remove", "remove jobs with their files; they can be restored for a week", _remove, (_JOBS,)),
+    Verb("restore", "restore removed jobs", _restore, (_JOBS,)),
+    Verb("rebuild", "read all jobs anew from their folders", _rebuild),
+    Verb("export", "copy the video of a job to another place", _export, (_JOB, _TO)),
 )

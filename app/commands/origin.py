@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from app.batch import read_batch, variants
-from app.commands.arguments import check_proxies, command_words, given_settings, with_lora_paths
+from app.commands.arguments import (
+    argument,
+    check_proxies,
+    command_words,
+    given_settings,
+    switch,
+    with_lora_paths,
+)
 from app.commands.plan import check_plan
 from app.commands.terminal import download
 from app.jobs.job import Job
@@ -44,57 +51,42 @@ class VideoOrigin:
     requests: tuple[GenerationRequest, ...] = ()
 
 
-def add_origins(group: argparse._ActionsContainer) -> None:
-    """Add the arguments for jobs that do not begin with new settings."""
-    group.add_argument(
-        "--resume",
-        metavar="JOB",
+# The arguments for jobs that do not begin with new settings, for several videos at once, and for presets.
+ORIGINS = (
+    argument(
+        "--resume", metavar="JOB",
         help="continue a job of --outputs that was interrupted, failed or was cancelled, instead of making a "
         "new video; the job keeps its picture, prompt and settings",
-    )
-    group.add_argument(
-        "--recipe",
-        metavar="FILE",
+    ),
+    argument(
+        "--recipe", metavar="FILE",
         help="make again the video whose recipe is in FILE: an MP4 or PNG that Longtake wrote, or a job's "
         "request.json; settings on the command line replace those of the recipe",
-    )
-    group.add_argument(
-        "--branch",
-        metavar="JOB",
+    ),
+    argument(
+        "--branch", metavar="JOB",
         help="make a video that begins with sections of a job of --outputs, with --keep or --longer; "
         "settings on the command line apply to the new sections",
-    )
-    group.add_argument(
-        "--keep", type=int, metavar="N", help="the branch keeps the N sections that were made first"
-    )
-    group.add_argument(
-        "--longer",
-        type=float,
-        metavar="SECONDS",
+    ),
+    argument("--keep", type=int, metavar="N", help="the branch keeps the N sections that were made first"),
+    argument(
+        "--longer", type=float, metavar="SECONDS",
         help="make the finished video of --branch longer: a forward video continues after its end, and an "
         "inverted one gets a new beginning",
-    )
-
-
-def add_batch(group: argparse._ActionsContainer) -> None:
-    """Add the arguments for several videos at once, and for presets."""
-    group.add_argument(
-        "--variants",
-        type=int,
-        metavar="N",
+    ),
+    argument(
+        "--variants", type=int, metavar="N",
         help="make N videos, whose seeds are the given one and those that follow it",
-    )
-    group.add_argument(
-        "--batch",
-        metavar="FILE",
+    ),
+    argument(
+        "--batch", metavar="FILE",
         help="make all videos of FILE: one JSON object of settings per line, or CSV with their names in the "
         "first line; settings on the command line apply to all videos that do not set their own",
-    )
-    group.add_argument(
-        "--dry-run", action="store_true", help="check everything, print what would be made, and exit"
-    )
-    group.add_argument("--preset", metavar="NAME", help="begin with the settings saved under NAME")
-    group.add_argument("--save-preset", metavar="NAME", help="save the given settings under NAME, and exit")
+    ),
+    switch("--dry-run", "check everything, print what would be made, and exit"),
+    argument("--preset", metavar="NAME", help="begin with the settings saved under NAME"),
+    argument("--save-preset", metavar="NAME", help="save the given settings under NAME, and exit"),
+)  # fmt: skip
 
 
 def chosen_origin(arguments: argparse.Namespace) -> VideoOrigin:

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING
 
-from app.commands.arguments import EXIT_FAILED, take_engine_environment
+from app.commands.arguments import EXIT_FAILED, Parser, add_command, argument, take_engine_environment
 from app.jobs.stdio import say
 from app.machine import this_local
 from app.miopen import conv_settings
 from diffusers_helper.files import given_path
 
-if TYPE_CHECKING:
-    from app.commands.arguments import Parser
-
 
 def add_replay(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the command."""
-    parser = commands.add_parser(
-        "replay",
+    add_command(
+        commands, "replay", replay_stage,
+        argument("file", metavar="FILE", help="the JSON file of a capture"),
         help="run a captured stage of a job again, and compare the results",
         description="With LONGTAKE_DEBUG=1 in the environment, each job keeps the inputs and outputs of its\n"
         "stages in the folder `captures` of its own folder. This runs one of them again.",
         epilog="exit codes: 0 the same bits, 1 the results differ or the stage failed, 2 the command cannot\n"
         "be used.",
-    )
-    parser.set_defaults(run=replay_stage, verbose=False)
-    parser.add_argument("file", metavar="FILE", help="the JSON file of a capture")
+    )  # fmt: skip
 
 
 def replay_stage(arguments: argparse.Namespace) -> int:

@@ -15,9 +15,12 @@ from tqdm import tqdm
 from app.commands.arguments import (
     EXIT_FAILED,
     Parser,
+    add_command,
     add_find_mode,
     add_setting,
+    argument,
     only_one,
+    switch,
     take_engine_environment,
     take_find_mode,
 )
@@ -54,22 +57,16 @@ _MOST_DEATHS = 3
 
 def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the command to the program's commands."""
-    parser = commands.add_parser(
-        "tune",
-        help="find the fastest convolutions for this card",
-        description=_DESCRIPTION,
-    )
-    parser.set_defaults(run=tune, verbose=False)
-    add_setting(parser, "model")
-    add_setting(parser, "resolution")
-    parser.add_argument("--aspect", default="1:1", metavar="W:H", help="shape of the picture (default: 1:1)")
-    parser.add_argument(
-        "--again",
-        action="store_true",
-        help="measure everything again, including ways that ended a process",
-    )
-    parser.add_argument("--json", action="store_true", help="print only one JSON object")
-    add_find_mode(parser)
+    add_command(
+        commands, "tune", tune,
+        lambda parser: add_setting(parser, "model"),
+        lambda parser: add_setting(parser, "resolution"),
+        argument("--aspect", default="1:1", metavar="W:H", help="shape of the picture (default: 1:1)"),
+        switch("--again", "measure everything again, including ways that ended a process"),
+        switch("--json", "print only one JSON object"),
+        add_find_mode,
+        help="find the fastest convolutions for this card", description=_DESCRIPTION,
+    )  # fmt: skip
 
 
 def tune(arguments: argparse.Namespace) -> int:

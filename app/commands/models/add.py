@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.commands.arguments import Parser
 from app.commands.terminal import Progress
 from app.jobs.stdio import complain
 from app.starting import EXIT_CANCELLED
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from diffusers_helper.loading.copying import FoundPart
 
 
-def add_model_arguments(parser: Parser) -> None:
+def add_model_arguments(parser: argparse._ActionsContainer) -> None:
     """Add the arguments of the verb."""
     parser.add_argument("model", metavar="NAME", help="the new name, of small letters, digits and . _ -")
     parser.add_argument(
@@ -106,7 +105,7 @@ _PART = "transformer"
 _TYPES = [name for name in WEIGHT_TYPES if name not in (AUTO, "default")]
 
 
-def add_convert_arguments(parser: Parser) -> None:
+def add_convert_arguments(parser: argparse._ActionsContainer) -> None:
     """Add the arguments of the verb."""
     parser.add_argument(
         "model", metavar="NAME|PATH",

@@ -10,8 +10,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from app.commands.arguments import EXIT_FAILED, Parser, Verb, add_setting, add_verbs, check_proxies
-from app.commands.inspect import add_inspect_arguments, print_inspection
+from app.commands.arguments import (
+    EXIT_FAILED,
+    Adder,
+    Parser,
+    Verb,
+    add_setting,
+    add_verbs,
+    check_proxies,
+    one_of,
+    switch,
+)
+from app.commands.inspect import INSPECTED, print_inspection
 from app.commands.models.add import add_convert_arguments, add_model_arguments, convert, take_model
 from app.commands.terminal import download
 from app.jobs.stdio import say
@@ -63,14 +73,6 @@ _EXIT_CODES = (
     "exit codes: 0 done, 1 failed or incomplete, 2 the command is invalid, 130 interrupted (the next\n"
     "`models get` continues the download)."
 )
-
-
-def add_plan_arguments(parser: Parser) -> None:
-    """Add the arguments of the verb."""
-    parser.add_argument("model", metavar="MODEL", help=f"{', '.join(model_names())}, or a folder")
-    group = parser.add_mutually_exclusive_group()
-    add_setting(group, "weight_dtype")
-    group.add_argument("--formats", action="store_true", help="compare formats of the transformer's file")
 
 
 def print_card_plans(arguments: argparse.Namespace) -> int:
@@ -298,51 +300,48 @@ def _add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _one_model(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", help=f"{', '.join(model_names())}, or a folder")
+def _model(**facts: Any) -> Adder:
+    """Return what adds the argument of a model, whose names are only known when the program has started."""
+    return lambda parser: parser.add_argument(
+        "model", metavar="MODEL", **{"help": f"{', '.join(model_names())}, or a folder", **facts}
+    )
 
 
-def _any_model(parser: Parser) -> None:
-    parser.add_argument("model", nargs="?", default="", metavar="MODEL", help="only this model, or a folder")
-
-
-def _hub_model(parser: Parser) -> None:
+def _registered(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("model", metavar="MODEL", choices=model_names(), help=", ".join(model_names()))
 
 
-def _remove_arguments(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", help=", ".join(model_names()))
-    parser.add_argument("--yes", action="store_true", help="remove without asking")
-
-
+_ANY = _model(nargs="?", default="", help="only this model, or a folder")
+_REMOVED = (
+    lambda parser: parser.add_argument("model", metavar="MODEL", help=", ".join(model_names())),
+    switch("--yes", "remove without asking"),
+)
+_PLAN = (
+    _model(),
+    one_of(
+        lambda group: add_setting(group, "weight_dtype"),
+        switch("--formats", "compare formats of the transformer's file"),
+        required=False,
+    ),
+)
 VERBS = (
-    Verb("list", "list the parts of models with their places, sizes and missing bytes", _any_model, _list),
-    Verb("get", "download the missing files of a model, or continue a download", _hub_model, _get),
-    Verb("verify", "check the sizes and checksums of a model's files", _one_model, _verify),
+    Verb("list", "list the parts of models with their places, sizes and missing bytes", _list, (_ANY,)),
+    Verb("get", "download the missing files of a model, or continue a download", _get, (_registered,)),
+    Verb("verify", "check the sizes and checksums of a model's files", _verify, (_model(),)),
     Verb(
-        "add",
-        "add a model of your own files: folders of parts, or a single file for each",
-        add_model_arguments,
-        _add,
+        "add", "add a model of your own files: folders of parts, or a single file for each", _add,
+        (add_model_arguments,),
     ),
     Verb(
-        "convert",
-        "write a copy of a model's transformer in another type, as a model of its own",
-        add_convert_arguments,
-        _convert,
+        "convert", "write a copy of a model's transformer in another type, as a model of its own", _convert,
+        (add_convert_arguments,),
     ),
     Verb(
         "remove",
         "remove a downloaded model, except for parts that another one uses, or a converted one, or forget an "
         "added one",
-        _remove_arguments,
-        _remove,
+        _remove, _REMOVED,
     ),
-    Verb(
-        "plan",
-        "show what cards of 8 to 24 GB do with a model's weights",
-        add_plan_arguments,
-        print_card_plans,
-    ),
-    Verb("inspect", "show what is in a file or folder with weights", add_inspect_arguments, print_inspection),
-)
+    Verb("plan", "show what cards of 8 to 24 GB do with a model's weights", print_card_plans, _PLAN),
+    Verb("inspect", "show what is in a file or folder with weights", print_inspection, INSPECTED),
+)  # fmt: skip
