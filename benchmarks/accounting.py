@@ -30,7 +30,7 @@ from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
 from diffusers_helper.loading.loaders import Models  # noqa: E402
-from diffusers_helper.memory.device import AccountingDevice, Device  # noqa: E402
+from diffusers_helper.memory.device import CudaDevice, Device  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 
@@ -41,9 +41,9 @@ GOAL = 1.05
 def not_counting() -> Iterator[None]:
     """Disable the counting of the accounting device within the context."""
     with (
-        patch.object(AccountingDevice, "__enter__", lambda device: device),
-        patch.object(AccountingDevice, "__exit__", lambda *_: None),
-        patch.object(AccountingDevice, "repeater", Device.repeater),
+        patch.object(Device, "__enter__", lambda device: device),
+        patch.object(Device, "__exit__", lambda *_: None),
+        patch.object(Device, "repeater", CudaDevice.repeater),
     ):
         yield
 

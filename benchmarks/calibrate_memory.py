@@ -54,7 +54,7 @@ from diffusers_helper.framepack.guidance import (  # noqa: E402  # noqa: E402
 from diffusers_helper.loading.loaders import load_models  # noqa: E402
 from diffusers_helper.loading.vae_upsampling import quicken  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
-from diffusers_helper.memory.device import AccountingDevice  # noqa: E402
+from diffusers_helper.memory.device import Device  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
 from diffusers_helper.models.sizes import Network, Weights  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
@@ -88,7 +88,7 @@ class Result:
 
 def measure(module: nn.Module, work: Callable[[], Any]) -> int:
     """Return the peak in bytes of the device's tensors while `work` runs, without the module's weights."""
-    device = AccountingDevice()
+    device = Device()
     device.adopt(module)
     with torch.inference_mode(), device:
         weights = device.allocated_bytes()

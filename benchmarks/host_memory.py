@@ -40,7 +40,7 @@ from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
 from diffusers_helper.loading.loaders import load_models  # noqa: E402
-from diffusers_helper.memory.device import AccountingDevice, Device  # noqa: E402
+from diffusers_helper.memory.device import Device  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
@@ -96,13 +96,13 @@ class Watch:
     @contextmanager
     def watching(self) -> Iterator[Watch]:
         """Sample within the context, and include accounting devices that are opened there."""
-        opened, init = self.devices, AccountingDevice.__init__
+        opened, init = self.devices, Device.__init__
 
-        def remember(device: AccountingDevice, *arguments: Any) -> None:
+        def remember(device: Device, *arguments: Any) -> None:
             init(device, *arguments)
             opened[:] = [device]
 
-        with patch.object(AccountingDevice, "__init__", remember):
+        with patch.object(Device, "__init__", remember):
             self._thread.start()
             try:
                 yield self

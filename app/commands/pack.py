@@ -138,11 +138,11 @@ class _Rewriter(ast.NodeVisitor):
         return text
 
     def visit_Import(self, node: ast.Import) -> None:
-        """Turn each name into a statement of its own, as only `from` can be relative."""
-        statements = [self._import(node, alias) for alias in node.names]
-        if any(_is_own(alias.name) for alias in node.names):
-            skipped = "\\\n" * _lines(node)
-            self._replace(node, "; ".join(statements).replace(" ", f" {skipped}", 1))
+        """Refuse our own modules here, as only `from` can be relative."""
+        self._refuse_spawning(node, [alias.name for alias in node.names])
+        for name in (alias.name for alias in node.names if _is_own(alias.name)):
+            self._follow(name, node)
+            self._refuse(node, f"it imports {name} without `from`, so the import cannot be relative")
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         """Put the dots that lead to the root of the pack before the name of a module."""
@@ -201,19 +201,6 @@ class _Rewriter(ast.NodeVisitor):
         self.generic_visit(node)
 
     visit_Tuple = visit_List  # type: ignore[assignment]  # both have `elts`
-
-    def _import(self, node: ast.Import, alias: ast.alias) -> str:
-        """Return the statement for one name of an `import`, and follow it."""
-        self._refuse_spawning(node, [alias.name])
-        renamed = f" as {alias.asname}" if alias.asname else ""
-        if not _is_own(alias.name):
-            return f"import {alias.name}{renamed}"
-        self._follow(alias.name, node)
-        parent, dot, last = alias.name.rpartition(".")
-        loads = f"from {self._to_root}{parent} import {last}"
-        if dot and not renamed:  # this gives a name to the topmost package alone
-            return f"{loads} as _pack_{last}; from {self._to_root} import {alias.name.partition('.')[0]}"
-        return f"{loads}{renamed}"
 
     def _follow(self, name: str, node: ast.AST | None = None) -> None:
         """Note a module and the packages above it. With a node it must exist, and not be left out."""

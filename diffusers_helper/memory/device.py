@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from typing import Self
 
@@ -16,76 +15,103 @@ from diffusers_helper.memory.accounting import Account
 Repeat = Callable[[Hashable, Callable[[], Tensor]], Tensor]
 
 
-class Device(ABC):
-    """A device with figures about its memory, and a cap. All figures are bytes.
+class Device:
+    """Main memory as a device, with an `Account` of the tensors that a GPU would hold; a GPU differs below.
 
-    All computation on the device has to take place within `with device:`, which may be nested. Without a GPU,
-    only tensors that are created there, on the same thread, are counted.
+    A device has figures about its memory, all in bytes, and a cap. All computation on it has to take place
+    within `with device:`, which may be nested. Here, only tensors that are created there, on the same thread,
+    are counted.
 
     Attributes:
         cap_bytes: The most memory that torch may hold on the device; None for no cap.
     """
 
-    torch_device: torch.device
+    has_gpu = False
     cap_bytes: int | None = None
-    has_gpu: bool
+
+    def __init__(self) -> None:
+        self.torch_device = torch.device("cpu")
+        self.account = Account()
 
     @property
-    @abstractmethod
     def total_bytes(self) -> int:
         """Return the size of the device's memory."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    @abstractmethod
     def allocated_bytes(self) -> int:
         """Return the size of the live tensors."""
+        return self.account.allocated_bytes
 
-    @abstractmethod
     def reserved_bytes(self) -> int:
         """Return the memory that torch holds, including the unused memory of its allocator."""
+        return self.account.allocated_bytes
 
-    @abstractmethod
     def peak_bytes(self) -> int:
         """Return the highest value of `reserved_bytes` since `reset_peak`."""
+        return self.account.peak_bytes
 
-    @abstractmethod
     def reset_peak(self) -> None:
         """Set the peak to the current value."""
+        self.account.reset_peak()
 
-    @abstractmethod
     def free_bytes(self) -> int:
-        """Return the memory that this process can still allocate under the cap."""
+        """Return the memory that this process can still allocate under the cap, or of all without a cap."""
+        cap = self.total_bytes if self.cap_bytes is None else self.cap_bytes
+        return max(0, cap - self.allocated_bytes())
 
-    @abstractmethod
     def limit(self, cap_bytes: int | None) -> None:
         """Set the cap, or remove it if None. An allocation beyond it raises `torch.OutOfMemoryError`."""
+        self.cap_bytes = self.account.cap_bytes = cap_bytes
 
-    @abstractmethod
     def empty_cache(self) -> None:
-        """Return the allocator's unused memory to the driver."""
+        """Return the allocator's unused memory to the driver; here is none."""
 
-    @abstractmethod
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Count tensors as on the device, for a device that cannot recognise them by itself."""
+        """Count tensors as on the device, if it cannot recognise them by itself."""
+        self.account.adopt(what)
 
-    @abstractmethod
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Count tensors as on the host, for a device that cannot recognise them by itself."""
-
-    @abstractmethod
-    def __enter__(self) -> Self: ...
-
-    @abstractmethod
-    def __exit__(self, *error: object) -> None: ...
-
-    def repeater(self) -> Repeat:
-        """Return a runner of computations that are repeated with tensors of the same shapes."""
-        return lambda key, compute: compute()
+        """Count tensors as on the host, in the same case."""
+        self.account.release(what)
 
     def put(self, tensor: Tensor) -> Tensor:
         """Return a contiguous copy of a tensor on the device, in its own storage."""
         with self:
             copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.torch_device)
             return copy.copy_(tensor)
+
+    def repeater(self) -> Repeat:
+        """Return a runner of computations that are repeated with tensors of the same shapes.
+
+        It does not count the tensors of a computation whose peak is known.
+
+        Counting them all costs an eighth of a forward pass of the demo model. The first computation with a
+        key may leave things behind for the others, so it is the second one that tells how far each of them
+        goes beyond what is alive before it. One that would exceed the cap is counted.
+        """
+        growths: dict[Hashable, list[int]] = {}
+
+        def run(key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+            before, known = self.allocated_bytes(), growths.setdefault(key, [])
+            if len(known) < 2 or (self.cap_bytes is not None and before + known[1] > self.cap_bytes):
+                with self.account.peak_apart() as peak:
+                    made = compute()
+                    known.append(peak() - before)
+                return made
+            with self.account.paused():
+                made = compute()
+            self.account.reach(before + known[1])
+            self.adopt([made])
+            return made
+
+        return run
+
+    def __enter__(self) -> Self:
+        self.account.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.account.__exit__(*error)
 
 
 class CudaDevice(Device):
@@ -131,8 +157,10 @@ class CudaDevice(Device):
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
         """Do nothing, since torch knows which tensors are on the GPU."""
 
-    def release(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Do nothing, since torch knows which tensors are on the GPU."""
+    release = adopt
+
+    def repeater(self) -> Repeat:
+        return lambda key, compute: compute()
 
     def __enter__(self) -> Self:
         return self
@@ -151,80 +179,6 @@ class GuestCudaDevice(CudaDevice):
         self.cap_bytes = cap_bytes
 
 
-class AccountingDevice(Device):
-    """Main memory, with an `Account` of the tensors that a GPU would hold."""
-
-    has_gpu = False
-
-    def __init__(self) -> None:
-        self.torch_device = torch.device("cpu")
-        self.account = Account()
-
-    @property
-    def total_bytes(self) -> int:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-    def allocated_bytes(self) -> int:
-        return self.account.allocated_bytes
-
-    def reserved_bytes(self) -> int:
-        return self.account.allocated_bytes
-
-    def peak_bytes(self) -> int:
-        return self.account.peak_bytes
-
-    def reset_peak(self) -> None:
-        self.account.reset_peak()
-
-    def free_bytes(self) -> int:
-        """Return the memory that is free under the cap, or of the whole machine's memory without a cap."""
-        cap = self.total_bytes if self.cap_bytes is None else self.cap_bytes
-        return max(0, cap - self.allocated_bytes())
-
-    def limit(self, cap_bytes: int | None) -> None:
-        self.cap_bytes = self.account.cap_bytes = cap_bytes
-
-    def empty_cache(self) -> None:
-        """Do nothing, since there is no cache."""
-
-    def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
-        self.account.adopt(what)
-
-    def release(self, what: nn.Module | Iterable[Tensor]) -> None:
-        self.account.release(what)
-
-    def repeater(self) -> Repeat:
-        """Return a runner that does not count the tensors of a computation whose peak is known.
-
-        Counting them all costs an eighth of a forward pass of the demo model. The first computation with a
-        key may leave things behind for the others, so it is the second one that tells how far each of them
-        goes beyond what is alive before it. One that would exceed the cap is counted.
-        """
-        growths: dict[Hashable, list[int]] = {}
-
-        def run(key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
-            before, known = self.allocated_bytes(), growths.setdefault(key, [])
-            if len(known) < 2 or (self.cap_bytes is not None and before + known[1] > self.cap_bytes):
-                with self.account.peak_apart() as peak:
-                    made = compute()
-                    known.append(peak() - before)
-                return made
-            with self.account.paused():
-                made = compute()
-            self.account.reach(before + known[1])
-            self.adopt([made])
-            return made
-
-        return run
-
-    def __enter__(self) -> Self:
-        self.account.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.account.__exit__(*error)
-
-
 def open_device(torch_device: torch.device | None = None, *, is_guest: bool = False) -> Device:
     """Return the device to compute on.
 
@@ -234,5 +188,5 @@ def open_device(torch_device: torch.device | None = None, *, is_guest: bool = Fa
     """
     wanted = torch_device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if wanted.type != "cuda":
-        return AccountingDevice()
+        return Device()
     return GuestCudaDevice(wanted) if is_guest else CudaDevice(wanted)

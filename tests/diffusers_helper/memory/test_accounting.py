@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from diffusers_helper.memory.accounting import Account, AccountedOutOfMemory, to_host
-from diffusers_helper.memory.device import AccountingDevice, open_device
+from diffusers_helper.memory.device import Device, open_device
 from tests.support.tiny_model import tiny_transformer, tiny_vae
 
 MIB = 1024**2
@@ -267,7 +267,7 @@ def test_to_host_ends_the_counting(account: Account) -> None:
 
 def test_the_device_interface_without_a_gpu() -> None:
     device = open_device(torch.device("cpu"))
-    assert isinstance(device, AccountingDevice)
+    assert isinstance(device, Device)
     device.limit(4 * MIB)
     assert device.cap_bytes == 4 * MIB
     mapped = torch.arange(MIB // 4, dtype=torch.float32)
@@ -290,7 +290,7 @@ def test_the_device_interface_without_a_gpu() -> None:
 
 
 def test_a_repeated_computation_is_counted_twice_and_then_its_peak_is_known() -> None:
-    device = AccountingDevice()
+    device = Device()
     cache: list[Tensor] = []
 
     def compute() -> Tensor:
@@ -323,7 +323,7 @@ def test_a_repeated_computation_is_counted_twice_and_then_its_peak_is_known() ->
 
 
 def test_a_put_copy_starts_at_an_aligned_address() -> None:
-    device = AccountingDevice()
+    device = Device()
     odd = torch.arange(100, dtype=torch.uint8)[1:]
     copy = device.put(odd)
     assert copy.data_ptr() % 64 == 0

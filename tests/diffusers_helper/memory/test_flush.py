@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from diffusers_helper.memory import flush
-from diffusers_helper.memory.device import AccountingDevice, CudaDevice
+from diffusers_helper.memory.device import CudaDevice, Device
 from diffusers_helper.memory.flush import FLUSH_STAGES, FlushReport, flush_rocm_allocator
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -116,9 +116,7 @@ def test_the_stages_are_the_documents_nine() -> None:
 
 def test_without_hip_it_does_no_harm_and_says_nothing(log: pytest.LogCaptureFixture) -> None:
     assert flush_rocm_allocator("worker-start") == FlushReport("worker-start")
-    assert flush_rocm_allocator("post-vae-decode", 1.5, device=AccountingDevice()) == FlushReport(
-        "post-vae-decode"
-    )
+    assert flush_rocm_allocator("post-vae-decode", 1.5, device=Device()) == FlushReport("post-vae-decode")
     assert not log.messages
 
 
@@ -216,7 +214,7 @@ class Knot:
 
 @pytest.mark.parametrize("stage", ["post-text-encoding", "exception-cleanup"])
 def test_tensors_that_are_garbage_are_given_back_and_counted(stage: str) -> None:
-    device = AccountingDevice()
+    device = Device()
     gc.disable()
     try:
         with device:
@@ -232,7 +230,7 @@ def test_tensors_that_are_garbage_are_given_back_and_counted(stage: str) -> None
 
 @pytest.mark.slow
 def test_after_an_exception_old_garbage_goes_too() -> None:
-    device = AccountingDevice()
+    device = Device()
     with device:
         knot = Knot(torch.zeros(MIB, dtype=torch.uint8))
     gc.collect()

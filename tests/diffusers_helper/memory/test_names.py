@@ -21,7 +21,7 @@ from diffusers_helper.memory import (
     residency,
     unload_complete_models,
 )
-from diffusers_helper.memory.device import AccountingDevice
+from diffusers_helper.memory.device import Device
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.units import GB
@@ -60,7 +60,7 @@ def tower() -> Tower:
 def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the free bytes of the device, which a test may change."""
     free = [10 * BLOCK]
-    monkeypatch.setattr(AccountingDevice, "free_bytes", lambda self: free[0])
+    monkeypatch.setattr(Device, "free_bytes", lambda self: free[0])
     residency._places.cache_clear()
     return free
 

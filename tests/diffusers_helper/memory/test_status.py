@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from diffusers_helper.memory.accounting import Account
-from diffusers_helper.memory.device import AccountingDevice
+from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.status import (
     MAX_VRAM_USAGE_GB,
     check_vram_limit,
@@ -24,7 +24,7 @@ GB = 1024**3
 LOGGER = "diffusers_helper.memory.status"
 
 
-class Filled(AccountingDevice):
+class Filled(Device):
     """A device that reports what a test wants."""
 
     def __init__(self, allocated_gb: float, reserved_gb: float, free_gb: float) -> None:
@@ -91,7 +91,7 @@ def test_the_threshold_is_nine_tenths_of_the_limit(
 
 
 def test_live_tensors_are_what_is_allocated(caplog: pytest.LogCaptureFixture) -> None:
-    device = AccountingDevice()
+    device = Device()
     device.limit(GB // 4)
     assert get_cuda_allocated_memory_gb(device) == 0
     with device:
@@ -120,8 +120,8 @@ def test_without_a_gpu_the_status_says_so(caplog: pytest.LogCaptureFixture) -> N
 def test_a_script_without_a_log_sees_the_lines_on_its_console(logs: str) -> None:
     code = (
         f"{logs}from diffusers_helper.memory import log_memory_status, check_vram_limit\n"
-        "from diffusers_helper.memory.device import AccountingDevice\n"
-        "device = AccountingDevice()\n"
+        "from diffusers_helper.memory.device import Device\n"
+        "device = Device()\n"
         "log_memory_status(device, prefix='[Before VAE Load] ')\n"
         "check_vram_limit(device, limit_gb=0)\n"
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.memory.device import AccountingDevice
+from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.flush import FLUSH_STAGES
 from diffusers_helper.memory.store import Move, Store
 from diffusers_helper.models.sizes import Weights
@@ -70,7 +70,7 @@ def plan_for(cap_kb: float, working_kb: int = 4) -> JobPlan:
 
 
 def new_store(cap_kb: float) -> Store:
-    return Store(AccountingDevice(), Parts(), plan_for(cap_kb))
+    return Store(Device(), Parts(), plan_for(cap_kb))
 
 
 def use(store: Store, stage: str, model: str) -> Tensor:
@@ -114,7 +114,7 @@ def test_caps_change_neither_results_nor_are_they_passed() -> None:
     smallest = plan_for(1000).smallest_cap_bytes / KB
     results: list[list[Tensor]] = []
     for cap in (1000, 300, 150, 100, smallest):
-        store = Store(AccountingDevice(), parts, plan_for(cap))
+        store = Store(Device(), parts, plan_for(cap))
         results.append(job(store, sections=1))
         assert 0 < store.peak_bytes <= cap * KB
         assert [record.stage for record in store.records] == [*dict(USES), "sample", "decode"]
@@ -167,7 +167,7 @@ def test_nothing_of_a_stage_is_left_after_an_exception(cap: int) -> None:
 
 def new_store_of(store: Store) -> Store:
     """Return another store over the same networks."""
-    return Store(AccountingDevice(), store._source, plan_for(1000))
+    return Store(Device(), store._source, plan_for(1000))
 
 
 def test_a_stage_that_does_not_fit_moves_nothing() -> None:
@@ -201,7 +201,7 @@ def test_a_smaller_plan_takes_over_from_an_empty_device() -> None:
     assert store.log[-1] == Move("flush", "post-transformer-unload")
 
 
-class Card(AccountingDevice):
+class Card(Device):
     """An accounting device that counts as a GPU, most of whose memory is held by other programs."""
 
     has_gpu = True
@@ -212,10 +212,8 @@ class Card(AccountingDevice):
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the flush would ask the GPU")
-@pytest.mark.parametrize(("device", "count"), [(Card(), 1), (AccountingDevice(), 0)])
-def test_too_little_free_memory_before_the_vae_decodes_is_told_once(
-    device: AccountingDevice, count: int
-) -> None:
+@pytest.mark.parametrize(("device", "count"), [(Card(), 1), (Device(), 0)])
+def test_too_little_free_memory_before_the_vae_decodes_is_told_once(device: Device, count: int) -> None:
     reported: list[str] = []
     store = Store(device, Parts(), plan_for(200), warn=reported.append)
     job(store, sections=2)

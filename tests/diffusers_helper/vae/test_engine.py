@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
-from diffusers_helper.memory.device import AccountingDevice
+from diffusers_helper.memory.device import Device
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.shortage import OutOfDeviceMemory
@@ -53,7 +53,7 @@ def noise(*shape: int) -> Tensor:
 
 
 def engine_of(vae: nn.Module, cap: int | None = None, **settings: Any) -> VaeEngine[Guest]:
-    device = AccountingDevice()
+    device = Device()
     device.adopt(vae)
     if cap is not None:
         device.limit(cap)
@@ -283,7 +283,7 @@ def test_normalisation_works_in_fp32_inside(dtype: torch.dtype) -> None:
 
 def test_the_allocator_is_asked_as_often_as_is_wished(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(AccountingDevice, "empty_cache", lambda self: asked.append(1))
+    monkeypatch.setattr(Device, "empty_cache", lambda self: asked.append(1))
     latents = noise(1, 16, 6, 4, 4)
     engine_of(wan()).decode(latents)
     assert asked == []

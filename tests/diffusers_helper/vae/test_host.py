@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
-from diffusers_helper.memory.device import AccountingDevice, GuestCudaDevice, open_device
+from diffusers_helper.memory.device import Device, GuestCudaDevice, open_device
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.vae import VaeSettings, Video
 from diffusers_helper.vae.engine import VaeEngine
@@ -25,7 +25,7 @@ def noise(*shape: int) -> Tensor:
 
 
 def engine_of(vae: nn.Module, **settings: Any) -> VaeEngine[Guest]:
-    device = AccountingDevice()
+    device = Device()
     device.adopt(vae)
     return VaeEngine(Guest(vae, device, VaeSettings(**settings)))
 

@@ -11,7 +11,7 @@ from diffusers_helper.events import Event, Finished, PieceDone, Warned
 from diffusers_helper.job.memory import MemoryPlans
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
-from diffusers_helper.memory.device import AccountingDevice
+from diffusers_helper.memory.device import Device
 from diffusers_helper.units import GB
 from tests.support.making import load_tiny, make, tiny_request, write_scene
 
@@ -108,7 +108,7 @@ def test_a_clean_up_gives_memory_back_and_changes_no_pixel(
     picture: Path, models: Models, tmp_path: Path, automatic: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    monkeypatch.setattr(AccountingDevice, "empty_cache", lambda self: calls.append("cleaned"))
+    monkeypatch.setattr(Device, "empty_cache", lambda self: calls.append("cleaned"))
     video, events = run(picture, models, tmp_path / "job", vae_cleanup=2)
     assert video == automatic
     assert len(calls) == pieces(events) // 2 > 0

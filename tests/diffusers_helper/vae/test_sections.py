@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.families.packing import OWN_CHUNK, Mode, plan_sections
 from diffusers_helper.framepack.history import LatentHistory
-from diffusers_helper.memory.device import AccountingDevice
+from diffusers_helper.memory.device import Device
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.engine import Part, VaeEngine
 from diffusers_helper.vae.guest import Guest
@@ -30,7 +30,7 @@ class InWindows(Guest):
     """Plans as a job does: in the VAE's own windows of time. Remembers the parts it was asked for."""
 
     def __init__(self, vae: nn.Module) -> None:
-        super().__init__(vae, AccountingDevice())
+        super().__init__(vae, Device())
         self.tiles, self.parts = Tiles(), list[Part | None]()
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
