@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
@@ -116,6 +116,12 @@ def risky_rungs(case: ConvCase, routes: RouteStore) -> set[str]:
 def multiplications(case: ConvCase) -> int:
     """Estimate the number of multiplications that a case takes, as if there were no borders."""
     return math.prod(case.shape) * math.prod(case.weight[2:]) * case.weight[0] // math.prod(case.stride)
+
+
+def spread(cases: Sequence[ConvCase], count: int) -> list[ConvCase]:
+    """Return some cases, evenly spread by their multiplications, which represent all."""
+    ordered = sorted(cases, key=multiplications)
+    return [ordered[(2 * n + 1) * len(cases) // (2 * count)] for n in range(count)]
 
 
 def rates_of(routes: Mapping[str, Route], like: ConvCase) -> dict[str, float]:

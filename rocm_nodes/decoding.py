@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -90,26 +90,16 @@ class ComfyOwner(Guest):
         return int(getattr(vae.patcher, "get_free_memory", free_bytes)(vae.device))
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """The pictures of a decode, with a report.
-
-    Attributes:
-        pictures: (frames, height, width, 3), 0 to 1, as ComfyUI's IMAGE.
-    """
-
-    pictures: Tensor
-    lines: tuple[str, ...]
-
-
-def decode(vae: Any, latents: Tensor, settings: VaeSettings, *, has_ladder: bool = True) -> Decoded:
-    """Decode latents of pictures or of video with ComfyUI's VAE.
+def decode(
+    vae: Any, latents: Tensor, settings: VaeSettings, *, has_ladder: bool = True
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Decode latents with ComfyUI's VAE, and return the pictures as ComfyUI's IMAGE, and a report.
 
     Raises:
-        InputError: If the engine cannot drive it.
+        InputError: If the engine cannot drive the VAE.
     """
     frames, lines = _driven("Decoded", VaeEngine.decode, vae, latents, settings, has_ladder)
-    return Decoded(pictures_of(vae, frames), lines)
+    return pictures_of(vae, frames), lines
 
 
 def encode(

@@ -107,7 +107,7 @@ def _ways(vae: Any, latents: Tensor, side: int) -> Iterator[DecodeTrial]:
         for tile_px in (0, tile):
             settings = VaeSettings(precision=cast(Precision, precision), tile_px=tile_px)
             try:
-                pictures = decode(vae, latents, settings).pictures
+                pictures, _ = decode(vae, latents, settings)
                 reference = pictures if reference is None else reference
                 measured = _measured(vae, latents, settings)
             except (LongtakeError, RuntimeError) as error:

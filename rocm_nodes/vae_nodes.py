@@ -294,8 +294,8 @@ def _decoded(
             *notes,
         ]
     with explained():
-        found = decode(vae, latents, settings, has_ladder=has_ladder)
-    return reported(title, [*found.lines, *notes], (found.pictures,))
+        pictures, lines = decode(vae, latents, settings, has_ladder=has_ladder)
+    return reported(title, [*lines, *notes], (pictures,))
 
 
 def _encoded(

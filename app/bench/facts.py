@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import statistics
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +23,6 @@ from diffusers_helper.planning.profiles import Kind, Machine
 Readings = dict[str, float]
 _SENSORS = ("clock_hz", "power_watts", "temperature_celsius")
 _NVIDIA_SENSORS = "clocks.sm,power.draw,temperature.gpu"
-_SECONDS = 1.0
 
 
 def machine_facts(environ: Mapping[str, str], probed: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,38 +103,13 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"\d+(\.\d+)?", text) is not None
 
 
-class Watch:
-    """The readings of the sensors once a second, as a context manager around some work."""
-
-    def __init__(self, read: Callable[[], Readings] | None) -> None:
-        self._read, self._is_over = read, threading.Event()
-        self._found: dict[str, list[float]] = {}
-        self._thread = threading.Thread(target=self._watch, name="sensors", daemon=True)
-
-    def __enter__(self) -> Watch:
-        if self._read is not None:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._is_over.set()
-        if self._read is not None:
-            self._thread.join()
-
-    def _watch(self) -> None:
-        assert self._read is not None
-        while not self._is_over.wait(_SECONDS):
-            for name, value in self._read().items():
-                self._found.setdefault(name, []).append(value)
-
-    @property
-    def summary(self) -> dict[str, dict[str, float] | None]:
-        """Return the median and the highest reading of each sensor; None for those without readings."""
-        return {
-            name: {"median": statistics.median(values), "most": max(values)} if values else None
-            for name in _SENSORS
-            for values in [self._found.get(name)]
-        }
+def summary_of(found: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float] | None]:
+    """Return the median and the highest reading of each sensor; None for those without readings."""
+    return {
+        name: {"median": statistics.median(values), "most": max(values)} if values else None
+        for name in _SENSORS
+        for values in [found.get(name)]
+    }
 
 
 def card_key(card: dict[str, Any]) -> str:

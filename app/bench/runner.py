@@ -19,17 +19,18 @@ from pathlib import Path
 from typing import IO, Any
 
 from app.bench.child import EXIT_LOST
-from app.bench.facts import Readings, Watch
+from app.bench.facts import Readings, summary_of
 from app.bench.parts import PART_SECONDS, BenchPart, Level
 from app.bench.report import Report, published, sealed
 from app.jobs.stdio import opened
 from app.machine import module_command
 from diffusers_helper.failures import last_trouble
 from diffusers_helper.machine.signals import SIGKILL
-from diffusers_helper.machine.sysfs import host_memory
+from diffusers_helper.machine.sysfs import host_memory, readings
 from diffusers_helper.units import duration, gb_text
 
 _MOST_DEATHS = 3
+_WATCH_SECONDS = 1.0
 _LEAST_SECONDS = 5.0  # less is not enough for another process
 _SHARE = 0.8  # of a part's time; later, no further case begins
 _TAIL_BYTES = 16_384
@@ -110,12 +111,12 @@ class BenchRun:
             entry["reason"] = "no time was left"
         else:
             begin = time.monotonic()
-            with Watch(self.plan.sensors) as watch:
+            with readings(self.plan.sensors or dict, _WATCH_SECONDS) as seen:
                 try:
                     self._measure(part, entry, begin + limit)
                 finally:
                     entry["seconds"] = published(entry["seconds"] + time.monotonic() - begin)
-                    entry["card"] = published(watch.summary)
+                    entry["card"] = published(summary_of(seen))
         self._keep()
 
     def _measure(self, part: BenchPart, entry: dict[str, Any], end: float) -> None:

@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +106,13 @@ def error_line(error: LongtakeError | Failed, named: Mapping[str, str] = Mapping
         named: The arguments of settings that the command takes in another way.
     """
     return command_words(f"{error.message} {error.remedy}".strip(), named)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines with aligned columns; the last cell of a shorter row may be wider."""
+    full = [row for row in rows if len(row) == len(rows[0])]
+    widths = [max(map(len, column)) for column in zip(*full, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]  # noqa: B905
 
 
 def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:

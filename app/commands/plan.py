@@ -9,7 +9,7 @@ import os
 from dataclasses import asdict, replace
 from typing import Any
 
-from app.commands.arguments import EXIT_BAD_INPUT, command_words, error_line, flag, given_settings
+from app.commands.arguments import EXIT_BAD_INPUT, aligned, command_words, error_line, flag, given_settings
 from app.jobs.stdio import complain, say
 from app.machine import named_machine, this_local, this_machine, this_profile
 from diffusers_helper.conditions.picture import load_picture
@@ -171,10 +171,7 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
                 gb_text(stage.peak_bytes), gb_text(cost.copied_bytes),
             )
         )  # fmt: skip
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    table = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    table = aligned(rows)
     head = [
         f"{info.title}: {plan.width}x{plan.height}, {count_text(plan.sections, 'section')}, {plan.frames} "
         f"frames, on {profile.machine.name} (profile {profile.family}).",

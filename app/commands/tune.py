@@ -124,7 +124,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
     """Measure the cases without a stored measurement, and return all results in the order of `cases`."""
-    from cache.conv_probe import condemn_interrupted, expected_seconds, measure, multiplications, rates_of
+    from cache.conv_probe import condemn_interrupted, expected_seconds, measure, rates_of, spread
     from cache.conv_routes import RouteStore
     from diffusers_helper.miopen_fallback import classify
 
@@ -137,7 +137,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
     if waiting and not rates_of(routes.routes(cases[0].arch), cases[0]):
         _say("Measuring a few shapes first, to estimate the time for all")
-        for case in _sample(sorted(waiting, key=multiplications)):
+        for case in spread(waiting, max(1, min(_SAMPLE, len(waiting) // 4))):
             measure(case, device, routes, classify)
             waiting.remove(case)
     rates = rates_of(routes.routes(cases[0].arch), cases[0])
@@ -163,12 +163,6 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     _measure_risky(cases, device, routes_folder(), again=again)
     routes = RouteStore(routes_folder())  # reads the results of the other process
     return [_result(routes, case) for case in cases]
-
-
-def _sample(cases: list[ConvCase]) -> list[ConvCase]:
-    """Return some evenly spread cases, at least one, which represent all."""
-    count = max(1, min(_SAMPLE, len(cases) // 4))
-    return [cases[(2 * n + 1) * len(cases) // (2 * count)] for n in range(count)]
 
 
 def _is_measured(routes: RouteStore, case: ConvCase) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from diffusers_helper.job.plans import machine_of
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import LoadedNetwork, empty_network, load_network
 from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.sysfs import readings
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.measuring import Measured, measure
 from diffusers_helper.models.registry import ModelInfo, find_model
@@ -101,25 +101,18 @@ def driver_peak(device: Device) -> Iterator[Figures]:
     if not device.has_gpu:
         yield found
         return
-    is_over = threading.Event()
 
     def used() -> int:
         free, total = torch.cuda.mem_get_info(device.torch_device)
         return total - free
 
-    def watch() -> None:
-        while not is_over.wait(_WATCH_SECONDS):
-            found["driver_peak_bytes"] = max(found["driver_peak_bytes"], used())
-
-    found["driver_start_bytes"] = found["driver_peak_bytes"] = used()
-    thread = threading.Thread(target=watch, name="driver", daemon=True)
-    thread.start()
+    start = used()
     try:
-        yield found
+        with readings(lambda: {"used": used()}, _WATCH_SECONDS) as seen:
+            yield found
     finally:
-        found["driver_peak_bytes"] = max(found["driver_peak_bytes"], used())
-        is_over.set()
-        thread.join()
+        peak = max(start, used(), *map(int, seen.get("used", ())))
+        found |= {"driver_start_bytes": start, "driver_peak_bytes": peak}
 
 
 WEIGHTS_FILE = "diffusion_pytorch_model.safetensors"

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cache.conv_probe import condemn_interrupted, measure, multiplications
+from cache.conv_probe import condemn_interrupted, measure, spread
 from cache.conv_routes import ConvCase, RouteStore
 from diffusers_helper.bench.context import Case, Context, Figures, profile_in
 from diffusers_helper.families.framepack import CONFIGS
@@ -204,17 +204,11 @@ def convolutions(context: Context) -> Iterator[Case]:
     cases = conv_cases(vae, dtype, context.torch_device, tile, tile, windows)
     condemn_interrupted(routes, cases[0].arch)
     if context.is_quick:
-        cases = _spread(sorted(cases, key=multiplications))
+        cases = spread(cases, min(_QUICK_SHAPES, len(cases)))
     for case in cases:
         deadly = tuple(routes.get(case).blocklist)
         without = f", without {' and '.join(deadly)}" if deadly else ""
         yield f"{_words(case)}{without}", partial(_measured, context, case, routes, deadly)
-
-
-def _spread(cases: list[ConvCase]) -> list[ConvCase]:
-    """Return some evenly spread cases, which represent all."""
-    count = min(_QUICK_SHAPES, len(cases))
-    return [cases[(2 * n + 1) * len(cases) // (2 * count)] for n in range(count)]
 
 
 def _words(case: ConvCase) -> str:

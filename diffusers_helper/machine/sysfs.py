@@ -6,7 +6,9 @@ Every function takes the root of the file system or its file, so a test can prov
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -193,6 +195,27 @@ def card_readings(folder: Path) -> dict[str, float]:
         if value := next(filter(None, values), 0):
             found[name] = value * unit
     return found
+
+
+@contextmanager
+def readings(
+    read: Callable[[], Mapping[str, float]], seconds: float
+) -> Generator[Mapping[str, Sequence[float]]]:
+    """Read figures every so many seconds in a thread within the context, and yield what was read by name."""
+    found, is_over = dict[str, list[float]](), threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(seconds):
+            for name, value in read().items():
+                found.setdefault(name, []).append(value)
+
+    thread = threading.Thread(target=watch, name="readings", daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def rocm_version(root: Path = ROOT) -> str:

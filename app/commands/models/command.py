@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from app.commands.arguments import (
     EXIT_FAILED,
@@ -17,6 +17,7 @@ from app.commands.arguments import (
     Verb,
     add_setting,
     add_verbs,
+    aligned,
     check_proxies,
     one_of,
     switch,
@@ -89,11 +90,10 @@ def print_card_plans(arguments: argparse.Namespace) -> int:
             for card in facts.get("cards", [facts]):
                 card["automatic"] = card["fewest_copies"]  # the name in earlier versions
             say(json.dumps({"model": info.name, **facts}))
-        return 0
-    if arguments.formats:
-        say(*_formats_lines(info, plans_by_format(request, info)))
+    elif arguments.formats:
+        say(*_formats_lines(info, cast(list[FormatPlans], plans)))
     else:
-        say(*_cards_lines(info, dtype, plans_by_card(request, info)))
+        say(*_cards_lines(info, dtype, cast(list[CardPlan], plans)))
     return 0
 
 
@@ -101,7 +101,7 @@ def _cards_lines(info: ModelInfo, dtype: str, plans: Sequence[CardPlan]) -> list
     kinds = {SETTINGS["weight_dtype"].default: "as they are stored", AUTO: "in the type that suits each card"}
     kind = kinds.get(dtype, f"in {dtype} on the device")
     title = f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), weights {kind}; sizes in GB."
-    table = _table([_HEADER, *(row for plan in plans for row in _rows(plan))])
+    table = aligned([_HEADER, *(row for plan in plans for row in _rows(plan))])
     return [title, "", *table, "", *_NOTE.splitlines()]
 
 
@@ -132,15 +132,8 @@ def _formats_lines(info: ModelInfo, plans: Sequence[FormatPlans]) -> list[str]:
             (", ".join(one.formats), gb_text(one.file_bytes), *texts)
             for one, texts in zip(plans, cells, strict=True)
         ]
-        lines += ["", f"With {kind}:", "", *_table([header, *rows])]
+        lines += ["", f"With {kind}:", "", *aligned([header, *rows])]
     return [*lines, "", *_FORMATS_NOTE.splitlines()]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines with aligned columns; the last cell of a shorter row may be wider."""
-    full = [row for row in rows if len(row) == len(rows[0])]
-    widths = [max(len(row[column]) for row in full) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]  # noqa: B905
 
 
 def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
