@@ -274,10 +274,10 @@ def one_of(*arguments: Adder, required: bool = True) -> Adder:
 
 def add_command(
     commands: argparse._SubParsersAction[Parser], name: str, run: Callable[[argparse.Namespace], int],
-    *arguments: Adder, **texts: str,
+    *arguments: Adder, help: str, description: str | None = None, epilog: str | None = None,
 ) -> Parser:  # fmt: skip
     """Add a command with its arguments and the texts of its help, and return its parser."""
-    parser = commands.add_parser(name, **texts)
+    parser = commands.add_parser(name, help=help, description=description, epilog=epilog)
     parser.set_defaults(run=run, verbose=False)
     for one in arguments:
         one(parser)
