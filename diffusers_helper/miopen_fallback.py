@@ -22,7 +22,7 @@ from torch.nn import functional
 from cache.conv import ConvLadder, ErrorKind, Hook
 from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS
-from diffusers_helper.failures import Trouble, trouble_of
+from diffusers_helper.foreign_errors import Trouble, trouble_of
 from diffusers_helper.memory.status import report
 from diffusers_helper.planning.variables import CONV_AUTO, CONV_OFF, CONV_RUNG_VARIABLE, conv_rung
 

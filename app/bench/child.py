@@ -19,7 +19,7 @@ from typing import IO, Any
 from app.jobs.stdio import prepare_streams, take_stdin, take_stdout
 from app.machine import know_added_models
 from diffusers_helper.errors import LongtakeError, first_line
-from diffusers_helper.failures import trouble_of
+from diffusers_helper.foreign_errors import trouble_of
 from diffusers_helper.machine.signals import end_with_parent
 
 # The device can no longer be used; the runner starts another process for the remaining cases.

@@ -24,7 +24,7 @@ from app.bench.parts import PART_SECONDS, BenchPart, Level
 from app.bench.report import Report, published, sealed
 from app.jobs.stdio import opened
 from app.machine import module_command
-from diffusers_helper.failures import last_trouble
+from diffusers_helper.foreign_errors import last_trouble
 from diffusers_helper.machine.signals import SIGKILL
 from diffusers_helper.machine.sysfs import host_memory, readings
 from diffusers_helper.units import duration, gb_text

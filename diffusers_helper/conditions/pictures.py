@@ -18,8 +18,8 @@ from PIL import Image
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.picture import fit_picture, load_picture, plain_png
 from diffusers_helper.errors import InputError, first_line, short_repr
-from diffusers_helper.failures import is_storage_trouble
 from diffusers_helper.files import given_path, read_file, replacing, sha256_of, write_atomic
+from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import (

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from diffusers_helper.failures import is_storage_trouble
 from diffusers_helper.files import open_at_once
+from diffusers_helper.foreign_errors import is_storage_trouble
 
 
 def take_lock(file: int | IO[Any], *, waits: bool) -> None:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.failures import is_storage_trouble
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.setting import Scope
 from diffusers_helper.strangers.limited_json import plain_json

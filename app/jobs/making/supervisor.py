@@ -30,8 +30,9 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from diffusers_helper.failures import engine_died_event, last_trouble
+from diffusers_helper.failures import engine_died_event
 from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.foreign_errors import last_trouble
 from diffusers_helper.machine.signals import SIGHUP, SIGKILL, SIGTERM
 from diffusers_helper.planning.shortage import OutOfDeviceMemory, read_shortage
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder

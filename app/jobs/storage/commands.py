@@ -28,8 +28,9 @@ from diffusers_helper.conditions.pictures import (
 )
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Event, PieceDone, StageStarted, StepDone, Warned
-from diffusers_helper.failures import interrupted_event, is_storage_trouble
+from diffusers_helper.failures import interrupted_event
 from diffusers_helper.files import read_file, replacing, sync_folder, write_atomic
+from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.provenance.branch import changed_from_here
 from diffusers_helper.provenance.job_folder import JobFolder

@@ -20,7 +20,7 @@ from app.jobs.storage.logs import StateLog
 from app.jobs.storage.trouble import DamagedRow
 from diffusers_helper.conditions.pictures import DAMAGED, kept_request, request_content
 from diffusers_helper.errors import InputError
-from diffusers_helper.failures import is_storage_trouble
+from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.failures import storage_words, trouble_of
+from diffusers_helper.foreign_errors import storage_words, trouble_of
 from diffusers_helper.units import gb_text
 
 # The errors that disappear by themselves, or when a user solves the problem outside the program.
