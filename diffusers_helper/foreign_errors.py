@@ -1,0 +1,173 @@
+"""The table of other libraries' errors, by their class names and texts, with their meaning.
+
+Classes are recognised by name, so no library has to be imported for it. Most of the texts were reported by
+people with Radeon cards. The others are the texts of CUDA, cuDNN, oneDNN and the CPU's allocator for the same
+faults. Trouble with the storage of a job, such as a full disk, passes, and has remedies of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Trouble = Literal[
+    "device_memory", "host_memory", "device", "miopen", "blas", "kernel", "disk_full", "download", "proxy",
+    "installation",
+]  # fmt: skip
+_AWAY = (errno.ESTALE, errno.ENODEV, errno.EIO, errno.EROFS)
+_GOES_ON = "the job then goes on by itself."
+
+
+@dataclass(frozen=True, slots=True)
+class _Signs:
+    """The signs of one kind of trouble.
+
+    Attributes:
+        classes: The names of exceptions that always mean it, as do their subclasses.
+        texts: Texts in lower case that mean it in an exception of type `kind`.
+    """
+
+    trouble: Trouble
+    classes: frozenset[str] = frozenset()
+    texts: tuple[str, ...] = ()
+    kind: type[Exception] = RuntimeError
+
+
+# The order matters: the first entry with a matching sign counts.
+_TABLE = (
+    _Signs(
+        "device_memory",
+        frozenset({"OutOfMemoryError"}),
+        (
+            "hip out of memory", "cuda out of memory", "hip error: out of memory",
+            "cuda error: out of memory", "hiperroroutofmemory", "cudaerrormemoryallocation",
+            "blockallocator::alloc failed",
+            "hsa_status_error_out_of_resources", "memory critical error by agent",
+            "cublas_status_alloc_failed", "hipblas_status_alloc_failed", "rocblas_status_memory_error",
+            "miopenstatusallocfailed", "cudnn_status_alloc_failed",
+        ),
+    ),
+    _Signs("host_memory", frozenset({"MemoryError"}), ("out of memory", "can't allocate memory")),
+    _Signs(
+        "device",
+        texts=(
+            "hiperrorillegaladdress", "illegal memory access", "hiperrorlaunchfailure",
+            "unspecified launch failure", "device-side assert", "hiperrorlaunchtimeout", "launch timed out",
+            "memory access fault by gpu", "hsa exception", "hsa_status_error",
+        ),
+    ),
+    _Signs(
+        "miopen",
+        texts=(
+            "miopen", "no suitable algorithm was found", "hiprtc_error", "code object build failed",
+        ),
+    ),
+    _Signs(
+        "blas",
+        texts=(
+            "cublas_status_", "hipblas_status_", "rocblas_status_", "rocblas error", "rocblaslt error",
+            "tensilelibrary",
+        ),
+    ),
+    _Signs(
+        "kernel",
+        texts=(
+            "hiperrornobinaryforgpu", "hiperrorinvaliddevicefunction", "invalid device function",
+            "no kernel image is available", "cudnn_status_", "unable to find an engine",
+            "could not create a primitive",
+        ),
+    ),
+    _Signs("disk_full", texts=("database or disk is full",), kind=Exception),
+    _Signs(
+        "download",
+        frozenset({
+            "LocalEntryNotFoundError", "OfflineModeIsEnabled", "HfHubHTTPError", "RepositoryNotFoundError",
+            "ConnectError", "ConnectTimeout", "ReadTimeout", "ConnectionError",
+        }),
+    ),
+    _Signs("proxy", texts=("using socks proxy",), kind=ImportError),
+    _Signs("installation", frozenset({"ImportError"})),
+)  # fmt: skip
+
+# A line of this program's log, as `app.engine` formats it, or a line of MIOpen's log that is about no error.
+_LOG_LINE = re.compile(
+    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: |MIOpen(\(HIP\))?: (Warning|Info|Command|Trace)"
+)
+
+# The figures in PyTorch's text for a failed allocation, which is the same for CUDA and HIP.
+_SIZE = r"([\d.]+) ?([KMG]i?B|bytes)"
+_SIZES = {
+    "tried": rf"tried to allocate {_SIZE}",
+    "capacity": rf"total capacity of {_SIZE}",
+    "free": rf"of which {_SIZE} is free",
+    "allocated": rf"{_SIZE} is allocated by PyTorch",
+    "idle": rf"{_SIZE} is reserved by PyTorch but unallocated",
+}
+_UNITS = {
+    "bytes": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3, "kb": 1024, "mb": 1024**2, "gb": 1024**3,
+}  # fmt: skip
+
+
+def trouble_of(error: BaseException) -> Trouble | None:
+    """Return the meaning of an error, or None if it is not in the table, as for a mistake in our own code."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk_full"
+    names = {kind.__name__ for kind in type(error).__mro__}
+    text = str(error).lower()
+    for signs in _TABLE:
+        if signs.classes & names:
+            return signs.trouble
+        if isinstance(error, signs.kind) and any(sign in text for sign in signs.texts):
+            return signs.trouble
+    return None
+
+
+def last_trouble(text: str) -> tuple[Trouble, str] | None:
+    """Return the last trouble that the output of a dead process shows, and the line that shows it.
+
+    Lines of this program's own log do not count, as they may be about an error that the process survived, nor
+    do MIOpen's warnings.
+    """
+    for line in reversed(text.splitlines()):
+        trouble = None if _LOG_LINE.match(line) else trouble_of(RuntimeError(line))
+        if trouble is not None:
+            return trouble, line.strip()
+    return None
+
+
+def memory_sizes(text: str) -> dict[str, int]:
+    """Return the figures in a text about a failed allocation, in bytes, by the names in `_SIZES`."""
+    found = {name: re.search(pattern, text, re.IGNORECASE) for name, pattern in _SIZES.items()}
+    return {name: int(float(match[1]) * _UNITS[match[2].lower()]) for name, match in found.items() if match}
+
+
+def names_memory(text: str) -> bool:
+    """Return whether a text says that memory ran out, rather than that the driver failed."""
+    return "out of memory" in text.lower()
+
+
+def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool:
+    """Return whether an error comes from a disk that is full or disconnected, and not from the work itself.
+
+    Args:
+        folder: The job's folder. A missing file or folder counts as such only if it is in this folder.
+    """
+    number = getattr(error, "errno", None)
+    if number in (errno.ENOENT, errno.ENOTDIR) and folder is not None:
+        return str(folder) in str(getattr(error, "filename", ""))
+    return number in _AWAY or trouble_of(error) == "disk_full"
+
+
+def storage_words(error: BaseException) -> tuple[str, str]:
+    """Return an explanation and a remedy for a job that waits because of an error of the storage."""
+    if trouble_of(error) == "disk_full":
+        return "The disk is full.", f"Free some space; {_GOES_ON}"
+    if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return "Another program keeps the job index locked.", f"End that program; {_GOES_ON}"
+    if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR, *_AWAY[:2]):
+        return "The outputs folder is missing.", f"Restore it, or connect its disk; {_GOES_ON}"
+    reason = getattr(error, "strerror", None) or error
+    return f"The outputs folder cannot be written ({reason}).", f"Make it writable; {_GOES_ON}"
