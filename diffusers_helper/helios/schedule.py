@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from diffusers_helper.sampling.denoiser import Denoise, Denoiser, OnStep, StepInfo
+from diffusers_helper.sampling import Denoise, Denoiser, OnStep, StepInfo
 from diffusers_helper.sampling.schedule import mu_of, tokens_of
 
 _FIRST_LEVEL = 0.999

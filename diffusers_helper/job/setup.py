@@ -46,7 +46,7 @@ from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, VaeUse, note_use, read_uses, write_uses
 from diffusers_helper.request import AUTO, START_PICTURE, GenerationRequest
-from diffusers_helper.sampling.denoiser import OnStep, StepInfo
+from diffusers_helper.sampling import OnStep, StepInfo
 from diffusers_helper.sampling.step_cache import Blocks, Passes, open_passes
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.passes import Progress

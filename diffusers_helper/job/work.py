@@ -15,7 +15,7 @@ from diffusers_helper.families.packing import Section
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling.denoiser import Denoise, OnStep
+from diffusers_helper.sampling import Denoise, OnStep
 from diffusers_helper.sampling.guidance import CleanLatents, Guidance
 from diffusers_helper.sampling.step_cache import Blocks, Passes
 

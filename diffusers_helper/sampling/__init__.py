@@ -1,15 +1,39 @@
 """The noise schedule, and the samplers that turn noise into latents with one model call per step."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from diffusers_helper.sampling.denoiser import Denoise, OnStep, StepInfo
-from diffusers_helper.sampling.schedule import flow_sigmas, shift_of
+from diffusers_helper.sampling.schedule import check_sigmas, flow_sigmas, shift_of
 
-__all__ = ["Sampler", "StepInfo", "flow_sigmas", "sampler", "shift_of"]
+__all__ = ["Denoise", "Denoiser", "OnStep", "Sampler", "StepInfo", "flow_sigmas", "sampler", "shift_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """One finished model call, for progress and previews.
+
+    Attributes:
+        x0: The model's result, in the shape of the latents. Samplers work on a copy.
+    """
+
+    step: int
+    steps: int
+    sigma: float
+    x0: Tensor
+
+
+# denoise(x, sigma) takes noisy latents and their noise level, a float64 scalar tensor, and returns clean
+# latents.
+Denoise = Callable[[Tensor, Tensor], Tensor]
+# Its result is ignored; its exceptions end the run.
+OnStep = Callable[[StepInfo], object]
 
 
 class Sampler(Protocol):
@@ -23,3 +47,44 @@ class Sampler(Protocol):
 def sampler(name: str) -> Sampler:
     """Return the sampler with this name in `request.SAMPLERS`, which is `sample_NAME` in the module NAME."""
     return getattr(import_module(f"{__name__}.{name}"), f"sample_{name}")
+
+
+class Denoiser:
+    """The caller of the model, which passes latents in their original dtype.
+
+    All other arithmetic of the samplers uses at least float32.
+
+    Attributes:
+        sigmas: The noise levels of the model calls, without the 0 at the end.
+    """
+
+    def __init__(
+        self, denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], on_step: OnStep | None
+    ) -> None:
+        if not x.is_floating_point():
+            raise ValueError(f"x is {x.dtype}; expected floating-point latents.")
+        self.sigmas = check_sigmas(sigmas)[:-1]
+        self.dtype = torch.promote_types(x.dtype, torch.float32)
+        self._latents_dtype = x.dtype
+        self._denoise = denoise
+        self._on_step = on_step
+
+    def predict(self, x: Tensor, index: int) -> Tensor:
+        """Return the model's clean latents for `x` at `sigmas[index]`, as a copy in `dtype`.
+
+        Raises:
+            ValueError: If their shape differs from that of `x`.
+        """
+        sigma = self.sigmas[index]
+        level = torch.tensor(sigma, dtype=torch.float64, device=x.device)
+        x0 = self._denoise(x.to(self._latents_dtype), level)
+        if x0.shape != x.shape:
+            raise ValueError(f"denoise returned {tuple(x0.shape)}; expected {tuple(x.shape)}.")
+        # Copy it, as the model may reuse its output buffer and the callback may write to its argument.
+        kept = x0.to(self.dtype, copy=True)
+        if self._on_step is not None:
+            self._on_step(StepInfo(index + 1, len(self.sigmas), sigma, x0))
+        return kept
+
+    def result(self, x0: Tensor) -> Tensor:
+        return x0.to(self._latents_dtype)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from diffusers_helper.sampling.denoiser import Denoise, Denoiser, OnStep
+from diffusers_helper.sampling import Denoise, Denoiser, OnStep
 
 
 def sample_euler(

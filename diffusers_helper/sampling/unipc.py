@@ -20,7 +20,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from diffusers_helper.sampling.denoiser import Denoise, Denoiser, OnStep
+from diffusers_helper.sampling import Denoise, Denoiser, OnStep
 
 MAX_ORDER = 3
 
