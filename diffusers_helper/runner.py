@@ -11,20 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from diffusers_helper import events
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.pictures import kept_request, request_content
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
-from diffusers_helper.events import (
-    Cancelled,
-    Event,
-    Failed,
-    Finished,
-    PieceDone,
-    SectionFinished,
-    StepDone,
-    Warned,
-    to_dict,
-)
 from diffusers_helper.failures import failed_event
 from diffusers_helper.files import open_at_once, read_file, write_atomic
 from diffusers_helper.job.card import card_alone, check_card
@@ -48,7 +38,7 @@ class Runner:
         self._info: ModelInfo | None = None
         self._models: Models | None = None
 
-    def run(self, folder: Path, on_event: Callable[[Event], None], cancel: CancelToken) -> None:
+    def run(self, folder: Path, on_event: Callable[[events.Event], None], cancel: CancelToken) -> None:
         """Make the video whose request is in `folder`. Every outcome but one is reported as a final event.
 
         Args:
@@ -86,9 +76,8 @@ class Runner:
         except GenerationCancelled:
             if not reporter.the_end:
                 elapsed = time.monotonic() - started
-                reporter(
-                    Cancelled(job=folder.name, time=elapsed, video=reporter.video, frames=reporter.frames)
-                )
+                facts = {"video": reporter.video, "frames": reporter.frames}
+                reporter(events.Cancelled(job=folder.name, time=elapsed, **facts))
         except Exception as error:  # noqa: BLE001 - every error ends here and becomes the Failed event
             if self._models is not None:
                 check_card(self._models.device, error)
@@ -122,28 +111,28 @@ class _Reporter:
             during this job, or "" otherwise.
     """
 
-    def __init__(self, on_event: Callable[[Event], None], on_end: Callable[[], str]) -> None:
+    def __init__(self, on_event: Callable[[events.Event], None], on_end: Callable[[], str]) -> None:
         self._on_event, self._on_end = on_event, on_end
         self.the_end = False
         self.video: str | None = None
         self.frames = 0
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         # Steps and pieces are too many for the log, and a failure is logged with its cause.
-        if not isinstance(event, StepDone | PieceDone | Failed):
+        if not isinstance(event, events.StepDone | events.PieceDone | events.Failed):
             _log.info("%s", _words(event))
-        if isinstance(event, SectionFinished):
+        if isinstance(event, events.SectionFinished):
             self.video, self.frames = event.video, event.frames
-        if isinstance(event, Finished) and (words := self._on_end()):
+        if isinstance(event, events.Finished) and (words := self._on_end()):
             message = f"Some convolutions failed and were computed in other ways. {words}"
-            self._on_event(Warned(job=event.job, time=event.time, message=message))
+            self._on_event(events.Warned(job=event.job, time=event.time, message=message))
         self.the_end = event.is_final
         self._on_event(event)
 
 
-def _words(event: Event) -> str:
+def _words(event: events.Event) -> str:
     """Return an event as one line, such as `stage_started: stage sample, section 1`."""
-    facts = {name: value for name, value in to_dict(event).items() if value not in (None, 0, "")}
+    facts = {name: value for name, value in events.to_dict(event).items() if value not in (None, 0, "")}
     kind = facts.pop("event")
     reported = ", ".join(f"{name} {value}" for name, value in facts.items() if name not in ("job", "time"))
     return f"{kind}: {reported}"

@@ -14,23 +14,9 @@ from app.commands.arguments import error_line
 from app.jobs.job import Job
 from app.jobs.stdio import complain, explained, say
 from app.starting import EXIT_CANCELLED
+from diffusers_helper import events
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.timeline import steps_of
-from diffusers_helper.events import (
-    STAGES,
-    Cancelled,
-    Event,
-    Failed,
-    Finished,
-    JobStarted,
-    PieceDone,
-    Reading,
-    SectionFinished,
-    StageStarted,
-    StepDone,
-    Warned,
-    to_dict,
-)  # fmt: skip
 from diffusers_helper.families.packing import FPS
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.downloads import Speed
@@ -51,9 +37,9 @@ class JsonLines:
         """Write a sentence about the job to standard error."""
         complain(text)
 
-    def show(self, event: Event) -> None:
-        _write_line(self._stdout, json.dumps(to_dict(event), allow_nan=False))
-        if isinstance(event, Failed):
+    def show(self, event: events.Event) -> None:
+        _write_line(self._stdout, json.dumps(events.to_dict(event), allow_nan=False))
+        if isinstance(event, events.Failed):
             complain(error_line(event))
 
 
@@ -75,37 +61,37 @@ class ProgressBar:
         """Write a sentence about the job."""
         self._say(text)
 
-    def show(self, event: Event) -> None:
+    def show(self, event: events.Event) -> None:
         """Write a sentence about the event, or move the bar."""
-        if isinstance(event, JobStarted):
+        if isinstance(event, events.JobStarted):
             if len(self._steps) != event.sections:
                 self._steps = [0] * event.sections
             length = f"{event.frames} frames, {event.frames / self._fps:.1f} s"
             self._say(
                 f"{event.width}x{event.height} pixels, {length}, {count_text(event.sections, 'section')}"
             )
-        elif isinstance(event, StageStarted):
+        elif isinstance(event, events.StageStarted):
             self._stage(event)
-        elif isinstance(event, Reading):
+        elif isinstance(event, events.Reading):
             self._bytes(event)
-        elif isinstance(event, StepDone):
+        elif isinstance(event, events.StepDone):
             self._step(event)
-        elif isinstance(event, PieceDone):
+        elif isinstance(event, events.PieceDone):
             self._piece(event)
-        elif isinstance(event, SectionFinished):
+        elif isinstance(event, events.SectionFinished):
             self._say(f"Section {event.section} of {event.sections}: {event.frames} frames in {event.video}")
-        elif isinstance(event, Warned):
+        elif isinstance(event, events.Warned):
             self._say(event.message)
         else:
             self._end(event)
 
-    def _stage(self, event: StageStarted) -> None:
+    def _stage(self, event: events.StageStarted) -> None:
         if self._stderr.isatty():
             bar = self._bar or tqdm(file=self._stderr, dynamic_ncols=True, unit="step")
             self._bar = bar
-            bar.set_description_str(STAGES[event.stage].running)
+            bar.set_description_str(events.STAGES[event.stage].running)
 
-    def _bytes(self, event: Reading) -> None:
+    def _bytes(self, event: events.Reading) -> None:
         done, total = gb_text(event.done_bytes), gb_text(event.total_bytes)
         text = f"Reading the model: {done} of {total} GB"
         tenth = 10 * event.done_bytes // max(1, event.total_bytes)
@@ -115,29 +101,31 @@ class ProgressBar:
             self._tenth = tenth
             self._say(text)
 
-    def _step(self, event: StepDone) -> None:
+    def _step(self, event: events.StepDone) -> None:
         if self._bar is not None:
             done, self._bar.total = event.place(self._steps)
             self._bar.update(done - self._bar.n)
 
-    def _piece(self, event: PieceDone) -> None:
+    def _piece(self, event: events.PieceDone) -> None:
         if self._bar is not None:
-            self._bar.set_description_str(f"{STAGES[event.stage].running} {event.piece}/{event.pieces}")
+            self._bar.set_description_str(
+                f"{events.STAGES[event.stage].running} {event.piece}/{event.pieces}"
+            )
 
-    def _end(self, event: Event) -> None:
+    def _end(self, event: events.Event) -> None:
         if self._bar is not None:
             self._bar.close()
         video = None
-        if isinstance(event, Finished):
+        if isinstance(event, events.Finished):
             video = event.video
             skipped = event.steps_skipped
             steps = f" {count_text(skipped, 'step')} reused what earlier ones computed." if skipped else ""
             self._say(f"Finished: {count_text(event.frames, 'frame')} in {duration(event.seconds)}.{steps}")
             if event.advice:
                 self._say(event.advice)
-        elif isinstance(event, Cancelled | Failed):
+        elif isinstance(event, events.Cancelled | events.Failed):
             video = event.video
-            if isinstance(event, Failed):
+            if isinstance(event, events.Failed):
                 self._say(error_line(event))
             else:
                 self._say("Cancelled.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from diffusers_helper.families import packing
 from diffusers_helper.families.family import (
     Family,
     FamilyNetwork,
@@ -13,16 +14,6 @@ from diffusers_helper.families.family import (
     SmallDecoder,
     Values,
     buckets,
-)
-from diffusers_helper.families.packing import (
-    FPS,
-    HISTORY,
-    WINDOW,
-    Mode,
-    frames_of,
-    led_by,
-    plan_one_frame,
-    plan_sections,
 )
 
 # HunyuanVideo's template for videos
@@ -37,7 +28,7 @@ _TEMPLATE = (
 )
 # The magnitudes of FramePack I2V and F1 at 25 steps and 640 pixels, as measured by the authors of MagCache
 # (Zehong-Ma/MagCache, MagCache4FramePack; Apache License 2.0)
-_MAGNITUDES: dict[Mode, tuple[float, ...]] = {
+_MAGNITUDES: dict[packing.Mode, tuple[float, ...]] = {
     "inverted": (
         1.0, 1.26562, 1.23438, 1.03125, 1.02344, 1.03906, 1.01562, 1.03906, 1.05469, 1.02344, 1.03906,
         0.99609, 1.03125, 1.02344, 1.01562, 1.02344, 1.00781, 1.04688, 0.98828, 1.0, 1.00781, 0.98828,
@@ -232,7 +223,7 @@ PARTS = ("transformer", *_SOURCES)
 
 
 def _published(
-    name: str, title: str, variant: str, sign: str, repo: str, revision: str, mode: Mode
+    name: str, title: str, variant: str, sign: str, repo: str, revision: str, mode: packing.Mode
 ) -> PublishedModel:
     sources = {"transformer": (repo, "", revision), **_SOURCES}
     return PublishedModel(name, title, variant, sign, sources, {"modes": (mode,)})
@@ -240,8 +231,8 @@ def _published(
 
 # Its transformers were trained with sections of nine latent frames alone, so the window is fixed.
 FRAMEPACK = Family(
-    "framepack", channels=16, shrink=8, window=WINDOW, fps=FPS, latent_frames=4,
-    section_frames=4 * WINDOW, offered=buckets,
+    "framepack", channels=16, shrink=8, window=packing.WINDOW, fps=packing.FPS, latent_frames=4,
+    section_frames=4 * packing.WINDOW, offered=buckets,
     networks=_NETWORKS, parts=PARTS, fits=_FITS,
     signs=("clean_x_embedder.",), resembles=("HunyuanVideo", "Flux"),
     names=LayerNames(
@@ -261,10 +252,10 @@ FRAMEPACK = Family(
         ),
     ),
     small_decoder=SmallDecoder("safetensors/taehv.safetensors", "373253e5f877b3f6474a7ec874e5559f40381246"),
-    reading=PromptReading(_TEMPLATE, 95, 256), tail_frames=frames_of(HISTORY),
-    plan=lambda seconds, mode: plan_sections(seconds, mode=mode),
-    from_words=lambda seconds, mode: plan_sections(seconds, mode=mode, has_picture=False),
-    led_by=led_by, one_frame=plan_one_frame, magnitudes=_MAGNITUDES,
+    reading=PromptReading(_TEMPLATE, 95, 256), tail_frames=packing.frames_of(packing.HISTORY),
+    plan=lambda seconds, mode: packing.plan_sections(seconds, mode=mode),
+    from_words=lambda seconds, mode: packing.plan_sections(seconds, mode=mode, has_picture=False),
+    led_by=packing.led_by, one_frame=packing.plan_one_frame, magnitudes=_MAGNITUDES,
     licence="Its weights descend from HunyuanVideo, whose Tencent Hunyuan Community License grants no rights "
     "in the European Union, the United Kingdom and South Korea.",
 )  # fmt: skip

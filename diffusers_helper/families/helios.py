@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from diffusers_helper.families import packing
 from diffusers_helper.families.family import (
     Family,
     FamilyNetwork,
@@ -20,18 +21,10 @@ from diffusers_helper.families.family import (
     SmallDecoder,
     Values,
 )
-from diffusers_helper.families.packing import (
-    MIN_SECONDS,
-    Mode,
-    Section,
-    SectionPlan,
-    frame_indices,
-    frames_of,
-)
 from diffusers_helper.strangers.limited_json import read_json
 
 FPS, WINDOW = 24, 9
-SECTION_FRAMES = frames_of(WINDOW)
+SECTION_FRAMES = packing.frames_of(WINDOW)
 # The end of a video that is continued is encoded in so many sections, which fill the history.
 TAIL_SECTIONS = 3
 MAX_TEXT_TOKENS = 512
@@ -57,7 +50,7 @@ def shapes(side: int, multiple: int) -> tuple[tuple[int, int], ...]:
     return tuple(dict.fromkeys((edge(height), edge(width)) for height, width in found))
 
 
-def plan(seconds: float, mode: Mode) -> SectionPlan:
+def plan(seconds: float, mode: packing.Mode) -> packing.SectionPlan:
     """Return the sections that make a video of about `seconds`.
 
     Raises:
@@ -65,15 +58,15 @@ def plan(seconds: float, mode: Mode) -> SectionPlan:
     """
     if mode != "forward":
         raise ValueError(f"mode is {mode!r}; expected forward, the only order of Helios.")
-    if not math.isfinite(seconds) or seconds < MIN_SECONDS:
-        raise ValueError(f"seconds is {seconds}; expected a number of at least {MIN_SECONDS:g}.")
+    if not math.isfinite(seconds) or seconds < packing.MIN_SECONDS:
+        raise ValueError(f"seconds is {seconds}; expected a number of at least {packing.MIN_SECONDS:g}.")
     count = max(1, round(seconds * FPS / SECTION_FRAMES))
-    return SectionPlan(mode, WINDOW, tuple(_section(number) for number in range(1, count + 1)), FPS)
+    return packing.SectionPlan(mode, WINDOW, tuple(_section(number) for number in range(1, count + 1)), FPS)
 
 
-def _section(number: int) -> Section:
-    return Section(
-        number=number, padding=0, has_start=False, indices=frame_indices("forward", WINDOW),
+def _section(number: int) -> packing.Section:
+    return packing.Section(
+        number=number, padding=0, has_start=False, indices=packing.frame_indices("forward", WINDOW),
         decode_latents=WINDOW, decoded_frames=SECTION_FRAMES, overlap_frames=0, final_frames=SECTION_FRAMES,
         pending_frames=0, total_frames=SECTION_FRAMES * number, video_position=number - 1,
         begin=WINDOW * (number - 1),

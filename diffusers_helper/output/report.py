@@ -9,19 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from diffusers_helper.events import (
-    Cancelled,
-    Event,
-    Finished,
-    JobStarted,
-    PieceDone,
-    Reading,
-    SectionFinished,
-    Stage,
-    StageStarted,
-    StepDone,
-    Warned,
-)
+from diffusers_helper import events
 from diffusers_helper.families.packing import Section, SectionPlan
 from diffusers_helper.machine.limits import peak_host_bytes
 from diffusers_helper.output.frames import write_thumbnail
@@ -33,15 +21,16 @@ class Report:
     """The sender of one job's events, with the job's id and the time since it started."""
 
     def __init__(
-        self, folder: JobFolder, plan: SectionPlan, video: GrowingVideo, on_event: Callable[[Event], None]
-    ) -> None:
+        self, folder: JobFolder, plan: SectionPlan, video: GrowingVideo,
+        on_event: Callable[[events.Event], None],
+    ) -> None:  # fmt: skip
         self._job, self._thumbs = folder.job, folder.thumbs
         self._plan, self._video, self._on_event = plan, video, on_event
         self._start = time.monotonic()
         self._frames_before = 0
         self._skipped: dict[int, int] = {}
 
-    def _report(self, kind: Callable[..., Event], **facts: Any) -> None:
+    def _report(self, kind: Callable[..., events.Event], **facts: Any) -> None:
         self._on_event(kind(job=self._job, time=self._seconds, **facts))
 
     @property
@@ -54,29 +43,29 @@ class Report:
 
     def started(self, width: int, height: int, attention: str) -> None:
         facts = {"sections": len(self._plan), "frames": self._plan.total_frames, "attention": attention}
-        self._report(JobStarted, width=width, height=height, **facts)
+        self._report(events.JobStarted, width=width, height=height, **facts)
 
     def warned(self, message: str) -> None:
-        self._report(Warned, message=message)
+        self._report(events.Warned, message=message)
 
-    def stage(self, stage: Stage, section: Section | None = None) -> None:
-        self._report(StageStarted, stage=stage, section=_number(section))
+    def stage(self, stage: events.Stage, section: Section | None = None) -> None:
+        self._report(events.StageStarted, stage=stage, section=_number(section))
 
     def reading(self, done_bytes: int, total_bytes: int) -> None:
-        self._report(Reading, done_bytes=done_bytes, total_bytes=total_bytes)
+        self._report(events.Reading, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None, skipped: int) -> None:
         """Report a step, and how many of the section's steps so far were skipped."""
         self._skipped[section.number] = skipped
         picture = str(preview) if preview else None
         self._report(
-            StepDone, section=section.number, step=step, steps=steps, preview=picture, skipped=skipped
+            events.StepDone, section=section.number, step=step, steps=steps, preview=picture, skipped=skipped
         )
 
-    def piece(self, stage: Stage, section: Section | None, piece: int, pieces: int) -> None:
+    def piece(self, stage: events.Stage, section: Section | None, piece: int, pieces: int) -> None:
         """Report that the VAE has finished a piece, unless there is only one piece."""
         if pieces > 1:
-            self._report(PieceDone, stage=stage, section=_number(section), piece=piece, pieces=pieces)
+            self._report(events.PieceDone, stage=stage, section=_number(section), piece=piece, pieces=pieces)
 
     def decoded(self, section: Section, frames: Tensor) -> None:
         """Write the thumbnail of a section, given all frames that were decoded for it."""
@@ -91,7 +80,7 @@ class Report:
         is_in_front = self._plan.mode == "inverted" and before > 0 and not section.is_closing
         self._frames_before = frames
         self._report(
-            SectionFinished,
+            events.SectionFinished,
             section=section.number,
             sections=len(self._plan),
             video=str(self._video.latest),
@@ -103,14 +92,14 @@ class Report:
     def finished(self, usage: Mapping[str, Any]) -> Path:
         """Give the video its final name, and report the end of the job with the figures on memory."""
         video = self._video.finish()
-        self._end(Finished, video, seconds=self._seconds, steps_skipped=self.skipped, **usage)
+        self._end(events.Finished, video, seconds=self._seconds, steps_skipped=self.skipped, **usage)
         return video
 
     def cancelled(self) -> None:
         """Give the video so far its final name, and report that the job was cancelled."""
-        self._end(Cancelled, self._video.finish() if self._video.latest else None)
+        self._end(events.Cancelled, self._video.finish() if self._video.latest else None)
 
-    def _end(self, kind: Callable[..., Event], video: Path | None, **facts: Any) -> None:
+    def _end(self, kind: Callable[..., events.Event], video: Path | None, **facts: Any) -> None:
         name = None if video is None else str(video)
         frames, peak = self._video.frames, peak_host_bytes()
         self._report(kind, video=name, frames=frames, peak_host_bytes=peak, **facts)
