@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partialmethod
 from typing import Any, cast
 
 import torch
@@ -104,33 +105,23 @@ class ConvLadder:
         self.left: dict[tuple[ConvCase, str], str] = {}
         self.avoided: set[tuple[ConvCase, str]] = set()
 
-    def conv3d(
-        self, input: Tensor, weight: Tensor, bias: Tensor | None = None,
+    def _like(
+        self, plain: Callable[..., Tensor], input: Tensor, weight: Tensor, bias: Tensor | None = None,
         stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
-        """Compute the same as `torch.nn.functional.conv3d`.
+        """Compute the same as a function of `torch.nn.functional`.
 
         Raises:
             RuntimeError: If a rung raises an unknown error, or no rung is left to try.
         """
         known = understood(input, weight, bias, stride, padding, dilation, groups)
         if known is None:
-            return functional.conv3d(input, weight, bias, stride, padding, dilation, groups)  # pyright: ignore
-        return self._compute(*known)
+            return plain(input, weight, bias, stride, padding, dilation, groups)
+        result = self._compute(*known)
+        return result.squeeze(2) if weight.dim() == 4 else result
 
-    def conv2d(
-        self, input: Tensor, weight: Tensor, bias: Tensor | None = None,
-        stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
-    ) -> Tensor:  # fmt: skip
-        """Compute the same as `torch.nn.functional.conv2d`.
-
-        Raises:
-            RuntimeError: If a rung raises an unknown error, or no rung is left to try.
-        """
-        known = understood(input, weight, bias, stride, padding, dilation, groups)
-        if known is None:
-            return functional.conv2d(input, weight, bias, stride, padding, dilation, groups)  # pyright: ignore
-        return self._compute(*known).squeeze(2)
+    conv2d = partialmethod(_like, functional.conv2d)
+    conv3d = partialmethod(_like, functional.conv3d)
 
     def _compute(self, x: Tensor, conv: Convolution) -> Tensor:
         key = (

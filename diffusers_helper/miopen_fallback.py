@@ -270,13 +270,13 @@ def _uninstall(conv: _Conv, ladder: ConvLadder | None = None) -> None:
 
 
 @contextmanager
-def _convolutions_by(ladder: ConvLadder) -> Iterator[list[str]]:
+def _convolutions_by(ladder: ConvLadder) -> Iterator[list[Callable[..., Tensor]]]:
     """Make the ladder compute this thread's calls to `conv2d` and `conv3d` of torch within the context.
 
     Yields:
-        A list that collects the names of the functions that were called.
+        A list that collects the functions that were called.
     """
-    asked: list[str] = []
+    asked: list[Callable[..., Tensor]] = []
     thread, is_computing = threading.get_ident(), False
 
     def through(plain: Callable[..., Tensor], compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -284,7 +284,7 @@ def _convolutions_by(ladder: ConvLadder) -> Iterator[list[str]]:
             nonlocal is_computing
             if is_computing or threading.get_ident() != thread:
                 return plain(*call, **named)
-            asked.append(compute.__name__)
+            asked.append(compute)
             is_computing = True
             try:
                 return compute(*call, **named)
