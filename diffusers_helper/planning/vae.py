@@ -70,26 +70,19 @@ class VaeSettings:
 
     def __post_init__(self) -> None:
         checks = {
-            "chunk": (self.chunk, self.chunk in (None, *CHUNKS), f"one of {CHUNKS}, or none"),
-            "tile_px": (self.tile_px, _is_tile(self.tile_px), "0, or a multiple of 32"),
-            "largest_px": (
-                self.largest_px,
-                _is_tile(self.largest_px) and self.largest_px != 0,
-                "a multiple of 32",
-            ),
-            "fallback_px": (
-                self.fallback_px,
-                _is_tile(self.fallback_px) and self.fallback_px != 0,
-                "a multiple of 32",
-            ),
-            "overlap": (self.overlap, 0 <= self.overlap <= 0.5, "0 to 0.5"),
-            "precision": (self.precision, self.precision in get_args(Precision), "auto, fp32, fp16 or bf16"),
-            "memory_threshold": (self.memory_threshold, 0 < self.memory_threshold <= 1, "0 to 1"),
-            "cleanup_frequency": (self.cleanup_frequency, self.cleanup_frequency >= 0, "0 or more"),
+            "chunk": (self.chunk in (None, *CHUNKS), f"one of {CHUNKS}, or none"),
+            "tile_px": (_is_tile(self.tile_px), "0, or a multiple of 32"),
+            "largest_px": (_is_tile(self.largest_px) and self.largest_px != 0, "a multiple of 32"),
+            "fallback_px": (_is_tile(self.fallback_px) and self.fallback_px != 0, "a multiple of 32"),
+            "overlap": (0 <= self.overlap <= 0.5, "0 to 0.5"),
+            "precision": (self.precision in get_args(Precision), "auto, fp32, fp16 or bf16"),
+            "memory_threshold": (0 < self.memory_threshold <= 1, "0 to 1"),
+            "cleanup_frequency": (self.cleanup_frequency >= 0, "0 or more"),
         }
-        for name, (value, is_good, expected) in checks.items():
+        for name, (is_good, expected) in checks.items():
             if not is_good:
-                raise InputError(f"{name} is {short_repr(value)}; expected {expected}.", f"Correct {name}.")
+                shown = short_repr(getattr(self, name))
+                raise InputError(f"{name} is {shown}; expected {expected}.", f"Correct {name}.")
 
 
 def settings_for(profile: Profile) -> VaeSettings:
