@@ -60,7 +60,7 @@ class History {
 
   async #makeOpened() {
     const root = this.#find('.lt-past-open');
-    root.replaceChildren(await pastView());
+    root.replaceChildren(await pastView);
     this.#opened = new Opened(root, (card) => this.#remove(card), () => this.#lead());
   }
 

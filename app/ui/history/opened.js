@@ -2,7 +2,7 @@
 import { call } from '../calls/call.js';
 import { hasChanged, make, offerCopy, onPress, setText } from '../elements.js';
 import { restoreForm } from '../form/fill.js';
-import { Film } from '../live/film.js';
+import { makeFilm } from '../live/film.js';
 import { goTo } from '../tabs.js';
 import { exactly, when } from '../text.js';
 import { showTree } from './tree.js';
@@ -37,7 +37,7 @@ export class Opened {
     this.#root = root;
     this.#miss = miss;
     this.#find = find;
-    this.#film = new Film(find('view'), (job) => goTo('history', job));
+    this.#film = makeFilm(find('view'), (job) => goTo('history', job));
     find('status').ariaLabel = 'This video';
     onPress(find('settings-use'), async () => restoreForm(await call('history_settings', this.#job)), (words) => this.#film.report(words));
     onPress(find('remove'), () => remove(this.#video.card));

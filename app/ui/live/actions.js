@@ -5,7 +5,7 @@ import { offerPicture } from '../form/fill.js';
 import { newSeed } from '../form/values.js';
 import { Branch } from '../history/branch.js';
 import { setFavourite, showStar } from '../history/card.js';
-import { Steer } from './steer.js';
+import { prepareSteer } from './steer.js';
 
 /** The buttons of one view. */
 export class Actions {
@@ -26,7 +26,7 @@ export class Actions {
     this.#jobs = { resume: this.#find('.lt-resume'), pause: this.#find('.lt-pause'), stop_after_section: this.#find('.lt-stop') };
     this.#onward = box.querySelectorAll('.lt-after');
     this.#folds = [this.#find('.lt-change'), this.#find('.lt-longer')];
-    this.steer = new Steer(this.#find('.lt-steer'), (words, job) => this.report(words, job));
+    this.steer = prepareSteer(this.#find('.lt-steer'), (words, job) => this.report(words, job));
     this.#listen();
   }
 

@@ -1,17 +1,18 @@
 // A video with all that belongs to it: stage, sections, state, actions and records. The Create tab shows the one that
 // is being made, and the History tab any other.
-import { setText } from '../elements.js';
+import { offerCopy, setText } from '../elements.js';
 import { Actions } from './actions.js';
-import { Anew } from './anew.js';
-import { Log } from './log.js';
+import { prepareLog } from './log.js';
 import { Player } from './player.js';
-import { prepareCopy, showStatus } from './status.js';
+import { showStatus } from './status.js';
+import { prepareAnew, prepareTakes } from './steer.js';
 import { Strip } from './strip.js';
-import { Takes } from './takes.js';
 
 const NOTHING = { job: '', poster: null, crop: 0.5, ratio: null, video: null };
 let keep;
-const markup = new Promise((done) => { keep = done; }); // as the page came with it
+
+/** The view for a video of the history, once the page has its markup: a link may open a video before that. */
+export const pastView = new Promise((done) => { keep = done; });
 
 function without(view, parts) {
   for (const part of view.querySelectorAll(parts)) part.remove();
@@ -24,59 +25,42 @@ export function keepMarkup(view) {
   without(view, '.lt-of-past');
 }
 
-/** Return the view for a video of the history, once the page has its markup: a link may open a video before that. */
-export const pastView = () => markup;
-
-/** A film in a view. */
-export class Film {
-  #view;
-  #player;
-  #strip;
-  #log;
-  #actions;
-  #anew;
-  #takes;
-
-  /** `open` shows another job; `expect` is called when a user has queued or resumed a video. */
-  constructor(view, open, expect = () => {}) {
-    const find = (selector) => view.querySelector(selector);
-    this.#view = view;
-    const report = (words, job) => this.report(words, job);
-    this.#strip = new Strip(find('.lt-strip'), (at) => this.#player.jump(at), (job, cell) => this.#anew.offer(job, cell));
-    this.#player = new Player(find('.lt-stage'), (at) => this.#strip.mark(at));
-    this.#log = new Log(find('.lt-log'));
-    this.#actions = new Actions(find('.lt-actions'), expect);
-    this.#anew = new Anew(find('.lt-anew'), (count) => this.#actions.branchFrom(count), report);
-    this.#takes = new Takes(find('.lt-takes'), this.#actions.steer, open, report);
-    prepareCopy(find('.lt-failure'));
-  }
-
-  /** Show a scene, with a video's records if the history has sent them. */
-  show(scene) {
-    const film = this.#view.querySelector('.lt-film');
-    this.#view.dataset.state = scene.state;
-    film.dataset.words = scene.words ?? 'beneath';
-    film.style.setProperty('--ratio', scene.ratio || '');
-    setText(this.#view.querySelector('.lt-empty b'), scene.blank ?? 'No video yet');
-    if (scene.job) this.#strip.show(scene);
-    showStatus(this.#view, scene);
-    this.#actions.show(scene);
-    this.#anew.show(scene);
-    this.#takes.show(scene.takes ?? null, scene.job);
-    this.#player.show(scene);
-    this.#log.show(scene);
-  }
-
+/** Return a film in a view. `open` shows another job; `expect` is called when a user has queued or resumed a video. */
+export function makeFilm(view, open, expect = () => {}) {
+  const find = (selector) => view.querySelector(selector);
+  const actions = new Actions(find('.lt-actions'), expect);
   /** Show a sentence beside the actions, with a link to a job if one is given. */
-  report(words, job) { this.#actions.report(words, job); }
-
-  /** Follow what is logged. */
-  tick() { this.#log.tick(); }
-
-  /** Stop playback. */
-  clear() {
-    this.#player.show(NOTHING);
-    this.#log.show({ log: '' });
-    this.#takes.show(null);
-  }
+  const report = (words, job) => actions.report(words, job);
+  const anew = prepareAnew(find('.lt-anew'), (count) => actions.branchFrom(count), report);
+  const strip = new Strip(find('.lt-strip'), (at) => player.jump(at), anew.offer);
+  const player = new Player(find('.lt-stage'), (at) => strip.mark(at));
+  const log = prepareLog(find('.lt-log'));
+  const showTakes = prepareTakes(find('.lt-takes'), actions.steer, open, report);
+  offerCopy(find('.lt-copy'), find('.lt-report'));
+  return {
+    report,
+    /** Follow what is logged. */
+    tick: log.tick,
+    /** Show a scene, with a video's records if the history has sent them. */
+    show(scene) {
+      const film = find('.lt-film');
+      view.dataset.state = scene.state;
+      film.dataset.words = scene.words ?? 'beneath';
+      film.style.setProperty('--ratio', scene.ratio || '');
+      setText(find('.lt-empty b'), scene.blank ?? 'No video yet');
+      if (scene.job) strip.show(scene);
+      showStatus(view, scene);
+      actions.show(scene);
+      anew.show(scene);
+      showTakes(scene.takes ?? null, scene.job);
+      player.show(scene);
+      log.show(scene);
+    },
+    /** Stop playback. */
+    clear() {
+      player.show(NOTHING);
+      log.show({ log: '' });
+      showTakes(null);
+    },
+  };
 }

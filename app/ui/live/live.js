@@ -6,11 +6,9 @@ import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
 import { describe } from '../form/describe.js';
 import { reportJobs } from '../jobs.js';
-import { Film, keepMarkup } from './film.js';
-import { bringStage, Line } from './line.js';
-import { Next } from './next.js';
-import { notify, prepareNotify, showNotify } from './notify.js';
-import { Preview } from './preview.js';
+import { announce, bringStage, notify, prepareLine, prepareNotify, showNotify } from './beside.js';
+import { keepMarkup, makeFilm } from './film.js';
+import { preparePreview } from './preview.js';
 import { Pulse } from './pulse.js';
 import { follow } from './updates.js';
 
@@ -38,11 +36,11 @@ export const openOnStage = async (job) => live.open(await call('jobs_scene', job
 /** The view of the running job, or else of the last one. */
 class Live {
   #view;
+  #find;
   #film;
-  #preview;
+  #showPreview;
   #pulse;
-  #line;
-  #next;
+  #showLine;
   #now = null; // what the server sent last
   #shown = null; // the scene on the stage
   #stays = false; // whether that is one that has ended, while the server sends another
@@ -52,14 +50,14 @@ class Live {
   #watched = false; // whether this page was open when the job on the stage ended
 
   constructor(view) {
-    const find = (selector) => view.querySelector(selector);
     this.#view = view;
-    this.#film = new Film(view, openOnStage, () => this.expect());
-    this.#preview = new Preview(find('.lt-stage'));
+    this.#find = (selector) => view.querySelector(selector);
+    this.#film = makeFilm(view, openOnStage, () => this.expect());
+    this.#showPreview = preparePreview(view);
     this.#pulse = new Pulse(view);
-    this.#line = new Line(view);
-    this.#next = new Next(find('.lt-next'), () => this.follow());
-    prepareNotify(find('.lt-notify'));
+    this.#showLine = prepareLine(view);
+    this.#find('.lt-next button').addEventListener('click', () => this.follow());
+    prepareNotify(this.#find('.lt-notify'));
   }
 
   /** Take a scene from the server, or only the times that have moved since the last one. */
@@ -119,7 +117,7 @@ class Live {
     this.#stays = true;
     this.#showOnStage(scene);
     this.#showNext(scene);
-    this.#line.show(this.#now, 'Next');
+    this.#showLine(this.#now, 'Next');
     if (!scene.isWorthKeeping || scene.takes) this.#catchUp(scene);
     const { kind, prompt } = this.#now.announcement;
     if (isNew && this.#now.isOpen) this.#announce(`${this.#sentence(scene)} ${kind}: ${prompt}.`);
@@ -128,7 +126,7 @@ class Live {
   /** Announce what the server sends beside the scene on the stage, unless that has it among its takes. */
   #showNext(scene) {
     const isTake = scene.takes?.tiles.some(({ job }) => job === this.#now.job);
-    this.#next.show(isTake ? null : this.#now);
+    announce(this.#find('.lt-next'), isTake ? null : this.#now);
   }
 
   #sentence(scene) {
@@ -162,8 +160,8 @@ class Live {
     this.show(scene);
     this.#pulse.receive(scene);
     if (!this.#stays) {
-      this.#next.show(null);
-      this.#line.show(scene);
+      announce(this.#find('.lt-next'), null);
+      this.#showLine(scene);
     }
     if (this.#isExpecting && scene.isOpen) {
       this.#isExpecting = false;
@@ -175,19 +173,19 @@ class Live {
     // On a narrow screen the video comes first while it is made, and does not leave when it is finished.
     this.#view.dataset.first = scene.isOpen || this.#watched;
     this.#film.show(scene);
-    showNotify(this.#view.querySelector('.lt-notify'), scene.isOpen);
-    this.#preview.show(scene.preview || null);
+    showNotify(this.#find('.lt-notify'), scene.isOpen);
+    this.#showPreview(scene.preview || null);
   }
 
   tick() {
     const isLost = this.#pulse.tick();
     if (isLost) document.title = 'Connection lost · Longtake';
     this.#film.tick();
-    if (this.#now) this.#line.show(this.#now, this.#stays ? 'Next' : '');
+    if (this.#now) this.#showLine(this.#now, this.#stays ? 'Next' : '');
   }
 
   #announce(words) {
-    setText(this.#view.querySelector('.lt-say'), words.trim());
+    setText(this.#find('.lt-say'), words.trim());
   }
 
   /** Announce what is new in a scene that goes onto the stage. */

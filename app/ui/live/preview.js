@@ -19,59 +19,47 @@ function draw(picture, data) {
   moving.src = data;
 }
 
-/** The preview in a corner of the stage. */
-export class Preview {
-  #shown = ''; // the section that is shown
-  #next = null; // the preview that follows once this one has moved to its end
-  #turn = 0;
-  #box;
-  #back; // the button that brings back a hidden preview
-  #size;
-  #preview = null;
-
-  constructor(stage) {
-    this.#box = stage.querySelector('.lt-latent');
-    this.#back = stage.querySelector('.lt-latent-show');
-    this.#size = stage.querySelector('.lt-latent-size');
-    stage.querySelector('.lt-latent-hide').addEventListener('click', () => this.#choose('preview', 'hidden', this.#back));
-    this.#back.addEventListener('click', () => this.#choose('preview', 'shown', this.#size));
-    this.#size.addEventListener('click', () => {
-      this.#choose('preview-size', this.#box.classList.contains('lt-large') ? 'small' : 'large', this.#size);
-    });
-  }
-
-  #choose(name, value, focused) {
-    keep(name, value);
-    this.show(this.#preview);
-    focused.focus();
-  }
+/** Return a function that shows a preview, `{ data, label, seconds }`, or null for none, in a corner of the stage. */
+export function preparePreview(stage) {
+  const [box, back, size, hide] = ['', '-show', '-size', '-hide'].map((part) => stage.querySelector(`.lt-latent${part}`));
+  let now = null;
+  let shown = ''; // the section that is shown
+  let next = null; // the preview that follows once this one has moved to its end
+  let turn = 0;
 
   /** Show a moving picture of a section, and the newest other one of the same section when it has ended. */
-  #play({ data, label, seconds }) {
-    this.#next = { data, label, seconds };
-    if (this.#turn && label === this.#shown) return;
-    clearTimeout(this.#turn);
-    this.#shown = label;
-    this.#next = null;
-    draw(this.#box.querySelector('img'), data);
-    this.#turn = setTimeout(() => {
-      this.#turn = 0;
-      if (this.#next) this.#play(this.#next);
-    }, 1000 * seconds);
+  function play(preview) {
+    next = preview;
+    if (turn && preview.label === shown) return;
+    clearTimeout(turn);
+    [shown, next] = [preview.label, null];
+    draw(box.querySelector('img'), preview.data);
+    turn = setTimeout(() => {
+      turn = 0;
+      if (next) play(next);
+    }, 1000 * preview.seconds);
   }
 
-  /** Show a preview, `{ data, label, seconds }`, or none. */
-  show(preview) {
-    this.#preview = preview;
-    const isAway = recall('preview') === 'hidden';
-    const isLarge = recall('preview-size') === 'large';
-    this.#box.hidden = !preview || isAway;
-    this.#back.hidden = !preview || !isAway;
-    this.#box.classList.toggle('lt-large', isLarge);
-    this.#size.setAttribute('aria-pressed', String(isLarge));
-    this.#size.textContent = isLarge ? 'Make small' : 'Enlarge';
+  function show(preview) {
+    now = preview;
+    const [isAway, isLarge] = [recall('preview') === 'hidden', recall('preview-size') === 'large'];
+    box.hidden = !preview || isAway;
+    back.hidden = !preview || !isAway;
+    box.classList.toggle('lt-large', isLarge);
+    size.setAttribute('aria-pressed', String(isLarge));
+    size.textContent = isLarge ? 'Make small' : 'Enlarge';
     if (!preview) return;
-    if (hasChanged(this.#box, preview.data)) this.#play(preview);
-    setText(this.#box.querySelector('.lt-latent-label').lastElementChild, preview.label);
+    if (hasChanged(box, preview.data)) play(preview);
+    setText(box.querySelector('.lt-latent-label').lastElementChild, preview.label);
   }
+
+  const onClick = (button, name, choose, focused) => button.addEventListener('click', () => {
+    keep(name, choose());
+    show(now);
+    focused.focus();
+  });
+  onClick(hide, 'preview', () => 'hidden', back);
+  onClick(back, 'preview', () => 'shown', size);
+  onClick(size, 'preview-size', () => (box.classList.contains('lt-large') ? 'small' : 'large'), size);
+  return show;
 }

@@ -1,17 +1,65 @@
-// The words about the video on the stage: its state and progress, the download, the failure, and its records.
-import { fillList, hasChanged, make, offerCopy, setText } from '../elements.js';
-import { showFigures } from './figures.js';
+// The words and figures about the video on the stage: its state and progress, the download, the failure, and records.
+import { fillList, hasChanged, make, makeRow, setText } from '../elements.js';
 
-function showFacts(card, scene) {
-  const facts = {
-    state: scene.state,
-    job: scene.job,
-    section: scene.section,
-    sections: scene.sections,
-    step: scene.step,
-    percent: Math.floor(scene.percent || 0),
-    frames: scene.video?.frames ?? 0,
-  };
+const SVG = 'http://www.w3.org/2000/svg';
+const [WIDE, HIGH] = [1000, 100]; // the view box of the plot
+const THINNEST = 1.5;
+
+function draw(kind, facts, role) {
+  const shape = document.createElementNS(SVG, kind);
+  for (const [name, value] of Object.entries(facts)) shape.setAttribute(name, value);
+  shape.setAttribute('class', role);
+  return shape;
+}
+
+/** Return the shapes of one use of a network: a block for the measured memory, a line for the planned one. */
+function drawUse([stage, begin, length, measured, predicted]) {
+  const x = WIDE * begin;
+  const width = Math.max(THINNEST, WIDE * length);
+  const line = HIGH * (1 - predicted);
+  const block = draw('rect', { x, y: HIGH * (1 - measured), width, height: HIGH * measured }, 'lt-use');
+  block.dataset.stage = stage;
+  return [block, draw('line', { x1: x, x2: x + width, y1: line, y2: line }, 'lt-planned')];
+}
+
+function showMemory(box, memory) {
+  box.hidden = !memory;
+  if (!memory || !hasChanged(box, memory)) return;
+  const find = (selector) => box.querySelector(selector);
+  const cap = memory.cap === null ? 0 : 1 - memory.cap; // the distance from the top
+  const line = draw('line', { x1: 0, x2: WIDE, y1: HIGH * cap, y2: HIGH * cap }, 'lt-cap');
+  find('svg').setAttribute('aria-label', memory.said);
+  find('svg').replaceChildren(...memory.bars.flatMap(drawUse), ...(memory.cap === null ? [] : [line]));
+  find('.lt-cap-text').textContent = memory.capText;
+  find('.lt-cap-text').style.top = `${100 * cap}%`;
+  find('.lt-length').textContent = memory.length;
+  find('.lt-memory-note').textContent = memory.note;
+  find('tbody').replaceChildren(...memory.rows.map(({ stage, name, cells }) => {
+    const mark = make('i');
+    mark.dataset.stage = stage;
+    return makeRow([[mark, name], ...cells]);
+  }));
+}
+
+function showStages(box, stages) {
+  box.hidden = !stages.length;
+  if (box.hidden || !hasChanged(box, stages)) return;
+  const rows = stages.map(({ name, text, share }) => makeRow([name, make('i', { style: `width: ${100 * share}%` }), text]));
+  box.querySelector('tbody').replaceChildren(...rows);
+}
+
+/** Show the figures of a scene: facts, durations by kind of work, and the memory on the device over its time. */
+function showFigures(find, { figures, memory }) {
+  const { facts = [], stages = [] } = figures || {};
+  find('.lt-facts').hidden = !facts.length;
+  fillList(find('.lt-facts'), facts);
+  find('.lt-spent').hidden = !stages.length && !memory;
+  showStages(find('.lt-figures'), stages);
+  showMemory(find('.lt-memory'), memory);
+}
+
+function showFacts(card, { state, job, section, sections, step, percent = 0, video }) {
+  const facts = { state, job, section, sections, step, percent: Math.floor(percent), frames: video?.frames ?? 0 };
   for (const [name, value] of Object.entries(facts)) card.dataset[name] = value ?? '';
 }
 
@@ -46,11 +94,6 @@ function showFailure(find, failure) {
   setText(find('.lt-report'), failure?.report ?? '');
 }
 
-/** Let the button copy the report of a failure. */
-export function prepareCopy(box) {
-  offerCopy(box.querySelector('.lt-copy'), box.querySelector('.lt-report'));
-}
-
 /** Show what a scene says of its video, and its records. */
 export function showStatus(view, scene) {
   const find = (selector) => view.querySelector(selector);
@@ -66,6 +109,6 @@ export function showStatus(view, scene) {
   showDownload(find('.lt-download'), scene);
   showWarnings(find('.lt-warnings'), scene.warnings);
   showFailure(find, scene.failure);
-  showFigures(view, scene);
+  showFigures(find, scene);
   fillList(find('.lt-settings dl'), scene.settings);
 }

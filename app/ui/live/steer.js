@@ -1,70 +1,156 @@
-// The fold with which a user directs a video while it grows: other words for what comes next, a wait, takes.
+// How a user directs a video: other words for what comes next, a wait, takes of a section, and a section again.
 import { call } from '../calls/call.js';
-import { actOnce, onPress, onSubmit, setText } from '../elements.js';
+import { actOnce, arrange, make, onPress, onSubmit, reducedMotion, setText } from '../elements.js';
 
-/** The fold of one view. */
-export class Steer {
-  #fold;
-  #find;
-  #report;
-  #scene = null;
-  #words = ''; // what the server said last, so that its news does not replace what is being typed
-  #shown = ''; // the same as the field has it
+/** Bring the fold to life with which a video is directed. `report` shows a sentence, with a link to a job if one is given. */
+export function prepareSteer(fold, report) {
+  const find = (name) => fold.querySelector(`.lt-steer-${name}`);
+  let scene = {};
+  let known = ''; // the words that the server said last, so that its news does not replace what is being typed
+  let shown = ''; // the same as the field has it
 
-  /** `report` shows a sentence, with a link to a job if one is given. */
-  constructor(fold, report) {
-    this.#fold = fold;
-    this.#find = (name) => fold.querySelector(`.lt-steer-${name}`);
-    this.#report = report;
-    const wait = this.#find('wait');
-    wait.addEventListener('change', () => actOnce(wait, () => this.#wait(wait.checked), report));
-    onSubmit(fold.querySelector('form'), () => this.#change(), report);
-    onPress(this.#find('takes'), () => this.#takes(), report);
+  async function wait() {
+    const { checked } = find('wait');
+    await call('jobs_wait', [scene.job], checked);
+    report(checked ? 'It waits for you after each section; the device is free meanwhile.' : 'It goes on by itself.');
   }
 
-  async #wait(waits) {
-    await call('jobs_wait', [this.#scene.job], waits);
-    this.#report(waits ? 'It waits for you after each section; the device is free meanwhile.' : 'It goes on by itself.');
+  async function change() {
+    const { value } = find('words');
+    await call('jobs_change', scene.job, { prompt: value.trim() });
+    shown = value;
+    report('What comes next has the new words. What is made keeps its own.');
   }
 
-  async #change() {
-    const { value } = this.#find('words');
-    await call('jobs_change', this.#scene.job, { prompt: value.trim() });
-    this.#shown = value;
-    this.#report('What comes next has the new words. What is made keeps its own.');
+  async function threeTakes() {
+    await call('jobs_takes', scene.job, 3, null);
+    report('Three takes are in the queue. Each waits after one section, so that you can keep the best.');
   }
 
-  /** Let the video go on with the words in the field, and without a wait for the user if it does not wait. */
-  async goOn(waits = true) {
-    const { job, steering } = this.#scene;
-    if (steering && this.#find('words').value !== this.#shown) await this.#change();
-    if (!waits) await call('jobs_wait', [job], false);
-    await call('jobs_resume', [job]);
-  }
+  find('wait').addEventListener('change', () => actOnce(find('wait'), wait, report));
+  onSubmit(fold.querySelector('form'), change, report);
+  onPress(find('takes'), threeTakes, report);
+  return {
+    /** Let the video go on with the words in the field, and without a wait for the user if it does not wait. */
+    async goOn(waits = true) {
+      const { job, steering } = scene;
+      if (steering && find('words').value !== shown) await change();
+      if (!waits) await call('jobs_wait', [job], false);
+      await call('jobs_resume', [job]);
+    },
+    /** Show the field of the words. */
+    edit() {
+      fold.open = true;
+      find('words').focus();
+    },
+    /** Show what a scene allows. */
+    show(now) {
+      scene = now;
+      const { steering } = now;
+      fold.hidden = !steering;
+      if (!steering) return;
+      if (find('wait').ariaBusy !== 'true') find('wait').checked = steering.waits;
+      if (steering.words !== known && document.activeElement !== find('words')) {
+        find('words').value = known = steering.words;
+        shown = find('words').value;
+      }
+      setText(find('hint'), steering.hint);
+      find('takes').disabled = !steering.mayTake;
+    },
+  };
+}
 
-  /** Show the field of the words. */
-  edit() {
-    this.#fold.open = true;
-    this.#find('words').focus();
-  }
+/**
+ * Bring the offer to life to make a finished section again, which a press on that section brings. `branch` opens the
+ * form for a branch that keeps so many sections.
+ */
+export function prepareAnew(box, branch, report) {
+  let pressed = { job: '', kept: 0 }; // the sections before it, in the order of making
+  onPress(box.querySelector('.lt-anew-branch'), () => branch(pressed.kept), report);
+  onPress(box.querySelector('.lt-anew-takes'), async () => {
+    const takes = await call('jobs_takes', pressed.job, 3, pressed.kept);
+    report('Three takes of this section are in the queue. What was made stays.', takes[0].id);
+  }, report);
+  return {
+    /** Offer to make a section of a job again. */
+    offer(job, cell) {
+      pressed = { job, kept: cell.number - 1 };
+      box.hidden = !cell.mayBranch;
+      setText(box.querySelector('span'), `Section ${cell.label}`);
+    },
+    /** Withdraw the offer if another job is shown. */
+    show(scene) { if (scene.job !== pressed.job) box.hidden = true; },
+  };
+}
 
-  async #takes() {
-    await call('jobs_takes', this.#scene.job, 3, null);
-    this.#report('Three takes are in the queue. Each waits after one section, so that you can keep the best.');
-  }
+/** Return a take, which plays over and over. A press shows it on the stage, at the end of the film so far. */
+function makeTake(open, report) {
+  const video = make('video', { muted: true, playsInline: true, preload: 'auto', ariaHidden: 'true' });
+  const [name, about] = [make('b'), make('span')];
+  const button = make('button', { type: 'button', className: 'lt-take' }, video, name, about);
+  const element = make('li', {}, button);
+  let take = {};
+  const again = () => {
+    video.currentTime = take.begin;
+    if (!reducedMotion.matches) video.play().catch(() => {});
+  };
+  onPress(button, () => open(take.job), report);
+  for (const event of ['loadedmetadata', 'ended']) video.addEventListener(event, again);
+  video.addEventListener('timeupdate', () => { if (video.currentTime >= take.end) again(); });
+  return {
+    element,
+    show(now, isChosen) {
+      take = now;
+      element.dataset.job = take.job;
+      button.setAttribute('aria-pressed', String(isChosen));
+      setText(name, take.name);
+      setText(about, take.now || `seed ${take.seed}`);
+      video.poster = take.still;
+      if (take.video && !take.now && video.getAttribute('src') !== take.video) video.src = take.video;
+    },
+    remove() {
+      video.removeAttribute('src');
+      video.load(); // lets the browser drop what it has loaded
+    },
+  };
+}
 
-  /** Show what a scene allows. */
-  show(scene) {
-    this.#scene = scene;
-    const steering = scene.steering;
-    this.#fold.hidden = !steering;
-    if (!steering) return;
-    if (this.#find('wait').ariaBusy !== 'true') this.#find('wait').checked = steering.waits;
-    if (steering.words !== this.#words && document.activeElement !== this.#find('words')) {
-      this.#find('words').value = this.#words = steering.words;
-      this.#shown = this.#find('words').value;
+/**
+ * Bring the takes of a section to life, of which a user keeps one. `open` shows the video of a job. Return a function
+ * that shows takes while a job is on the stage; null for none.
+ */
+export function prepareTakes(box, steer, open, report) {
+  const find = (name) => box.querySelector(`.lt-takes-${name}`);
+  const shown = new Map(); // by job
+  let takes = null;
+  let chosen = null;
+  const tileOf = (job) => shown.get(job) ?? shown.set(job, makeTake(open, report)).get(job);
+  const on = (name, work) => onPress(find(name), work, report);
+  on('keep', async () => {
+    const { name } = chosen;
+    await steer.goOn(takes.waits);
+    report(`${name} goes on. The others stay in the history.`);
+  });
+  on('words', () => steer.edit());
+  on('more', () => call('jobs_takes', takes.of, 3, takes.keep));
+  return (now, job) => {
+    takes = now;
+    box.hidden = !takes;
+    const tiles = takes?.tiles ?? [];
+    chosen = tiles.find((one) => one.job === job && one.mayGoOn) ?? null;
+    for (const [gone, tile] of shown) {
+      if (tiles.some((one) => one.job === gone)) continue;
+      tile.remove();
+      shown.delete(gone);
     }
-    setText(this.#find('hint'), steering.hint);
-    this.#find('takes').disabled = !steering.mayTake;
-  }
+    for (const take of tiles) tileOf(take.job).show(take, take.job === job);
+    arrange(box.querySelector('ul'), tiles.map((one) => tileOf(one.job).element));
+    if (!takes) return;
+    setText(box.querySelector('h3'), takes.title);
+    setText(find('hint'), takes.hint);
+    for (const name of ['keep', 'words']) find(name).hidden = !chosen;
+    if (chosen) setText(find('keep'), chosen.keep);
+    const ask = tiles.some((one) => one.job === job) ? '' : 'Press a take to see it after the film so far.';
+    setText(find('next'), chosen ? 'Without an answer it waits.' : ask);
+  };
 }
