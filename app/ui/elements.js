@@ -91,6 +91,13 @@ export async function actOnce(button, act, report = () => {}) {
 /** Act at each press of a button, as `actOnce` does. */
 export const onPress = (button, act, report) => button.addEventListener('click', () => actOnce(button, act, report));
 
+/** Return a button that acts at each press. */
+export function makeButton(textContent, act, properties = {}) {
+  const button = make('button', { type: 'button', textContent, ...properties });
+  onPress(button, act);
+  return button;
+}
+
 /** Act when a form is sent, by its button or by a key, as `actOnce` does. */
 export function onSubmit(form, act, report) {
   form.addEventListener('submit', (event) => {

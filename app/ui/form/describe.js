@@ -1,13 +1,16 @@
-// What the server says about the form: markup by the id of its element, facts, values, and a notice.
+// What follows from each change of the form: the browser keeps the settings for another visit, and the server says
+// something about them: markup by the id of its element, facts, values, and a notice.
 import { callUntil } from '../calls/call.js';
 import { hasChanged } from '../elements.js';
 import { onJobsReported } from '../jobs.js';
-import { showNotice } from './notice.js';
-import { values, write } from './values.js';
+import { keep, recall } from '../storage.js';
+import { check, showNotice } from './notice.js';
+import { pictureNames, values, write } from './values.js';
 
 let said = {}; // the last facts
 let isAsking = false;
 let isStale = false; // whether the form has changed since it was sent, or the server did not answer
+let mayKeep = false; // true once the kept settings are back; before, the defaults would overwrite them
 const listeners = [];
 
 /** Return the server's last facts about the form's values. */
@@ -19,7 +22,7 @@ export function onDescribed(listener) {
 }
 
 // What the user has opened stays open, since each move of a slider replaces the plan.
-function put(id, markup) {
+function draw(id, markup) {
   const place = document.getElementById(id);
   if (!hasChanged(place, markup)) return;
   const folds = [...place.querySelectorAll('details')].map((one) => one.open);
@@ -32,7 +35,7 @@ function put(id, markup) {
 
 /** Show an answer of the server. */
 export function take({ markup = {}, values: given = {}, facts: found, notice }) {
-  for (const [id, text] of Object.entries(markup)) put(id, text);
+  for (const [id, text] of Object.entries(markup)) draw(id, text);
   for (const [name, value] of Object.entries(given)) write(name, value);
   if (notice !== undefined) showNotice(notice);
   if (!found) return;
@@ -63,6 +66,35 @@ export async function describe() {
   } finally {
     isAsking = false;
   }
+}
+
+/** Return the settings that were kept, as JSON. */
+export const keptSettings = () => recall('form') ?? '';
+
+/** Begin to keep the settings, now that the kept ones have been put back. */
+export function restored() {
+  mayKeep = true;
+}
+
+// Pictures are kept as files, and this machine's own values not at all, since another machine or card has others.
+function keepSettings() {
+  if (!mayKeep) return;
+  const [defaults, pictures] = [said.defaults ?? {}, pictureNames()];
+  const own = Object.entries(values()).filter(([name, value]) => value !== defaults[name] && !pictures.includes(name));
+  keep('form', JSON.stringify(Object.fromEntries(own)));
+}
+
+/** Act on a change of the form's values. */
+export function changed() {
+  keepSettings();
+  check();
+  describe();
+}
+
+/** Set the value of a setting, and act on the change. */
+export function put(name, value) {
+  write(name, value);
+  changed();
 }
 
 onJobsReported(() => { if (isStale) describe(); }); // the server is back

@@ -1,9 +1,7 @@
 // The functions by which other parts of the page put the settings of a video, a preset or a file into the form.
 import { call, request, upload } from '../calls/call.js';
 import { goTo, place } from '../tabs.js';
-import { take } from './describe.js';
-import { changed, keptSettings } from './keep.js';
-import { setPicture } from './picture.js';
+import { changed, keptSettings, put, take } from './describe.js';
 import { pictureNames } from './values.js';
 
 /** Show the form with an endpoint's answer: settings as text, and the paths of pictures by setting. */
@@ -12,8 +10,8 @@ export async function restoreForm({ text, pictures = {} }) {
   // Settings that say nothing of a start picture leave the form's. Another picture belongs to one video.
   const isWhole = JSON.parse(text).is_whole;
   for (const name of pictureNames()) {
-    if (pictures[name]) setPicture({ path: pictures[name], orig_name: `${name === 'image' ? 'start' : name}-picture.png` }, name);
-    else if (isWhole && (name !== 'image' || pictures.image === '')) setPicture(null, name);
+    if (pictures[name]) put(name, { path: pictures[name], orig_name: `${name === 'image' ? 'start' : name}-picture.png` });
+    else if (isWhole && (name !== 'image' || pictures.image === '')) put(name, null);
   }
   take(await call('form_fill', text, keptSettings()));
   changed();
@@ -32,5 +30,5 @@ export async function offerPicture(address) {
   const answer = await request(address);
   if (!answer.ok) throw new Error('This picture no longer exists.');
   if (place()[0] !== 'create') goTo('create');
-  setPicture(await upload(new File([await answer.blob()], address.split('/').pop())));
+  put('image', await upload(new File([await answer.blob()], address.split('/').pop())));
 }

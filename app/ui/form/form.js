@@ -4,21 +4,18 @@ import { actOnce, offerCopy, setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { expectStage, showStage } from '../live/live.js';
 import { keep, recall, recallTexts } from '../storage.js';
-import { watchPictures } from './crop.js';
-import { describe, facts, onDescribed, take } from './describe.js';
+import { changed, describe, facts, keptSettings, onDescribed, put, restored, take } from './describe.js';
 import { takeSettings } from './fill.js';
-import { changed, keptSettings, restored } from './keep.js';
 import { startLoras } from './loras.js';
 import { judge, refuse } from './notice.js';
 import { restorePictures } from './picture.js';
 import { acceptPictures } from './pictures.js';
 import { startPresets } from './presets.js';
 import { press, resume } from './press.js';
-import { preparePromptHelp } from './prompt_help.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
 import { startSections } from './sections.js';
 import { prepareSliders, refill } from './sliders.js';
-import { newSeed, read, write } from './values.js';
+import { newSeed, read } from './values.js';
 
 const page = () => new URL('.', document.baseURI).href;
 
@@ -73,11 +70,6 @@ const renew = (name) => fill(name, read('model'), read('mode')).catch((error) =>
   if (error.isAway) missed = name;
   else refuse(error.message);
 });
-
-function put(name, value) {
-  write(name, value);
-  changed();
-}
 
 function report() {
   const said = facts();
@@ -176,9 +168,7 @@ function prepareBoxes() {
 function listen() {
   form.addEventListener('submit', (event) => event.preventDefault());
   form.addEventListener('click', takePress);
-  form.addEventListener('input', (event) => {
-    if (!event.target.closest('.lt-presets, .lt-loras')) changed();
-  });
+  form.addEventListener('input', ({ target }) => { if (!target.closest('.lt-loras')) changed(); });
   // This reacts to people only, since the settings of a restored model are restored with it.
   form.addEventListener('change', ({ target }) => {
     if (target.name === 'model') renew('form_model');
@@ -197,12 +187,10 @@ export default async function startForm() {
   prepareBoxes();
   prepareProgram();
   preparePrompts();
-  preparePromptHelp();
   acceptPictures();
-  watchPictures();
   startSections(find('#sections'));
-  startLoras(find('#lora-list'));
-  startPresets(find('.lt-presets'));
+  startLoras();
+  startPresets();
   onDescribed(report);
   watchJobs();
   take(await call('form_restore', keptSettings()));

@@ -1,15 +1,9 @@
 // The LoRAs of the form: the files of the folder, each with a box, a weight and its trigger words. What is chosen
 // stands in a hidden field as text, which the server reads and changes.
 import { call } from '../calls/call.js';
-import { hasChanged, make, setText } from '../elements.js';
-import { changed } from './keep.js';
-import { facts, onDescribed } from './describe.js';
-import { read, write } from './values.js';
-
-function put(name, text) {
-  write(name, text);
-  changed();
-}
+import { hasChanged, make, makeButton, onPress, setText } from '../elements.js';
+import { facts, onDescribed, put } from './describe.js';
+import { read } from './values.js';
 
 let turn = Promise.resolve(); // each choice changes the text that the one before it has left
 let choices = 0; // those that the text does not have yet
@@ -44,11 +38,7 @@ class Row {
     this.#box.addEventListener('change', () => this.#take());
     this.#weight.addEventListener('change', () => this.#take());
     const label = make('label', {}, this.#box, make('span', { textContent: title }));
-    const words = triggers.map((text) => {
-      const button = make('button', { type: 'button', className: 'lt-quiet-button', textContent: text, ariaLabel: `Add “${text}” to the prompt` });
-      button.addEventListener('click', () => addToPrompt(text));
-      return button;
-    });
+    const words = triggers.map((text) => makeButton(text, () => addToPrompt(text), { className: 'lt-quiet-button', ariaLabel: `Add “${text}” to the prompt` }));
     const lines = problem ? [make('p', { className: 'lt-hint', textContent: problem })] : [];
     if (words.length) lines.push(make('p', { className: 'lt-hint lt-triggers' }, 'Words for the prompt: ', ...words));
     this.element = make('li', {}, make('div', {}, label, this.#weight), ...lines);
@@ -70,8 +60,8 @@ class Row {
 
 let rows = [];
 let known = [];
-const list = make('ul', { className: 'lt-lora-list' });
-const said = make('p', { className: 'lt-hint', role: 'status' });
+const list = document.querySelector('.lt-lora-list');
+const said = document.querySelector('.lt-loras > p');
 
 /** Show what the server reads in the field. A file that it names and the folder lacks has a row as well. */
 function showChosen() {
@@ -99,13 +89,8 @@ async function look() {
 }
 
 /** Bring the list to life. */
-export function startLoras(element) {
-  const again = make('button', { type: 'button', className: 'lt-quiet-button', textContent: 'Look again', ariaLabel: 'Look again for LoRAs' });
-  again.addEventListener('click', look);
-  const head = make('div', {}, make('b', { textContent: 'LoRA', id: 'lt-lora-title' }), again);
-  const group = make('section', { className: 'lt-loras' }, head, list, said);
-  group.setAttribute('aria-labelledby', 'lt-lora-title');
-  element.replaceChildren(group);
+export function startLoras() {
+  onPress(document.querySelector('.lt-loras button'), look);
   onDescribed(showChosen);
   document.querySelector('#fold-look').addEventListener('toggle', look, { once: true }); // nobody sees it before
 }

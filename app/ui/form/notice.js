@@ -7,8 +7,6 @@ import { values } from './values.js';
 let judged = {}; // the settings that the server checked last, as text
 let place = -1; // where the notice's job was among the open ones when the page first heard of it
 let marked = null; // the control that was refused
-let saved = () => {}; // is called when a notice says that changes are saved
-let answered = () => {}; // is called with the answer to a notice's question
 
 const notice = document.querySelector('#notice');
 const box = () => notice.querySelector('.lt-box');
@@ -45,7 +43,6 @@ export function showNotice(markup) {
   if (!shown) return;
   const { setting, seconds } = shown.dataset;
   if (seconds) setTimeout(() => { if (box() === shown) showNotice(''); }, 1000 * seconds);
-  if (shown.dataset.saved !== undefined) saved();
   const answer = shown.querySelector('[data-answer="no"]:not(.lt-withdraw)') && shown.querySelector('[data-answer]');
   if (answer) answer.focus();
   else if (setting) lead(setting);
@@ -65,16 +62,6 @@ export function judge() {
   judged = asTexts();
 }
 
-/** Call the listener with "yes" or "no" when a question is answered. */
-export function whenAnswered(listener) {
-  answered = listener;
-}
-
-/** Call the listener when the changes of a job that is edited are saved. */
-export function whenSaved(listener) {
-  saved = listener;
-}
-
 function lead(setting) {
   const block = document.querySelector(`#set-${setting}`);
   marked = block?.querySelector('textarea, select, input:not([type="file"], [type="hidden"]), button');
@@ -85,10 +72,5 @@ function lead(setting) {
   block.scrollIntoView({ block: 'nearest' });
 }
 
-notice.addEventListener('click', ({ target }) => {
-  const answer = target.closest('[data-answer]')?.dataset.answer;
-  if (!answer) return;
-  showNotice('');
-  answered(answer);
-});
+notice.addEventListener('click', ({ target }) => { if (target.closest('[data-answer]')) showNotice(''); });
 onJobsReported(check);

@@ -2,29 +2,28 @@
 import { call, upload } from '../calls/call.js';
 import { actOnce, make } from '../elements.js';
 import { goTo, place } from '../tabs.js';
+import { put } from './describe.js';
 import { restoreForm } from './fill.js';
-import { setPicture, showField } from './picture.js';
+import { showField } from './picture.js';
 import { values } from './values.js';
 
 /** Let the user take a picture, and return it as a file, or null if there is none. */
 async function photograph() {
   const stream = await navigator.mediaDevices.getUserMedia({ video: true }).catch(() => null);
   if (!stream) throw new Error('The browser has no camera that this page may use. Allow it, or choose a file.');
-  const video = make('video', { srcObject: stream, autoplay: true, muted: true, playsInline: true });
-  const [snap, leave] = ['Take the picture', 'Cancel'].map((textContent) => make('button', { type: 'button', textContent }));
-  snap.className = 'lt-main-button';
-  const dialog = make('dialog', { className: 'lt-dialog', ariaLabel: 'Camera' }, video, make('div', { className: 'lt-preset-ends' }, snap, leave));
-  document.body.append(dialog);
+  const dialog = document.querySelector('#camera');
+  const video = dialog.querySelector('video');
+  const [snap, leave] = dialog.querySelectorAll('button');
+  video.srcObject = stream;
   dialog.showModal();
   const isTaken = await new Promise((done) => {
-    snap.addEventListener('click', () => done(video.videoWidth > 0));
-    leave.addEventListener('click', () => done(false));
-    dialog.addEventListener('close', () => done(false));
+    snap.onclick = () => done(video.videoWidth > 0);
+    leave.onclick = dialog.onclose = () => done(false);
   });
   const canvas = make('canvas', { width: video.videoWidth, height: video.videoHeight });
   if (isTaken) canvas.getContext('2d').drawImage(video, 0, 0);
   for (const track of stream.getTracks()) track.stop();
-  dialog.remove();
+  dialog.close();
   const blob = isTaken && await new Promise((done) => { canvas.toBlob(done, 'image/png'); });
   return blob ? new File([blob], 'camera.png', { type: 'image/png' }) : null;
 }
@@ -38,7 +37,7 @@ async function giveFile(file, name) {
   const given = await upload(file);
   const found = await call('file_read', { path: given.path }, given.orig_name);
   if (found.text) await restoreForm(found);
-  else setPicture(given, name);
+  else put(name, given);
 }
 
 /** Queue the videos that a file lists, whose pictures may be among the other files. */
@@ -104,7 +103,7 @@ function prepareField(field) {
     else if (from) sources[from]();
     else if (from === '') {
       problem.remove();
-      setPicture(null, name);
+      put(name, null);
       showField(name, false);
       (document.querySelector(`[data-opens="${name}"]`) ?? field.querySelector('.lt-drop')).focus();
     }

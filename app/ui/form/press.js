@@ -1,32 +1,42 @@
 // The presses of the buttons below the form. Each is heard at once. One of Start is kept while the server does not
-// answer, also over a reload, and sent until it is answered; its id lets the server start the video only once.
+// answer, also over a reload, and sent until it is answered; its id lets the server start the video only once. While a
+// video that waits is edited, the form shows its settings, and a button in place of Start saves them.
 import { call, callUntil } from '../calls/call.js';
-import { actOnce } from '../elements.js';
+import { actOnce, onPress, setText } from '../elements.js';
+import { sceneNow, onJobsReported } from '../jobs.js';
 import { expectStage, showStage } from '../live/live.js';
-import { editedJob } from './editing.js';
-import { judge, refuse, showNotice, whenAnswered } from './notice.js';
-import { read, values } from './values.js';
+import { goTo } from '../tabs.js';
+import { changed, take } from './describe.js';
+import { restoreForm } from './fill.js';
+import { judge, refuse, showNotice } from './notice.js';
+import { pictureNames, read, values, write } from './values.js';
 
 const SLOW = 2000; // milliseconds after which an answer is missed
 const AGAIN = 2000; // milliseconds between two attempts
 const LIMIT = 20000; // milliseconds for one attempt
 const KEPT = 'longtake.press';
-const WAITING = '<div class="lt-box lt-waiting" role="status"><b>The server does not answer yet.</b> Your press is kept: '
+const WAITING = '<div class="lt-box" role="status"><b>The server does not answer yet.</b> Your press is kept: '
   + 'the video starts as soon as the server answers, and only once. Keep this tab open.<p class="lt-answers">'
   + '<button type="button" class="lt-withdraw" data-answer="no">Do not start it</button></p></div>';
+const MOST_PROMPT = 80; // characters
+const BEGUN = 'The video has begun and keeps its settings. You can start another one with these.';
 
 let pending = null; // the press of Start that is not answered: { id, settings, mayDownload }
+let job = null; // the job that is edited
+let before = null; // the form's values before that
 
 const find = (selector) => document.querySelector(selector);
 const pause = () => new Promise((done) => { setTimeout(done, AGAIN); });
 const newId = () => [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, '0')).join('');
 
-function keep() {
+/** Keep the press that is not answered over a reload; null for none. */
+function keep(given) {
+  pending = given;
   try {
     if (pending) sessionStorage.setItem(KEPT, JSON.stringify(pending));
     else sessionStorage.removeItem(KEPT);
   } catch { /* The browser keeps nothing; the press lasts as long as the page. */ }
-  find('#start')?.setAttribute('aria-busy', String(Boolean(pending)));
+  find('#start').setAttribute('aria-busy', String(Boolean(pending)));
 }
 
 /** Send the press, and return a function that shows the answer, or null if there is none. */
@@ -39,9 +49,10 @@ async function attempt({ id, settings, mayDownload }) {
   }
 }
 
-/** Send the press until it is answered or withdrawn. */
-async function deliver() {
-  const own = pending;
+/** Send a press until it is answered or withdrawn. */
+async function deliver(own) {
+  keep(own);
+  expectStage();
   const isWanted = () => pending === own;
   const missed = setTimeout(() => { if (isWanted()) showNotice(WAITING); }, SLOW);
   let show = await attempt(own);
@@ -52,8 +63,7 @@ async function deliver() {
   }
   clearTimeout(missed);
   if (!isWanted()) return;
-  pending = null;
-  keep();
+  keep(null);
   show();
   requestAnimationFrame(() => showStage());
 }
@@ -62,41 +72,82 @@ function begin(mayDownload = false) {
   if (pending) return;
   showNotice('');
   judge();
-  pending = { id: newId(), settings: values(), mayDownload };
-  keep();
-  expectStage();
-  deliver();
+  deliver({ id: newId(), settings: values(), mayDownload });
 }
 
 /** Send the press that a page kept before it was reloaded, with the pictures that were put back. */
 export function resume() {
+  let kept = null;
   try {
-    pending ??= JSON.parse(sessionStorage.getItem(KEPT));
+    kept = JSON.parse(sessionStorage.getItem(KEPT));
   } catch { /* The browser keeps nothing. */ }
-  if (!pending) return;
-  for (const [name, value] of Object.entries(pending.settings)) if (value?.path) pending.settings[name] = read(name) ?? value;
-  keep();
-  expectStage();
-  deliver();
+  if (!kept || pending) return;
+  for (const [name, value] of Object.entries(kept.settings)) if (value?.path) kept.settings[name] = read(name) ?? value;
+  deliver(kept);
 }
 
-const ask = (button, name, ...given) => actOnce(button, async () => showNotice(await call(name, ...given)), refuse);
+const bar = find('.lt-editing');
+const [words, leave] = bar.children;
+
+/** Show a sentence about the editing, with the label of the button that ends it; none without a sentence. */
+function say(text = '', label = '') {
+  document.documentElement.dataset.editing = job?.id ?? '';
+  setText(words, text);
+  setText(leave, label);
+  bar.hidden = !text;
+}
+
+/** End the editing, and restore what the form held before. */
+async function end() {
+  const form = before;
+  const restored = form && await call('form_restore', JSON.stringify(form));
+  [job, before] = [null, null];
+  say();
+  goTo('queue');
+  find('#tab-queue').focus();
+  if (!form) return;
+  take(restored);
+  for (const name of pictureNames()) write(name, form[name]);
+  changed();
+}
+
+/** Put the settings of a job that has not begun into the form. */
+export async function editJob(found) {
+  if (!found.offered) throw new Error('This page does not offer the model of this video. Change it with python -m app jobs, or duplicate it.');
+  const restored = await call('history_settings', found.id);
+  before ??= values();
+  job = found;
+  await restoreForm(restored);
+  const { prompt } = found.request;
+  say(`You are editing a video in the queue: ${prompt.length > MOST_PROMPT ? `${prompt.slice(0, MOST_PROMPT)}…` : prompt}`, 'Cancel editing');
+  find('#set-prompt').scrollIntoView({ block: 'center' });
+  bar.focus({ preventScroll: true });
+}
+
+async function save() {
+  showNotice(await call('form_save', job?.id ?? '', values()));
+  if (find('#notice [data-saved]')) await end();
+}
 
 /** Act on a press of a button below the form. */
 export function press(button) {
-  if (button.id === 'end') ask(button, 'form_end');
-  else if (button.id === 'start') begin();
+  if (button.id === 'start') begin();
+  else if (button.id === 'end') actOnce(button, async () => showNotice(await call('form_end')), refuse);
   else {
     showNotice('');
     judge();
-    ask(button, 'form_save', editedJob(), values());
+    actOnce(button, save, refuse);
   }
 }
 
-whenAnswered((answer) => {
+onPress(leave, async () => (job ? end() : say()), refuse);
+find('#notice').addEventListener('click', ({ target }) => {
+  const { answer } = target.closest('[data-answer]')?.dataset ?? {};
   if (answer === 'yes') begin(true);
-  else if (pending) {
-    pending = null;
-    keep();
-  }
+  else if (answer && pending) keep(null);
+});
+onJobsReported(() => {
+  if (!job || sceneNow().job !== job.id || sceneNow().actions.includes('edit')) return;
+  [job, before] = [null, null];
+  say(BEGUN, 'Close');
 });

@@ -1,6 +1,6 @@
 // What leads to the stage from beside it: the line of progress above the buttons, for windows in which the stage may be
 // out of view, the announcement of a video that is made meanwhile, and the notification at the end of a video.
-import { make, setText } from '../elements.js';
+import { setText } from '../elements.js';
 import { keep, recall } from '../storage.js';
 
 const MOST_PROMPT = 120; // characters of the prompt in a notification
@@ -16,9 +16,8 @@ export function bringStage() {
  * the headline of another job. A press on the line brings the stage into view.
  */
 export function prepareLine(view) {
-  const [words, bar] = [make('span', { className: 'lt-line-words' }), make('i')];
-  // The card says the same to screen readers.
-  const line = make('button', { type: 'button', className: 'lt-line', tabIndex: -1, ariaHidden: 'true' }, words, bar);
+  const line = document.querySelector('.lt-line'); // the card says the same to screen readers
+  const [words, bar] = line.children;
   line.addEventListener('click', bringStage);
   // While the stage is in sight, the window keeps it in its place, and not the form that comes after it.
   new IntersectionObserver(([stage]) => {
@@ -30,7 +29,6 @@ export function prepareLine(view) {
       words.textContent = '';
       return;
     }
-    if (!line.isConnected) document.querySelector('.lt-go')?.prepend(line);
     const [headline, times] = ['.lt-headline', '.lt-eta'].map((part) => view.querySelector(part).textContent);
     const parts = word ? [`${word}: ${other}`] : [headline, times.split(' · ')[0]];
     setText(words, parts.filter(Boolean).join(' · '));

@@ -1,7 +1,7 @@
 // The Queue tab. It has rows only for the videos near the window, so a thousand videos cost no more than fifty.
 import { call } from '../calls/call.js';
 import { actOnce, arrange, hasChanged, onPress, setText } from '../elements.js';
-import { editJob } from '../form/editing.js';
+import { editJob } from '../form/press.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { watchRunning } from '../live/live.js';
 import { goTo, place, whenShown } from '../tabs.js';

@@ -28,7 +28,7 @@ def test_they_run_without_a_complaint(browser: Any, stand: Stand, photo: Path) -
     page.wait_for_selector(".lt-crop:not([hidden])")
     status(page, state="running", section=1)
     open_folds(page)  # their scripts run once they are open
-    page.wait_for_selector("#lora-list p, #lora-list li", state="attached")
+    page.wait_for_selector(".lt-loras p:not(:empty), .lt-loras li", state="attached")
     page.close()
     assert complaints == []
     assert {module.name for module in Path(app.ui.__file__).parent.rglob("*.js")} <= loaded

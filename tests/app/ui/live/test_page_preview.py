@@ -28,10 +28,10 @@ def test_the_preview_can_be_put_away_and_stays_away(page: Any, stand: Stand, pho
 
 def test_a_moving_preview_comes_to_its_end_before_the_next_one_of_its_section(page: Any) -> None:
     page.evaluate(f"""async () => {{
-        const {{ Preview }} = await {module("live/preview.js")};
-        const preview = new Preview(document.querySelector('.lt-stage'));
+        const {{ preparePreview }} = await {module("live/preview.js")};
+        const show = preparePreview(document.querySelector('.lt-stage'));
         window.show = (data, label, seconds) => {{
-            preview.show({{ data: `data:,${{data}}`, label, seconds }});
+            show({{ data: `data:,${{data}}`, label, seconds }});
             return document.querySelector('.lt-latent img').src;
         }};
     }}""")
