@@ -31,6 +31,22 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
+/** Return a new element with the markup of a template. */
+export const fromTemplate = (id) => document.getElementById(id).content.firstElementChild.cloneNode(true);
+
+/** Give a list of choices these options, pairs of a value and a text. What was chosen stays so, or the first one is. */
+export function setOptions(select, pairs) {
+  const { value } = select;
+  select.replaceChildren(...pairs.map(([one, textContent]) => make('option', { value: one, textContent })));
+  select.value = pairs.some(([one]) => one === value) ? value : pairs[0][0];
+}
+
+/** Let a video drop what the browser has loaded of it. */
+export function dropVideo(video) {
+  video.removeAttribute('src');
+  video.load();
+}
+
 /** Return a button with an action, by which its container knows it. */
 export function actionButton(action, textContent, properties = {}) {
   const button = make('button', { type: 'button', textContent, ...properties });
@@ -53,13 +69,18 @@ export function hasChanged(element, facts) {
   return true;
 }
 
-/** Fill a description list with pairs of a name and a value. */
-export function fillList(list, pairs) {
-  if (!hasChanged(list, pairs)) return;
-  list.replaceChildren(...pairs.map(([name, value]) => (
-    make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }))
-  )));
+/** Fill an element with what `makeOne` makes of each of the facts, if these are new. */
+export function fillRows(element, facts, makeOne) {
+  if (hasChanged(element, facts)) element.replaceChildren(...facts.map(makeOne));
 }
+
+/** Return an item of a list for a text. */
+export const makeItem = (textContent) => make('li', { textContent });
+
+/** Fill a description list with pairs of a name and a value. */
+export const fillList = (list, pairs) => fillRows(list, pairs, ([name, value]) => (
+  make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }))
+));
 
 const headCell = (scope, content) => make('th', { scope }, ...[content].flat());
 

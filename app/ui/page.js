@@ -10,7 +10,7 @@ const find = (selector) => document.querySelector(selector);
 
 startTabs(find('.lt-tabs'));
 startQueue({ element: find('#panel-queue') });
-startHistory({ element: find('#panel-history') });
-startModels({ element: find('#panel-models') });
+startHistory();
+startModels();
 startForm();
 startLive(find('.lt-view'));

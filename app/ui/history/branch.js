@@ -1,6 +1,6 @@
 // Branches of a video: another continuation from one of its sections, or a longer version.
 import { call } from '../calls/call.js';
-import { make, onSubmit, setText } from '../elements.js';
+import { make, makeItem, onSubmit, setText } from '../elements.js';
 import { newSeed } from '../form/values.js';
 
 function controlOf({ name, value, choices, low, high, step }) {
@@ -59,7 +59,7 @@ export class Branch {
     further.parentElement.open = false;
     further.replaceChildren(...branch.further.map((one) => make('label', {}, make('span', { textContent: one.label }), controlOf(one))));
     Object.assign(this.#find('more-seconds'), { min: branch.section, max: branch.longer, value: Math.min(branch.longer, 2 * branch.section) });
-    this.#find('fixed').replaceChildren(...branch.fixed.map((textContent) => make('li', { textContent })));
+    this.#find('fixed').replaceChildren(...branch.fixed.map(makeItem));
   }
 
   #showKept() {

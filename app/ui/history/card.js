@@ -1,41 +1,27 @@
 // A card of the history: a still that plays its video while a user points at it, and facts about the video.
-import { make, onPress, reducedMotion, setText } from '../elements.js';
+import { dropVideo, fromTemplate, make, onPress, reducedMotion, setText } from '../elements.js';
 import { call } from '../calls/call.js';
 import { when } from '../text.js';
 
 const PAUSE = 120; // milliseconds, so that a pointer on its way to another card loads nothing
 let playing = null; // the card whose video plays
 
-/** Return the line beneath a card's prompt. */
-const factsOf = ({ created, seed, model }) => `${when(created)} · seed ${seed} · ${model}`;
-
-/** Return the length of what was made of a video, as text; empty if nothing was. */
-export const lengthOf = ({ seconds }) => (seconds ? `${seconds.toFixed(2)} s` : '');
-
 /** One card. Its element is an item of a list. */
 export class Card {
-  element = make('li', { className: 'lt-video-card' });
+  element = fromTemplate('video-card');
   data = null;
-  #link = make('a', {});
-  #frame = make('span', { className: 'lt-frame' });
-  #still = make('img', { alt: '', loading: 'lazy', decoding: 'async' });
-  #length = make('span', { className: 'lt-video-card-length' });
-  #state = make('span', { className: 'lt-video-card-state' });
-  #words = make('span', { className: 'lt-video-card-words' });
-  #facts = make('span', { className: 'lt-video-card-facts' });
-  #star = make('button', { type: 'button', className: 'lt-star' });
+  #link = this.element.querySelector('a');
+  #frame = this.element.querySelector('.lt-frame');
+  #still = this.element.querySelector('img');
+  #star = this.element.querySelector('.lt-star');
   #video = null;
   #soon = 0;
 
   /** `onError` is called with the text of an error. */
-  constructor(data, onError = () => {}) {
+  constructor(onError) {
     this.#still.addEventListener('load', ({ target }) => this.#frame.style.setProperty('--shape', target.naturalWidth / target.naturalHeight));
-    this.#frame.append(this.#still, this.#state, this.#length);
-    this.#link.append(this.#frame, this.#words, this.#facts);
-    this.element.append(this.#link, this.#star);
     onPress(this.#star, async () => this.show(await setFavourite(this.data)), onError);
     this.#listen();
-    this.show(data);
   }
 
   /** Show newer facts of the same video. */
@@ -46,11 +32,10 @@ export class Card {
     this.#link.href = `#history/${encodeURIComponent(data.job)}`;
     this.#still.hidden = !data.still;
     if (data.still && this.#still.getAttribute('src') !== data.still) this.#still.src = data.still;
-    setText(this.#length, lengthOf(data));
-    setText(this.#state, data.sentence);
-    setText(this.#words, data.words || 'No prompt');
-    setText(this.#facts, factsOf(data));
-    showStar(this.#star, data.favourite, data.words);
+    const { length, sentence: state, words, created, seed, model } = data;
+    const texts = { length, state, words: words || 'No prompt', facts: `${when(created)} · seed ${seed} · ${model}` };
+    for (const [name, text] of Object.entries(texts)) setText(this.element.querySelector(`.lt-video-card-${name}`), text);
+    showStar(this.#star, data.favourite, words);
   }
 
   focus() {
@@ -85,8 +70,7 @@ export class Card {
     if (this.#video || !this.data.video) return;
     playing?.stop();
     playing = this;
-    const video = make('video', { muted: true, loop: true, playsInline: true, src: this.data.video });
-    video.setAttribute('aria-hidden', 'true');
+    const video = make('video', { muted: true, loop: true, playsInline: true, ariaHidden: 'true', src: this.data.video });
     video.addEventListener('playing', () => { this.element.dataset.playing = 'true'; });
     this.#video = video;
     this.#still.after(video);
@@ -99,8 +83,7 @@ export class Card {
     if (playing === this) playing = null;
     delete this.element.dataset.playing;
     if (!this.#video) return;
-    this.#video.removeAttribute('src');
-    this.#video.load(); // lets the browser drop what it has loaded
+    dropVideo(this.#video);
     this.#video.remove();
     this.#video = null;
   }

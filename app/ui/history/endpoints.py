@@ -10,26 +10,28 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from app.jobs.history import Twig
 from app.jobs.job import Command, Job
 from app.jobs.service import JobService
-from app.jobs.view import WORDS, states_named, view
+from app.jobs.view import GROUPS, WORDS, states_named, view
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.form.restore import Restored
-from app.ui.history.tree import tree
-from app.ui.live.scene import Presenter, download_name, file_url
+from app.ui.live.scene import Presenter, download_name, file_url, start_picture, thumb_url, video_url
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.models.registry import family_of, find_model, model_names, plan_of
 from diffusers_helper.provenance.branch import count_kept, keepable, kept_words, why_fixed
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import names_of
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.units import size_text
+from diffusers_helper.units import count_text, size_text
 
-_MOST_WORDS = 300  # characters of a prompt on a card; the opened video shows all of them
+# Characters of a prompt on a card and beneath a branch; the opened video shows all of them.
+_MOST_WORDS, _MOST_TREE_WORDS = 300, 80
 _THUMB = re.compile(r"\d{4,9}\.webp")
 Shown = dict[str, Any]
 MOST_CARDS = 200
+_NO_VIDEO = "There is no video yet. Make one in the Create tab, and it appears here."
 
 
 def card(job: Job, commands: Collection[Command] = ()) -> Shown:
@@ -41,12 +43,13 @@ def card(job: Job, commands: Collection[Command] = ()) -> Shown:
         "sentence": "" if job.state == "finished" else WORDS[job.state].label,
         "words": job.request.prompt[:_MOST_WORDS],
         "seconds": round(seconds, 2) if job.frames else None,
+        "length": f"{seconds:.2f} s" if job.frames else "",
         "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
         "created": job.created,
         "model": model_title(job.request.model),
         "favourite": job.favourite,
         "still": _still(job),
-        "video": None if job.video is None else f"{file_url(job, job.video.name)}?v={job.frames}",
+        "video": video_url(job),
         "name": download_name(
             job.request.prompt, job.id, 0 if job.state == "finished" else job.frames
         ),
@@ -66,21 +69,13 @@ def _still(job: Job) -> str:
     except OSError:  # no section has been finished yet
         names = []
     if not names:
-        return "" if job.request.is_from_words else file_url(job, folder.input.name)
+        return start_picture(job) or ""
     name = names[-1 if job.request.mode == "inverted" else 0]
     return file_url(job, f"{folder.thumbs.name}/{name}")
 
 
 # The settings of a branch that have separate fields in its form.
 _OWN_FIELDS = ("prompt", "seconds", "seed")
-
-
-def _with_thumbnail(job: Job, cell: Shown) -> Shown:
-    """Return a section with its thumbnail. No event names the thumbnail of a section that a branch kept."""
-    thumb = JobFolder(job.folder).thumbs / f"{cell['number']:04}.webp"
-    if cell["thumb"] or not cell["isDone"] or not thumb.is_file():
-        return cell
-    return cell | {"thumb": file_url(job, f"{thumb.parent.name}/{thumb.name}")}
 
 
 def files(job: Job) -> list[Shown]:
@@ -170,6 +165,44 @@ def branch_facts(job: Job) -> Shown:
     }
 
 
+def _tree(twigs: list[Twig], opened: str) -> Shown | None:
+    """Return the tree with a row for each job, which has the sections of its own; None for a single job.
+
+    Args:
+        twigs: The jobs, each after the one that it was branched from.
+        opened: The id of the job that is opened.
+    """
+    if len(twigs) < 2:
+        return None
+    rows = [_tree_row(twig, twigs[twig.parent].job, opened) for twig in twigs]
+    return {
+        "columns": max(row["begin"] + len(row["cells"]) - 1 for row in rows),
+        "isInverted": twigs[0].job.request.mode == "inverted",  # then the end of the video comes first
+        "rows": rows,
+    }
+
+
+def _tree_row(twig: Twig, parent: Job, opened: str) -> Shown:
+    job, kept = twig.job, twig.kept
+    made = count_kept(JobFolder(job.folder))
+    sections = max(made if job.is_over else len(plan_of(job.request)), kept + 1)
+    facts = [
+        f"seed {job.request.seed}",
+        WORDS[job.state].label,
+        job.request.prompt[:_MOST_TREE_WORDS] or "No prompt",
+    ]
+    origin = f"from section {kept} of seed {parent.request.seed}, " if kept else ""
+    return {
+        "job": job.id,
+        "parent": twig.parent,
+        "begin": kept + 1,
+        "cells": [thumb_url(job, number) for number in range(kept + 1, sections + 1)],
+        "words": " · ".join(facts),
+        "spoken": f"{origin}{', '.join(facts)}, {count_text(made, 'section')}",
+        "isOpened": job.id == opened,
+    }  # fmt: skip
+
+
 class HistoryCalls:
     """The endpoints for one job service. Each raises InputError if an argument cannot be used."""
 
@@ -191,7 +224,8 @@ class HistoryCalls:
         """Return the videos that meet all given conditions, newest first, as the page's cards show them.
 
         `cards` has at most `limit` of them, `next` is the argument `before` for the next page, `total` is
-        their number on all pages, and `models` are the possible values of `model`.
+        their number on all pages, `say` and `none` are sentences about it, and `models` are the possible
+        values of `model`.
         """
         history = self._service.history
         models = history.models()
@@ -201,10 +235,15 @@ class HistoryCalls:
             max_seconds=max_seconds, favourites=favourites, before=before,
             limit=max(1, min(MOST_CARDS, limit)),
         )  # fmt: skip
+        usual = not states or tuple(states) == GROUPS["All videos"]
+        is_narrowed = bool(text.strip() or model or min_seconds or max_seconds or favourites) or not usual
+        none = "No video matches this search." if is_narrowed else _NO_VIDEO
         return {
             "cards": [self._card(job) for job in found.jobs],
             "next": found.next,
             "total": found.total,
+            "say": f"{found.total:,} {'video' if found.total == 1 else 'videos'}" if found.total else "",
+            "none": "" if found.total else none,
             "models": sorted({model_title(one) for one in models}),
         }
 
@@ -217,13 +256,17 @@ class HistoryCalls:
             "preview": None,  # only the stage shows it
             "plays": True,
             "words": "beside",  # this tab has the whole width
-            "cells": [_with_thumbnail(found, cell) for cell in shown["cells"]],
+            # No event names the thumbnail of a section that a branch kept.
+            "cells": [
+                one | {"thumb": one["thumb"] or (thumb_url(found, one["number"]) if one["isDone"] else None)}
+                for one in shown["cells"]
+            ],
             "card": self._card(found),
             # A finished video speaks for itself, and the words about a queued one are about the stage.
             "note": "" if found.state in ("finished", "queued") else ". ".join(sentences),
             "states": self._states(found),
             "files": files(found),
-            "tree": tree(self._service.history.tree(job), job),
+            "tree": _tree(self._service.history.tree(job), job),
             "branch": branch_facts(found),
         }
 

@@ -1,145 +1,220 @@
-// The History tab: the gallery with all videos, or one opened video, which has its own address.
+// The History tab: all videos of the outputs folder as cards, with a search, filters and further pages, or one opened
+// video, which has its own address.
 import { call } from '../calls/call.js';
+import { arrange, hasChanged, setOptions, setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
+import { pastView } from '../live/film.js';
 import { Undo } from '../queue/undo.js';
 import { goTo, place, whenShown } from '../tabs.js';
+import { Card } from './card.js';
 import { Opened } from './opened.js';
-import { Gallery } from './gallery.js';
-import { pastView } from '../live/film.js';
 
+const PAGE = 24;
+const MOST = 200; // the most that an endpoint returns
+const TYPING = 200; // milliseconds without a key before a search
 const LEAST_PAUSE = 1000; // milliseconds between two refreshes
 const MOST_WORDS = 60; // characters of a prompt beside Undo
 
-/** The tab. */
-class History {
-  #root;
-  #gallery;
-  #opened = null; // made when the first video is opened
-  #opening = null; // the promise of it
-  #job = ''; // the video that is open
-  #scroll = 0; // where the gallery was left
-  #revision = null; // of the jobs that are shown
-  #looked = 0;
-  #removed = ''; // the video that was removed last
-  #isLost = false; // whether the last link led to no video
-  #undo;
+const root = document.querySelector('.lt-past');
+const find = (selector) => root.querySelector(selector);
+const [list, more, favourites, models] = ['.lt-videos', '.lt-more', '.lt-find-favourites', '.lt-find-model'].map(find);
+let cards = new Map(); // by job
+let next = ''; // what the next page begins after
+let asked = 0; // the number of the last request, since only the last answer counts
+let typing = 0;
+let note = ''; // a sentence before the number of videos
+let isLost = false; // whether the last link led to no video
+let isStale = false; // whether the server had no answer about the gallery
+let opened = null; // made when the first video is opened
+let opening = null; // the promise of it
+let open = ''; // the job of the video that is open
+let scrolled = 0; // where the gallery is: the tabs have scrolled to the top before another place is shown
+let left = 0; // where it was left
+let revision = null; // of the jobs that are shown
+let looked = 0;
+let removed = ''; // the video that was removed last
 
-  constructor(root) {
-    this.#root = root;
-    this.#gallery = new Gallery(root);
-    this.#undo = new Undo(root.querySelector('.lt-undo'), (jobs) => this.#restore(jobs));
-    whenShown('history', (job) => this.#turnTo(job));
-    onJobsReported(() => this.#follow());
-    root.addEventListener('keydown', (event) => this.#takeKey(event));
-  }
+const isPressed = () => favourites.getAttribute('aria-pressed') === 'true';
+const report = (words) => setText(find('.lt-gallery-count'), words);
+const undo = new Undo(find('.lt-undo'), restore);
 
-  #find(selector) {
-    return this.#root.querySelector(selector);
-  }
+function wanted() {
+  const chosen = (name) => find(`.lt-find-${name}`).value;
+  const [least, most] = chosen('length').split('-').map((bound) => (bound ? Number(bound) : null));
+  return [chosen('text'), chosen('state').split(' '), chosen('model'), least, most, isPressed()];
+}
 
-  async #turnTo(job) {
-    const before = this.#job;
-    this.#job = job;
-    this.#find('.lt-gallery').hidden = Boolean(job);
-    this.#find('.lt-past-open').hidden = !job;
-    this.#root.dataset.state = job ? 'open' : 'gallery';
-    this.#revision = queueNow().revision;
-    if (job) {
-      if (!before) this.#scroll = this.#scrolled;
-      this.#opening ??= this.#makeOpened();
-      await this.#opening;
-      if (job === this.#job) await this.#opened.open(job);
-    } else {
-      this.#opened?.close();
-      if (before) this.#comeBack(before);
-      this.#gallery.note = this.#isLost ? 'The video of that link is not here any more; these are all videos.' : '';
-      this.#isLost = false;
-      await this.#gallery.refresh();
-    }
-  }
+// An observer also reports when it begins, so it sees an end that has stayed in sight.
+function watchEnd() {
+  more.hidden = !next;
+  end.unobserve(more);
+  if (next) requestAnimationFrame(() => end.observe(more));
+}
 
-  async #makeOpened() {
-    const root = this.#find('.lt-past-open');
-    root.replaceChildren(await pastView);
-    this.#opened = new Opened(root, (card) => this.#remove(card), () => this.#lead());
-  }
+function show(found, before) {
+  isStale = false;
+  const shown = found.cards.map((data) => {
+    const card = cards.get(data.job) ?? new Card(report);
+    card.show(data);
+    return card;
+  });
+  const all = [...new Set([...(before ? cards.values() : []), ...shown])];
+  cards = new Map(all.map((card) => [card.data.job, card]));
+  arrange(list, all.map((card) => card.element));
+  list.dataset.shown = all.length;
+  next = found.next;
+  watchEnd();
+  report([note, found.say].filter(Boolean).join(' '));
+  setText(find('.lt-gallery-none'), found.none);
+  if (!hasChanged(models, found.models)) return;
+  setOptions(models, [['', 'Any model'], ...found.models.map((one) => [one, one])]);
+  models.hidden = found.models.length < 2;
+}
 
-  /** Show all videos in place of one that is not there. */
-  #lead() {
-    this.#isLost = true;
-    goTo('history');
-  }
-
-  // The tabs have scrolled to the top already, so the place is noted while the gallery is scrolled.
-  #scrolled = 0;
-
-  noteScroll() {
-    if (!this.#job && place()[0] === 'history') this.#scrolled = window.scrollY;
-  }
-
-  /** Stop playback if another tab is shown. */
-  leave() {
-    if (place()[0] === 'history' || !this.#job) return;
-    this.#job = '';
-    this.#opened?.close();
-  }
-
-  #comeBack(job) {
-    window.scrollTo(0, this.#scroll);
-    if (job === this.#removed) this.#find('.lt-undo-do').focus({ preventScroll: true });
-    else this.#gallery.card(job)?.focus();
-  }
-
-  // Changes that other pages and programs make are shown, too.
-  #follow() {
-    const [tab] = place();
-    const { isStale } = (this.#job && this.#opened) || this.#gallery;
-    const isNews = isStale || queueNow().revision !== this.#revision;
-    if (tab !== 'history' || !isNews || performance.now() - this.#looked < LEAST_PAUSE) return;
-    this.#looked = performance.now();
-    this.#revision = queueNow().revision;
-    if (this.#job) this.#opened?.refresh();
-    else this.#gallery.refresh();
-  }
-
-  async #remove({ job, words }) {
-    try {
-      await call('jobs_remove', [job]);
-    } catch (error) {
-      (this.#job ? this.#opened : this.#gallery).report(error.message);
-      return;
-    }
-    this.#removed = job;
-    this.#undo.offer(job, words.slice(0, MOST_WORDS) || job);
-    this.#find('.lt-undo-do').focus({ preventScroll: true });
-    if (this.#job) goTo('history');
-    else this.#gallery.refresh();
-  }
-
-  async #restore(jobs) {
-    try {
-      await call('jobs_restore', jobs);
-      await this.#gallery.refresh();
-      this.#gallery.card(jobs[0])?.focus();
-      return true;
-    } catch (error) {
-      this.#gallery.report(error.message);
-      return false;
-    }
-  }
-
-  #takeKey(event) {
-    const isTyping = event.target.matches('input, textarea, select');
-    if (event.key === 'Escape' && this.#job && !isTyping && !document.fullscreenElement) goTo('history');
-    if (event.key !== 'Delete' || isTyping || this.#job) return;
-    const card = this.#gallery.card(event.target.closest('.lt-video-card')?.dataset.job);
-    if (card) this.#remove(card.data);
+/** Ask for the videos of the current search, from the first one or from those `before`. */
+async function load(before = '', limit = PAGE) {
+  clearTimeout(typing);
+  asked += 1;
+  const own = asked;
+  more.setAttribute('aria-busy', 'true');
+  try {
+    const found = await call('history_search', ...wanted(), before, limit);
+    if (own === asked) show(found, before);
+  } catch (error) {
+    isStale = error.isAway ?? false;
+    if (own === asked && !isStale) report(error.message);
+  } finally {
+    if (own === asked) more.removeAttribute('aria-busy');
   }
 }
 
+/** Update the cards in place. */
+const refresh = () => load('', Math.min(MOST, Math.max(1, Math.ceil(cards.size / PAGE)) * PAGE));
+
+function loadMore() {
+  if (next && more.getAttribute('aria-busy') !== 'true') load(next);
+}
+
+// The next page is loaded before the end of this one is reached.
+const end = new IntersectionObserver(([one]) => { if (one.isIntersecting) loadMore(); }, { rootMargin: '600px' });
+
+// The arrow keys go from card to card; Tab reaches all of them as well.
+function walk(event) {
+  const all = [...cards.values()];
+  const from = all.findIndex((card) => card.element.contains(document.activeElement));
+  if (from < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+  const top = all[0].element.offsetTop;
+  const columns = all.findIndex((card) => card.element.offsetTop > top);
+  const row = columns < 0 ? all.length : columns;
+  const to = {
+    ArrowLeft: from - 1, ArrowRight: from + 1, ArrowUp: from - row, ArrowDown: from + row, Home: 0, End: all.length - 1,
+  }[event.key];
+  if (!all[to]) return;
+  event.preventDefault();
+  all[to].focus();
+}
+
+async function openVideo(before) {
+  const job = open;
+  if (!before) left = scrolled;
+  opening ??= pastView.then((view) => {
+    find('.lt-past-open').replaceChildren(view);
+    opened = new Opened(find('.lt-past-open'), remove, () => {
+      isLost = true;
+      goTo('history');
+    });
+  });
+  await opening;
+  if (job === open) await opened.open(job);
+}
+
+async function showGallery(before) {
+  opened?.close();
+  if (before) window.scrollTo(0, left);
+  if (before && before === removed) find('.lt-undo-do').focus({ preventScroll: true });
+  else if (before) cards.get(before)?.focus();
+  note = isLost ? 'The video of that link is not here any more; these are all videos.' : '';
+  isLost = false;
+  await refresh();
+}
+
+function turnTo(job) {
+  const before = open;
+  open = job;
+  find('.lt-gallery').hidden = Boolean(job);
+  find('.lt-past-open').hidden = !job;
+  root.dataset.state = job ? 'open' : 'gallery';
+  revision = queueNow().revision;
+  return job ? openVideo(before) : showGallery(before);
+}
+
+// Changes that other pages and programs make are shown, too.
+function follow() {
+  const isNews = (open && opened ? opened.isStale : isStale) || queueNow().revision !== revision;
+  if (place()[0] !== 'history' || !isNews || performance.now() - looked < LEAST_PAUSE) return;
+  looked = performance.now();
+  revision = queueNow().revision;
+  if (open) opened?.refresh();
+  else refresh();
+}
+
+async function remove({ job, words }) {
+  try {
+    await call('jobs_remove', [job]);
+  } catch (error) {
+    if (open) opened.report(error.message);
+    else report(error.message);
+    return;
+  }
+  removed = job;
+  undo.offer(job, words.slice(0, MOST_WORDS) || job);
+  find('.lt-undo-do').focus({ preventScroll: true });
+  if (open) goTo('history');
+  else refresh();
+}
+
+async function restore(jobs) {
+  try {
+    await call('jobs_restore', jobs);
+    await refresh();
+    cards.get(jobs[0])?.focus();
+    return true;
+  } catch (error) {
+    report(error.message);
+    return false;
+  }
+}
+
+function takeKey(event) {
+  const isTyping = event.target.matches('input, textarea, select');
+  if (event.key === 'Escape' && open && !isTyping && !document.fullscreenElement) goTo('history');
+  if (event.key !== 'Delete' || isTyping || open) return;
+  const card = cards.get(event.target.closest('.lt-video-card')?.dataset.job);
+  if (card) remove(card.data);
+}
+
 /** Set up the tab. */
-export default function startHistory({ element }) {
-  const history = new History(element.querySelector('.lt-past'));
-  window.addEventListener('scroll', () => history.noteScroll(), { passive: true });
-  window.addEventListener('hashchange', () => history.leave());
+export default function startHistory() {
+  find('.lt-find').addEventListener('submit', (event) => event.preventDefault()); // the search follows what is typed
+  find('.lt-find-text').addEventListener('input', () => {
+    clearTimeout(typing);
+    typing = setTimeout(load, TYPING);
+  });
+  for (const one of root.querySelectorAll('.lt-find select')) one.addEventListener('change', () => load());
+  favourites.addEventListener('click', () => {
+    favourites.setAttribute('aria-pressed', String(!isPressed()));
+    load();
+  });
+  more.addEventListener('click', loadMore);
+  list.addEventListener('keydown', walk);
+  root.addEventListener('keydown', takeKey);
+  whenShown('history', turnTo);
+  onJobsReported(follow);
+  window.addEventListener('scroll', () => { if (!open && place()[0] === 'history') scrolled = window.scrollY; }, { passive: true });
+  // Another tab stops playback.
+  window.addEventListener('hashchange', () => {
+    if (place()[0] === 'history' || !open) return;
+    open = '';
+    opened?.close();
+  });
 }

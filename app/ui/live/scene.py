@@ -46,6 +46,22 @@ def file_url(job: Job, name: str) -> str:
     return f"jobs/{quote(job.id, safe='')}/{quote(name)}"
 
 
+def video_url(job: Job) -> str | None:
+    """Return the address of a job's video, which is another one for each version; None without a video."""
+    return job.video and f"{file_url(job, job.video.name)}?v={job.frames}"
+
+
+def thumb_url(job: Job, number: int) -> str | None:
+    """Return the address of a section's thumbnail; None if there is none."""
+    thumb = JobFolder(job.folder).thumbs / f"{number:04}.webp"
+    return file_url(job, f"{thumb.parent.name}/{thumb.name}") if thumb.is_file() else None
+
+
+def start_picture(job: Job) -> str | None:
+    """Return the address of a job's start picture; None for a video that starts from words."""
+    return None if job.request.is_from_words else file_url(job, JobFolder(job.folder).input.name)
+
+
 def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
     """Return a name such as `longtake-the-red-ball-moves-right-3f9a.mp4`, in plain letters for any prompt.
 
@@ -175,17 +191,12 @@ def _pulse(live: LiveJob, elapsed: float, left: float | None) -> Shown:
     }
 
 
-def _start_picture(job: Job) -> str | None:
-    """Return the address of a job's start picture; None for a video that starts from words."""
-    return None if job.request.is_from_words else file_url(job, JobFolder(job.folder).input.name)
-
-
 def _pictures(live: LiveJob) -> Shown:
     folder = JobFolder(live.job.folder)
     ratio = live.width / live.height if live.height else None
     shown: Shown = {
         "blank": words.blank(live),
-        "poster": _start_picture(live.job),
+        "poster": start_picture(live.job),
         "first": file_url(live.job, folder.first.name) if folder.first.exists() else None,
         "crop": live.job.request.crop,
         "ratio": ratio and round(ratio, 4),
@@ -338,15 +349,12 @@ def takes_for(service: JobService, job_id: str) -> Shown | None:
 
 def _tile(job: Job, number: int, keep: int) -> Shown:
     each = family_of(job.request.model).section_seconds
-    still = JobFolder(job.folder).thumbs / f"{keep + 1:04}.webp"
     begin = 0.0 if job.request.mode == "inverted" else keep * each
     return {
         "job": job.id,
         "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
-        "still": file_url(job, f"{still.parent.name}/{still.name}")
-        if still.is_file()
-        else _start_picture(job) or "",
-        "video": job.video and f"{file_url(job, job.video.name)}?v={job.frames}",
+        "still": thumb_url(job, keep + 1) or start_picture(job) or "",
+        "video": video_url(job),
         "name": f"Take {number}" if number else "As it was",
         "keep": f"Keep {f'take {number}' if number else 'it as it was'} and go on",
         "begin": round(begin, 3),

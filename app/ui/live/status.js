@@ -1,5 +1,5 @@
 // The words and figures about the video on the stage: its state and progress, the download, the failure, and records.
-import { fillList, hasChanged, make, makeRow, setText } from '../elements.js';
+import { fillList, fillRows, hasChanged, make, makeItem, makeRow, setText } from '../elements.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 const [WIDE, HIGH] = [1000, 100]; // the view box of the plot
@@ -41,12 +41,7 @@ function showMemory(box, memory) {
   }));
 }
 
-function showStages(box, stages) {
-  box.hidden = !stages.length;
-  if (box.hidden || !hasChanged(box, stages)) return;
-  const rows = stages.map(({ name, text, share }) => makeRow([name, make('i', { style: `width: ${100 * share}%` }), text]));
-  box.querySelector('tbody').replaceChildren(...rows);
-}
+const stageRow = ({ name, text, share }) => makeRow([name, make('i', { style: `width: ${100 * share}%` }), text]);
 
 /** Show the figures of a scene: facts, durations by kind of work, and the memory on the device over its time. */
 function showFigures(find, { figures, memory }) {
@@ -54,7 +49,8 @@ function showFigures(find, { figures, memory }) {
   find('.lt-facts').hidden = !facts.length;
   fillList(find('.lt-facts'), facts);
   find('.lt-spent').hidden = !stages.length && !memory;
-  showStages(find('.lt-figures'), stages);
+  find('.lt-figures').hidden = !stages.length;
+  fillRows(find('.lt-figures tbody'), stages, stageRow);
   showMemory(find('.lt-memory'), memory);
 }
 
@@ -82,11 +78,6 @@ function showDownload(link, { video, isOpen }) {
   setText(link, video.download);
 }
 
-function showWarnings(list, warnings) {
-  list.hidden = !warnings.length;
-  if (hasChanged(list, warnings)) list.replaceChildren(...warnings.map((text) => make('li', { textContent: text })));
-}
-
 function showFailure(find, failure) {
   find('.lt-failure').hidden = !failure;
   setText(find('.lt-failure-message'), failure?.message ?? '');
@@ -107,7 +98,8 @@ export function showStatus(view, scene) {
   setText(find('.lt-prompt'), scene.prompt || 'No prompt');
   showProgress(find, scene);
   showDownload(find('.lt-download'), scene);
-  showWarnings(find('.lt-warnings'), scene.warnings);
+  find('.lt-warnings').hidden = !scene.warnings.length;
+  fillRows(find('.lt-warnings'), scene.warnings, makeItem);
   showFailure(find, scene.failure);
   showFigures(find, scene);
   fillList(find('.lt-settings dl'), scene.settings);

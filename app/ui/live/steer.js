@@ -1,6 +1,6 @@
 // How a user directs a video: other words for what comes next, a wait, takes of a section, and a section again.
 import { call } from '../calls/call.js';
-import { actOnce, arrange, make, onPress, onSubmit, reducedMotion, setText } from '../elements.js';
+import { actOnce, arrange, dropVideo, make, onPress, onSubmit, reducedMotion, setText } from '../elements.js';
 
 /** Bring the fold to life with which a video is directed. `report` shows a sentence, with a link to a job if one is given. */
 export function prepareSteer(fold, report) {
@@ -108,10 +108,7 @@ function makeTake(open, report) {
       video.poster = take.still;
       if (take.video && !take.now && video.getAttribute('src') !== take.video) video.src = take.video;
     },
-    remove() {
-      video.removeAttribute('src');
-      video.load(); // lets the browser drop what it has loaded
-    },
+    remove: () => dropVideo(video),
   };
 }
 

@@ -1,6 +1,6 @@
 // Two videos on top of each other. The next version is loaded and brought to the right moment in the lower one,
 // and only then put on top, so that the picture neither jumps nor goes black.
-import { reducedMotion } from '../elements.js';
+import { dropVideo, reducedMotion } from '../elements.js';
 
 const FRAME = 1 / 30; // the shortest duration of a frame, in seconds
 const LOAD_LIMIT = 30000; // milliseconds
@@ -111,8 +111,7 @@ export class Videos {
     this.#job = new AbortController();
     for (const video of [this.#top, this.#under]) {
       video.pause();
-      video.removeAttribute('src');
-      video.load();
+      dropVideo(video);
       video.classList.remove('lt-top');
     }
     this.#shown = null;

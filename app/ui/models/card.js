@@ -1,6 +1,6 @@
 // The card of one model: what it is, what happens to it, and what can be done with it.
 import { call } from '../calls/call.js';
-import { actionButton, actOnce, hasChanged, make, makeTable, setText } from '../elements.js';
+import { actionButton, actOnce, fillRows, fromTemplate, hasChanged, make, makeItem, makeTable, setText } from '../elements.js';
 import { chooseModel } from '../form/fill.js';
 
 const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'In about', 'Main memory', 'Disk per step', 'Peak', 'Weights'];
@@ -30,13 +30,15 @@ function planTable(cards) {
 
 /** A card. Its element stays the same, so that the focus stays where it is. */
 export class Card {
-  element = document.querySelector('#model-card').content.firstElementChild.cloneNode(true);
-  #models;
-  #model = null;
+  element = fromTemplate('model-card');
+  #change;
+  #report;
+  #model = {};
   #asked = ''; // the action whose question is open, with the chosen type of weights
 
-  constructor(models) {
-    this.#models = models;
+  /** `change` does something with a card's model, and `report` says something to screen readers. */
+  constructor(change, report) {
+    [this.#change, this.#report] = [change, report];
     this.element.addEventListener('click', (event) => this.#takeClick(event));
     this.element.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeQuestion(); });
     this.#find('copies').addEventListener('change', () => this.#look());
@@ -49,8 +51,11 @@ export class Card {
 
   #find(name) { return this.element.querySelector(`.lt-model-${name}`); }
 
-  /** Move the focus to the card. */
-  focus() { this.#find('title').focus({ preventScroll: true }); }
+  /** Move the focus to the card, and bring it into view. */
+  lead() {
+    this.element.scrollIntoView({ block: 'start' });
+    this.#find('title').focus({ preventScroll: true });
+  }
 
   /** Show why something was refused, or nothing. */
   complain(words) {
@@ -60,7 +65,7 @@ export class Card {
 
   /** Show a model as the server describes it. */
   show(model) {
-    const before = this.#model?.state;
+    const before = this.#model.state;
     this.#model = model;
     Object.assign(this.element.dataset, { model: model.model, state: model.state });
     setText(this.#find('title'), model.title);
@@ -73,11 +78,11 @@ export class Card {
     this.#showProblem();
     this.#showChecked(model);
     this.#showActions(model);
-    if (before && before !== model.state) this.#models.report(`${model.title}: ${model.label}.`);
+    if (before && before !== model.state) this.#report(`${model.title}: ${model.label}.`);
   }
 
   #showAbout({ needs, sources, licence, parts, is_hub: isHub }) {
-    this.#find('needs').replaceChildren(...needs.map((textContent) => make('li', { textContent })));
+    this.#find('needs').replaceChildren(...needs.map(makeItem));
     this.#find('licence').replaceChildren(...(sources.length ? [`${licence} Licences: see `, ...sources.map(linkTo)] : []));
     const rows = parts.map(({ title, shared, state, size, place }) => [lines([title, ...shared]), state, size, lines(place)]);
     this.#find('parts').replaceChildren(makeTable(['Part', 'State', 'Size', 'Folder'], rows));
@@ -94,20 +99,15 @@ export class Card {
     setText(this.#find('progress'), progress.words);
   }
 
-  #showProblem() {
-    const problem = this.#find('problem');
-    const words = problem.dataset.refusal || (this.#model?.problem ?? '');
-    problem.hidden = !words;
-    setText(problem, words);
-  }
+  #showProblem() { setText(this.#find('problem'), this.#find('problem').dataset.refusal || (this.#model.problem ?? '')); }
 
   #showChecked({ problems }) {
     const checked = this.#find('checked');
     checked.hidden = problems === null;
-    if (problems === null || !hasChanged(checked, problems)) return;
+    if (!problems) return;
     checked.dataset.whole = String(!problems.length);
     const words = problems.length ? problems : ['All files are complete and their checksums are correct.'];
-    checked.replaceChildren(...words.map((textContent) => make('p', { textContent })));
+    fillRows(checked, words, (textContent) => make('p', { textContent }));
   }
 
   #showActions({ actions, title }) {
@@ -133,7 +133,7 @@ export class Card {
       const values = name === 'convert' ? [this.#find('copies').value] : [];
       this.#closeQuestion();
       const pressed = this.#find('buttons').querySelector(`[data-action="${name}"]`) ?? button; // a question is gone
-      actOnce(pressed, () => this.#models.change(this, () => call(`models_${name}`, this.#model.model, ...values)));
+      actOnce(pressed, () => this.#change(this, () => call(`models_${name}`, this.#model.model, ...values)));
     }
   }
 
