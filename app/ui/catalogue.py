@@ -57,10 +57,6 @@ class Catalogue:
         return model_names() if self.folder is None else (*model_names(), self.first)
 
     @property
-    def choices(self) -> list[tuple[str, str]]:
-        return [(info.title, name) for name, info in self.infos.items()]
-
-    @property
     def infos(self) -> dict[str, ModelInfo]:
         """Return the facts of all models by name, without one that is removed meanwhile."""
         found: dict[str, ModelInfo] = {}

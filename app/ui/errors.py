@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gradio as gr
-
 from app.redact import plain_paths
 from diffusers_helper.errors import LongtakeError, in_words, own_name
 from diffusers_helper.events import STAGES
@@ -21,11 +19,6 @@ def page_words(text: str, outputs: Path | None = None) -> str:
         outputs: The folder of the jobs, if the text may name it.
     """
     return plain_paths(in_words(text, _label), outputs)
-
-
-def refusal(error: LongtakeError) -> gr.Error:
-    """Return the error that a program gets from an endpoint, without paths."""
-    return gr.Error(plain_paths(str(error)), print_exception=False)
 
 
 def page_error(error: LongtakeError) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.form.actions import Actions
 from app.ui.form.controls import form_markup
 from app.ui.form.endpoints import DropCalls, FormCalls
-from app.ui.form.markup import parts_of
+from app.ui.form.markup import options, parts_of
 from app.ui.history.endpoints import HistoryCalls
 from app.ui.live.subscribe import Updates
 from app.ui.loras import LoraCalls
@@ -28,6 +28,7 @@ from diffusers_helper.request import WEIGHT_TYPES
 from diffusers_helper.units import gb_text
 
 _HERE = Path(__file__).parent
+_NO_COPY = ("auto", "default")  # types of weights that a converted copy cannot have
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +64,18 @@ def build_page(
 def _document(catalogue: Catalogue) -> str:
     """Return the page with the preselected model's form. Scripts fill it with what the endpoints answer."""
     profile, info = catalogue.planner.profile, catalogue.info(catalogue.preselected)
-    parts, groups = parts_of(info), GROUPS.items()
-    states = "".join(_option(" ".join(states), name) for name, states in groups)
+    parts = parts_of(info)
     cap = f"memory cap {gb_text(profile.cap_bytes.value)} GB"
     if not catalogue.planner.knows_the_size:
         cap = "memory cap set by the card’s size"
     panels = {name: _file(f"{name}/{name}.html") for name in ("live", "queue", "history", "models")}
-    panels["history"] = panels["history"].replace("@states@", states)
-    types = "".join(_option(one, words, is_chosen=one == "default") for one, words in WEIGHT_TYPES.items())
-    copies = "".join(
-        _option(one, f"{one} ({words})", is_chosen=one == "int8")
-        for one, words in WEIGHT_TYPES.items() if one not in ("auto", "default")
-    )  # fmt: skip
-    panels["models"] = panels["models"].replace("@types@", types).replace("@copies@", copies)
+    copies = [(one, f"{one} ({words})") for one, words in WEIGHT_TYPES.items() if one not in _NO_COPY]
+    choices = {
+        "@states@": options((" ".join(states), name) for name, states in GROUPS.items()),
+        "@types@": options(WEIGHT_TYPES.items(), "default"), "@copies@": options(copies, "int8"),
+    }  # fmt: skip
+    for place, markup in choices.items():
+        panels = {name: panel.replace(place, markup) for name, panel in panels.items()}
     return Template(_file("page.html")).substitute(
         panels,
         scripts=scripts.folder(),
@@ -84,10 +84,6 @@ def _document(catalogue: Catalogue) -> str:
         reason=escape(f"{profile.cap_bytes.reason} ({profile.cap_bytes.source})"),
         form=form_markup(catalogue), offer=parts["try-it"], demo=parts["demo-box"],
     )  # fmt: skip
-
-
-def _option(value: str, words: str, *, is_chosen: bool = False) -> str:
-    return f'<option value="{escape(value)}"{" selected" if is_chosen else ""}>{escape(words)}</option>'
 
 
 def _file(name: str) -> str:

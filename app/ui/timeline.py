@@ -24,6 +24,14 @@ SECTION_WORDS = "section_words"
 """The hidden field with the words of each section, as JSON, until the prompt says them."""
 
 
+def usable(settings: dict[str, Any], name: str) -> Any:
+    """Return the value of a setting, or the default for anything else that its field may hold."""
+    try:
+        return SETTINGS[name].check(settings.get(name))
+    except InputError:
+        return SETTINGS[name].default
+
+
 def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
     """Return the sections of the form's video; None for values that the start refuses."""
     length = {
@@ -74,10 +82,7 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
     if plan is None:
         return facts, ""
     texts = timeline.words(len(plan), family.section_seconds)
-    try:
-        over = SETTINGS["prompt_blend"].check(settings.get("prompt_blend"))
-    except InputError:
-        over = 0
+    over = usable(settings, "prompt_blend")
     seeds = timeline.seeds(len(plan), family.section_seconds)
     weights = timeline.weights(len(plan), family.section_seconds)
     placed = _pictures(settings, family)

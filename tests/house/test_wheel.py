@@ -18,7 +18,7 @@ FOLDERS = (*PACKAGES, "assets", "example_workflows")
 BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
 ASK = """
 from app.__main__ import start
-from app.ui.form.examples import example_file
+from app.ui.form.markup import example_file
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
 info = find_model(DEFAULT_MODEL)

@@ -13,9 +13,8 @@ from gradio.data_classes import FileData
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.calls.jobs import Records
-from app.ui.calls.serve import CallLimiter, Endpoint
+from app.ui.calls.serve import CallLimiter, Endpoint, refusal
 from app.ui.catalogue import Catalogue
-from app.ui.errors import refusal
 from app.ui.pictures import picture_paths, upload_path
 from app.ui.waiting import Endings, Limiter
 from diffusers_helper.errors import LongtakeError

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import gradio as gr
 
 from app.jobs.storage.trouble import TROUBLE
-from app.ui.errors import refusal
+from app.redact import plain_paths
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 
 MOST_WAITING = 200
@@ -55,6 +55,11 @@ def served(*groups: object) -> list[Endpoint]:
         for name, one in vars(type(group)).items()
         if isinstance(one, FunctionType) and not name.startswith("_")
     ]
+
+
+def refusal(error: LongtakeError) -> gr.Error:
+    """Return the error that a program gets from an endpoint, without paths."""
+    return gr.Error(plain_paths(str(error)), print_exception=False)
 
 
 class CallLimiter:

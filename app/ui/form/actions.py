@@ -19,15 +19,14 @@ from app.presets import presets_folder, start_settings
 from app.ui.catalogue import Catalogue
 from app.ui.form import markup as view
 from app.ui.form import settings as form
-from app.ui.form.controls import mode_options, model_options
+from app.ui.form.controls import model_options, radio_options
 from app.ui.form.describe import Describer
-from app.ui.form.examples import example_file
 from app.ui.form.restore import Restored, merged
 from app.ui.form.settings import Extras
 from app.ui.pictures import offered, picture_paths
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.downloads import NotHere
-from diffusers_helper.request import MAX_SEED, START_PICTURE
+from diffusers_helper.request import MAX_SEED, SETTINGS, START_PICTURE
 from diffusers_helper.strangers.limited_json import parse_json
 from diffusers_helper.units import count_text
 
@@ -178,7 +177,8 @@ class Actions:
         name, mode = values["model"], values["mode"]
         info = self._catalogue.info(name)
         options = {
-            "options-mode": mode_options(info.modes, mode), "in-model": model_options(self._catalogue, name),
+            "options-mode": radio_options(SETTINGS["mode"], info.modes, mode),
+            "in-model": model_options(self._catalogue, name),
         }  # fmt: skip
         return {"values": values, "markup": view.parts_of(info) | options}
 
@@ -208,7 +208,7 @@ class Actions:
         prompt = self._example(model, index)
         if prompt is None:
             return {}
-        file = example_file(prompt)
+        file = view.example_file(prompt)
         values = {"prompt": prompt} | (_example_picture(file) if file else {})
         if file is None or not starts:
             return {"values": values}

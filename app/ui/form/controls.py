@@ -10,10 +10,9 @@ from typing import Any
 
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
-from app.ui.form.markup import parts_of
+from app.ui.form.markup import options, parts_of
 from app.ui.form.settings import OF_A_START, PAGE_SETTINGS, defaults
 from app.ui.planner import MEMORY_SETTINGS
-from diffusers_helper.families.packing import Mode
 from diffusers_helper.request import CROPS, PICTURES, PLACED, SETTINGS, START_PICTURE
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 
@@ -71,8 +70,8 @@ def form_markup(catalogue: Catalogue) -> str:
     }
     markup = {name: _control(one, values.get(name, one.default)) for name, one in settings.items()}
     markup["mode"] = _radios(settings["mode"], info.modes, values["mode"])
-    options = model_options(catalogue, catalogue.preselected)
-    markup["model"] = _SELECT.format(**_about(settings["model"]), options=options)
+    models = model_options(catalogue, catalogue.preselected)
+    markup["model"] = _SELECT.format(**_about(settings["model"]), options=models)
     template = Template(_TEMPLATE.read_text(encoding="utf-8"))
     placed = {*template.get_identifiers(), *_HIDDEN}
     for place, section in _REST.items():
@@ -82,17 +81,9 @@ def form_markup(catalogue: Catalogue) -> str:
     return template.substitute(markup, part_examples=parts_of(info)["examples"])
 
 
-def mode_options(modes: tuple[Mode, ...], chosen: str) -> str:
-    """Return the orders that a model supports, as radio buttons."""
-    return _options(SETTINGS["mode"], modes, chosen)
-
-
 def model_options(catalogue: Catalogue, chosen: str) -> str:
     """Return the models to choose from now."""
-    return "".join(
-        f'<option value="{escape(name)}"{" selected" if name == chosen else ""}>{escape(title)}</option>'
-        for title, name in catalogue.choices
-    )
+    return options(((name, info.title) for name, info in catalogue.infos.items()), chosen)
 
 
 def _about(setting: SettingInfo) -> dict[str, str]:
@@ -131,10 +122,11 @@ def _picture(setting: SettingInfo) -> str:
 
 def _radios(setting: SettingInfo, values: tuple[str, ...], chosen: Any) -> str:
     kind = "lt-segments" if setting.name in ("mode", "after_section") else "lt-chips"
-    return _RADIOS.format(**_about(setting), kind=kind, options=_options(setting, values, chosen))
+    return _RADIOS.format(**_about(setting), kind=kind, options=radio_options(setting, values, chosen))
 
 
-def _options(setting: SettingInfo, values: tuple[str, ...], chosen: Any) -> str:
+def radio_options(setting: SettingInfo, values: tuple[str, ...], chosen: Any) -> str:
+    """Return radio buttons for some values of a setting."""
     return "".join(
         _RADIO.format(
             name=setting.name, value=escape(one), words=escape(setting.choices[one]),

@@ -17,7 +17,7 @@ from app.ui.form.memory_view import MemoryReport, report
 from app.ui.form.settings import AFTER_SECTION, PAGE_SETTINGS, VARIANTS, Extras, to_request
 from app.ui.loras import with_lora_files
 from app.ui.pictures import Size, part_of, upload_path
-from app.ui.timeline import plan_of, strip
+from app.ui.timeline import plan_of, strip, usable
 from diffusers_helper.conditions.pictures import order_words
 from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.errors import InputError
@@ -39,7 +39,11 @@ from diffusers_helper.request import (
 from diffusers_helper.units import about, count_text
 
 _MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory")
-_MEMORY_NEEDS = ("prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", "lora", *_MEMORY)
+# What the memory plan and the time depend on; an unusable value of another setting spoils neither.
+_NEEDED = (
+    "prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", "lora", "loop", "one_frame",
+    PLACED, *_MEMORY,
+)  # fmt: skip
 _EXAMPLE = """\
 from gradio_client import Client, handle_file
 
@@ -72,9 +76,11 @@ class Describer:
         refused = next((one for one in found.values() if isinstance(one, InputError)), None)
         sizes = {name: size for name, size in found.items() if isinstance(size, Size)}
         start = sizes.get(START_PICTURE)
-        sides = (start.used_height, start.used_width) if start else _sides(settings)
+        # A video that starts from words alone has the chosen sides, to scale.
+        sides = (start.used_height, start.used_width) if start else sides_of(usable(settings, "shape"))
         height, width = shape = info.family.shape(*sides, side, info.multiple)
-        memory = self._memory(settings, info, shape)
+        request = self._request(settings, info)
+        memory = self._memory(request, info, shape)
         lora = str(settings.get("lora") or "")
         timeline, times = strip(settings, info.family)
         from_words = bool(info.family.from_words) and not _whole(settings.get("one_frame"), 0)
@@ -102,17 +108,15 @@ class Describer:
         }  # fmt: skip
         wordy = "" if start else _words_note(settings, info, shape, from_words)
         markup = {
-            "length": self._length(settings, info, height * width),
+            "length": self._length(settings, request, info, height * width),
             "picture-note": _refusal(refused) or wordy,
             "end-note": _order_note(settings, info) if found[END_PICTURE] else "",
             "timeline-note": times + (_order_note(settings, info) if settings.get(PLACED) else ""),
-            "model-note": self._model(info), "memory-plan": memory.markup,
+            "model-note": model_note(info, absence_of(info), takes_days=self._planner.takes_days(info)),
+            "memory-plan": memory.markup,
             "extras-line": extras_line(_extras_words(settings)),
         }  # fmt: skip
         return {"markup": markup, "facts": facts}
-
-    def _model(self, info: ModelInfo) -> str:
-        return model_note(info, absence_of(info), takes_days=self._planner.takes_days(info))
 
     def _program(self, settings: dict[str, Any], info: ModelInfo) -> str:
         try:
@@ -130,13 +134,19 @@ class Describer:
             return error
         return self.pictures.judge(path) if path else None
 
-    def _memory(self, settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int]) -> MemoryReport:
-        known = {name: settings[name] for name in _MEMORY_NEEDS if name in settings}
+    def _request(self, settings: dict[str, Any], info: ModelInfo) -> GenerationRequest | InputError:
+        """Return a request for a video as long and as large as the form's, or what is wrong with it."""
+        known = {name: settings[name] for name in _NEEDED if name in settings} | {"image": "any"}
         try:
-            settings = with_lora_files(to_request(known | {"image": "any"}, info, self._planner))
-            request = GenerationRequest.from_dict(settings)
+            return GenerationRequest.from_dict(with_lora_files(to_request(known, info, self._planner)))
         except InputError as error:
-            return MemoryReport("", _refusal(error) if error.setting in (*_MEMORY, "lora") else "")
+            return error
+
+    def _memory(
+        self, request: GenerationRequest | InputError, info: ModelInfo, shape: tuple[int, int]
+    ) -> MemoryReport:
+        if isinstance(request, InputError):
+            return MemoryReport("", _refusal(request) if request.setting in (*_MEMORY, "lora") else "")
         return report(self._planner, request, info, shape)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:
@@ -145,31 +155,26 @@ class Describer:
         except InputError:  # only a forged message can name a model outside the list
             return self._catalogue.info(self._catalogue.preselected)
 
-    def _length(self, settings: dict[str, Any], info: ModelInfo, pixels: int) -> str:
+    def _length(
+        self, settings: dict[str, Any], request: GenerationRequest | InputError, info: ModelInfo, pixels: int
+    ) -> str:
+        """Return markup for the length of the video, and the time that it takes."""
         plan = plan_of(settings, info.family)
         if plan is None:
             return ""
-        return f"{length_text(settings['seconds'], plan)}<br>{self._time(settings, info, pixels, plan)}"
-
-    def _time(self, settings: dict[str, Any], info: ModelInfo, pixels: int, plan: SectionPlan) -> str:
-        try:
-            cost = passes(settings["cfg"])
-        except (KeyError, TypeError):
-            cost = 1
-        chunk = _whole(settings.get("vae_chunk"), SETTINGS["vae_chunk"].default)
-        steps = _whole(settings.get("steps"), info.steps)
-        try:
-            request = to_request(settings | {"image": "any"}, info, self._planner)
-            each = steps_of(GenerationRequest.from_dict(request), info)
-        except InputError:  # what the start refuses
-            each = [info.steps_in(section.number, steps) for section in plan]
-        work = Effort(plan, each, pixels, cost, chunk)
         pace = self._paces.pace(self._catalogue.key(str(settings.get("model"))))
-        if pace is None:
-            return "The first video will show how long it takes."
-        jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
-        words = about(pace.seconds(work))
-        return f"{words[0].upper()}{words[1:]}, judging by this machine’s {jobs}."
+        time = "The first video will show how long it takes."
+        if pace is not None:
+            if isinstance(request, InputError):  # the start refuses it, so the usual values stand for it
+                request = GenerationRequest(image="any", **info.own_settings)
+                each = [info.steps_in(section.number, request.steps) for section in plan]
+            else:
+                each = steps_of(request, info)
+            work = Effort(plan, each, pixels, passes(request.cfg), request.vae_chunk)
+            words = about(pace.seconds(work))
+            jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
+            time = f"{words[0].upper()}{words[1:]}, judging by this machine’s {jobs}."
+        return f"{length_text(settings['seconds'], plan)}<br>{time}"
 
 
 def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
@@ -211,14 +216,6 @@ def length_text(seconds: float, plan: SectionPlan) -> str:
     )
 
 
-def _sides(settings: dict[str, Any]) -> tuple[int, int]:
-    """Return the height and width, to scale, of a video that starts from words alone."""
-    try:
-        return sides_of(SETTINGS["shape"].check(settings.get("shape")))
-    except InputError:
-        return sides_of(SETTINGS["shape"].default)
-
-
 def _words_note(settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int], from_words: bool) -> str:
     """Return what happens without a start picture, once there are words to start from."""
     if not str(settings.get("prompt") or "").strip():
@@ -243,7 +240,7 @@ def _crops(
 ) -> dict[str, list[float]]:
     """Return left, top, width and height of the part of each picture that the video shows, in percent."""
     parts = {
-        name: part_of(size, *shape, _share(settings, SETTINGS[name].crop)) for name, size in sizes.items()
+        name: part_of(size, *shape, usable(settings, SETTINGS[name].crop)) for name, size in sizes.items()
     }
     return {name: [round(100 * share, 3) for share in place] for name, place in parts.items()}
 
@@ -254,14 +251,6 @@ def _order_note(settings: dict[str, Any], info: ModelInfo) -> str:
     button = ' <button type="button" class="lt-quiet-button">Make the end first</button>'
     offer = button if "inverted" in info.modes else ""
     return f'<p class="lt-hint">{escape(sentence)}{offer}</p>' if sentence else ""
-
-
-def _share(settings: dict[str, Any], name: str) -> float:
-    """Return the position of a crop, or the middle for anything else that a field may hold."""
-    try:
-        return SETTINGS[name].check(settings.get(name))
-    except InputError:
-        return SETTINGS[name].default
 
 
 def _whole(value: object, otherwise: int) -> int:

@@ -1,21 +1,36 @@
-"""The markup for notices and hints. All texts that come from a user or a file are escaped."""
+"""The markup for notices, hints and examples. All texts that come from a user or a file are escaped."""
 
 from __future__ import annotations
 
+import base64
+import io
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from html import escape
+from pathlib import Path
+
+from PIL import Image
 
 from app.ui.errors import page_error, page_words
-from app.ui.form.examples import example_media
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.downloads import Absence, NotHere
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.units import gb_text
 
+_EXAMPLES = Path(__file__).resolve().parents[3] / "assets" / "examples"
 _TAKES_DAYS = "This machine has no GPU, so a video of this model would take days."
 _PASSING_SECONDS = 8
 _NEWS_SECONDS = 0.3  # an update may be this old when it is sent
+
+
+def options(choices: Iterable[tuple[str, str]], chosen: str = "") -> str:
+    """Return the options of a list of choices, which are pairs of a value and a text."""
+    return "".join(
+        f'<option value="{escape(value)}"{" selected" if value == chosen else ""}>{escape(text)}</option>'
+        for value, text in choices
+    )
 
 
 def error_box(error: LongtakeError) -> str:
@@ -134,8 +149,35 @@ def offer(info: ModelInfo) -> str:
     )
 
 
+def example_file(prompt: str) -> Path | None:
+    """Return the file of a prompt's picture, such as `assets/examples/the-camera-zooms-in.png`."""
+    path = _EXAMPLES / f"{re.sub('[^a-z0-9]+', '-', prompt.lower()).strip('-')}.png"
+    return path if path.is_file() else None
+
+
+@cache
+def _example_media(prompt: str) -> tuple[str, str]:
+    """Return a prompt's picture and the video made from it as data URLs, or "" for both without a picture.
+
+    If there is no video, the picture takes its place.
+    """
+    picture = example_file(prompt)
+    if picture is None:
+        return "", ""
+    with Image.open(picture) as opened:
+        small = opened.convert("RGB")
+    data = io.BytesIO()
+    small.save(data, "WEBP", quality=85)
+    still, card = _address(data.getvalue()), picture.with_suffix(".webp")
+    return still, _address(card.read_bytes()) if card.is_file() else still
+
+
+def _address(webp: bytes) -> str:
+    return f"data:image/webp;base64,{base64.b64encode(webp).decode()}"
+
+
 def _card(index: int, prompt: str) -> str:
-    still, moving = example_media(prompt)
+    still, moving = _example_media(prompt)
     # The second one moves. It is shown, and costs something, only while the card is pointed at or focused.
     image = "".join(f'<img src="{one}" alt="" width="256" height="256">' for one in (still, moving))
     return (

@@ -58,10 +58,13 @@ def test_cards_have_addresses_and_no_paths(
     wait_until(lambda: service.job(waiting.id).is_over)
     found = calls.history_search(limit=1)
     assert (names(found), found["total"]) == (["not yet"], 2)
+    assert (found["say"], found["none"]) == ("2 videos", "")
+    assert calls.history_search("zebra")["none"] == "No video matches this search."
     (card,) = calls.history_search(before=found["next"])["cards"]
     assert card == {
         "job": job.id, "state": "finished", "sentence": "", "percent": 100.0,
         "actions": ["remove", "duplicate", "branch"], "words": "x" * 300, "seconds": 3.63, "seed": "31337",
+        "length": "3.63 s",
         "created": job.created, "model": "Longtake demo model", "favourite": False,
         # The last section of an inverted video is its beginning.
         "still": f"jobs/{job.id}/thumbs/0003.webp", "video": f"jobs/{job.id}/video.mp4?v=109",

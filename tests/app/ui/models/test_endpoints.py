@@ -167,7 +167,7 @@ def test_a_page_that_began_with_a_removed_model_offers_the_default(
     ADDED_MODELS.add(AddedModel("mine", "Mine", "demo", {}))
     before = ADDED_MODELS.revision
     catalogue = Catalogue.starting_with("mine", Planner())
-    assert (catalogue.preselected, catalogue.choices[-1]) == ("mine", ("Mine", "mine"))
+    assert (catalogue.preselected, catalogue.infos["mine"].title) == ("mine", "Mine")
     ADDED_MODELS.remove("mine")
     assert ADDED_MODELS.revision not in ("", before)
     assert catalogue.preselected == "demo"
