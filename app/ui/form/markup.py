@@ -102,7 +102,7 @@ def extras_line(words: str) -> str:
         return ""
     return (
         f'<p class="lt-hint lt-extras">{escape(words)} '
-        '<button type="button" class="lt-forget">Forget this</button></p>'
+        '<button type="button" class="lt-quiet-button lt-forget">Forget this</button></p>'
     )
 
 
@@ -132,7 +132,7 @@ def demo_box(info: ModelInfo) -> str:
         '<section class="lt-demo" aria-label="Demo model"><details>'
         "<summary><b>This is the demo model.</b> It is small, runs on any machine, and knows "
         f"a few dozen words: show them.</summary><dl>{groups}</dl></details>"
-        '<button type="button" class="lt-demo-close">Close</button></section>'
+        '<button type="button" class="lt-quiet-button lt-demo-close">Close</button></section>'
     )
 
 
