@@ -12,10 +12,7 @@ export const placeOf = (job) => ids.indexOf(job);
 /** Return whether the last update is newer than a time on the server's clock. */
 export const isHeardAfter = (time) => heard > time;
 
-/**
- * Return the facts about the queue: how many jobs wait, whether it is held, and a text that changes with it; and
- * `models`, a text that changes with the list of added models.
- */
+/** Return the facts about the queue, with texts that change with it, `revision`, and with the list of models, `models`. */
 export const queueNow = () => queue;
 
 /** Return the last scene that the server sent, which is that of the running job, or else of the newest one. */

@@ -40,12 +40,14 @@ function show() {
   for (const listener of listeners) listener();
 }
 
-function showCount() {
-  const { waiting, download } = queueNow();
-  setText(tabOf('queue').querySelector('.lt-tab-count'), waiting ? String(waiting) : '');
-  tabOf('queue').setAttribute('aria-label', waiting ? `Queue, ${waiting} waiting` : 'Queue');
-  setText(tabOf('models').querySelector('.lt-tab-count'), download ?? '');
-  tabOf('models').setAttribute('aria-label', download ? `Models, ${download} downloaded` : 'Models');
+function showCount(name, title, count, more) {
+  setText(tabOf(name).querySelector('.lt-tab-count'), String(count || ''));
+  tabOf(name).setAttribute('aria-label', count ? `${title}, ${count} ${more}` : title);
+}
+
+function showCounts() {
+  showCount('queue', 'Queue', queueNow().waiting, 'waiting');
+  showCount('models', 'Models', queueNow().download, 'downloaded');
 }
 
 function takeKey(event) {
@@ -65,6 +67,6 @@ function takeKey(event) {
 export default function startTabs(element) {
   element.addEventListener('keydown', takeKey);
   window.addEventListener('hashchange', show);
-  onJobsReported(showCount);
+  onJobsReported(showCounts);
   show();
 }

@@ -17,23 +17,17 @@ import { startSections } from './sections.js';
 import { prepareSliders, refill } from './sliders.js';
 import { newSeed, read } from './values.js';
 
-const page = () => new URL('.', document.baseURI).href;
+const FOLDS = ['when', 'look', 'output', 'memory'];
+const find = (selector) => document.querySelector(selector);
+const fold = (name) => find(`#fold-${name}`);
+const form = find('#form');
 
-function show() {
-  const code = document.querySelector('#lt-program pre code');
-  code.textContent = (facts().program || '').replace('PAGE', () => page());
-}
-
-/** Let the example be copied. */
+/** Let the example program be copied. */
 function prepareProgram() {
-  const box = document.querySelector('#lt-program');
-  onDescribed(show);
-  offerCopy(box.querySelector('button'), box.querySelector('pre code'));
+  const box = find('#lt-program');
+  offerCopy(box.querySelector('button'), box.querySelector('code'));
   box.addEventListener('toggle', () => { if (box.open) box.scrollIntoView({ block: 'nearest' }); });
 }
-
-const FOLDS = ['when', 'look', 'output', 'memory'];
-const fold = (name) => document.querySelector(`#fold-${name}`);
 
 /** Open the folds that were open last time, and from now on remember which ones are open. */
 function prepareFolds() {
@@ -43,14 +37,6 @@ function prepareFolds() {
     fold(name).addEventListener('toggle', () => keep('folds', JSON.stringify(FOLDS.filter((one) => fold(one).open))));
   }
 }
-
-/** Write a summary of each fold's settings beside its head. */
-function reportFolds() {
-  for (const name of FOLDS) fold(name).querySelector('summary').dataset.state = facts()[name] ?? '';
-}
-
-const find = (selector) => document.querySelector(selector);
-const form = find('#form');
 
 /** Let the form take what an endpoint answers. */
 async function fill(name, ...given) {
@@ -63,6 +49,7 @@ async function fill(name, ...given) {
 /** Ask for something that changes the form, at a press; a server that is away changes nothing. */
 const ask = (control, name, ...given) => actOnce(control, () => fill(name, ...given), refuse);
 
+let known = null; // the text that changes with the list of models
 let missed = ''; // the endpoint that has not renewed the form, since the server was away
 
 /** Fill the form with what belongs to its model, or to the models that there are now. */
@@ -73,10 +60,11 @@ const renew = (name) => fill(name, read('model'), read('mode')).catch((error) =>
 
 function report() {
   const said = facts();
-  reportFolds();
-  find('#set-image .lt-label').dataset.hint = said.size ?? '';
-  find('#start').dataset.many = said.many ?? '';
-  if (said.model) setText(find('#lt-model'), said.model);
+  for (const name of FOLDS) fold(name).querySelector('summary').dataset.state = said[name];
+  find('#lt-program code').textContent = said.program.replace('PAGE', () => new URL('.', document.baseURI).href);
+  find('#set-image .lt-label').dataset.hint = said.size;
+  find('#start').dataset.many = said.many;
+  setText(find('#lt-model'), said.model);
   showMissing();
 }
 
@@ -112,17 +100,14 @@ function showWholeField(event) {
 }
 
 /** Show what the buttons would do now, and the models, which can change at any time, also by another program. */
-function watchJobs() {
-  let known = null;
-  onJobsReported(() => {
-    const { models, start, can_end: canEnd } = queueNow();
-    setText(find('#start'), start);
-    find('#end').disabled = !canEnd;
-    if (models === known && !missed) return;
-    const name = missed || 'form_models';
-    [known, missed] = [models, ''];
-    renew(name);
-  });
+function showJobs() {
+  const { models, start, can_end: canEnd } = queueNow();
+  setText(find('#start'), start);
+  find('#end').disabled = !canEnd;
+  if (models === known && !missed) return;
+  const name = missed || 'form_models';
+  [known, missed] = [models, ''];
+  renew(name);
 }
 
 async function startExample(index) {
@@ -192,7 +177,7 @@ export default async function startForm() {
   startLoras();
   startPresets();
   onDescribed(report);
-  watchJobs();
+  onJobsReported(showJobs);
   take(await call('form_restore', keptSettings()));
   await restorePictures();
   restored();

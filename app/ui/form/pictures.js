@@ -96,17 +96,17 @@ const taken = async () => [await photograph()].filter(Boolean);
 function prepareField(field) {
   const input = field.querySelector('[type="file"]');
   const name = nameOf(field);
-  const sources = { file: () => input.click(), camera: () => handle(taken(), name), paste: () => handle(pasted(), name) };
+  const remove = () => {
+    problem.remove();
+    put(name, null);
+    showField(name, false);
+    (document.querySelector(`[data-opens="${name}"]`) ?? field.querySelector('.lt-drop')).focus();
+  };
+  const sources = { file: () => input.click(), camera: () => handle(taken(), name), paste: () => handle(pasted(), name), '': remove };
   field.addEventListener('click', ({ target }) => {
     const { from, opens } = target.closest('[data-from], [data-opens]')?.dataset ?? {};
     if (opens) openField(opens);
-    else if (from) sources[from]();
-    else if (from === '') {
-      problem.remove();
-      put(name, null);
-      showField(name, false);
-      (document.querySelector(`[data-opens="${name}"]`) ?? field.querySelector('.lt-drop')).focus();
-    }
+    else sources[from]?.();
   });
   input.addEventListener('change', () => {
     handle([...input.files], name);
@@ -120,8 +120,6 @@ function openField(name) {
   document.querySelector(`#set-${name} .lt-drop`).focus();
 }
 
-const markTarget = (isTarget) => { document.documentElement.toggleAttribute('data-dropping', isTarget); };
-
 /** Accept files from the fields, the clipboard and a drag. */
 export function acceptPictures() {
   for (const field of document.querySelectorAll('.lt-picture')) prepareField(field);
@@ -129,11 +127,11 @@ export function acceptPictures() {
   document.addEventListener('dragover', (event) => {
     if (!event.dataTransfer?.types.includes('Files')) return;
     event.preventDefault();
-    markTarget(true);
+    document.documentElement.dataset.dropping = '';
   }, true);
   for (const name of ['dragleave', 'drop', 'dragend']) {
     document.addEventListener(name, (event) => {
-      if (name !== 'dragleave' || !event.relatedTarget) markTarget(false);
+      if (name !== 'dragleave' || !event.relatedTarget) delete document.documentElement.dataset.dropping;
     }, true);
   }
   document.addEventListener('drop', (event) => take(event, event.dataTransfer), true);

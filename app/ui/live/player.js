@@ -1,9 +1,6 @@
 // The stage: the video so far, or the start picture, with controls, keys and full screen.
-import { reducedMotion } from '../elements.js';
+import { reducedMotion, setText } from '../elements.js';
 import { Videos } from './videos.js';
-
-/** Return a time in the video, in seconds, as text such as `1.2`. */
-const moment = (seconds) => seconds.toFixed(1);
 
 /** The player on a stage. */
 export class Player {
@@ -19,10 +16,8 @@ export class Player {
     const find = (selector) => stage.querySelector(selector);
     this.#stage = stage;
     this.#onTime = onTime;
-    this.#parts = {
-      bar: find('.lt-bar'), play: find('.lt-play'), time: find('.lt-time'), seek: find('.lt-seek'),
-      poster: find('.lt-poster'), fit: find('.lt-fit'), full: find('.lt-full'), loop: find('.lt-loop'),
-    };
+    const names = ['bar', 'play', 'time', 'seek', 'poster', 'fit', 'full', 'loop'];
+    this.#parts = Object.fromEntries(names.map((name) => [name, find(`.lt-${name}`)]));
     const videos = stage.querySelectorAll('video');
     this.#videos = new Videos(videos, (version) => this.#swapped(version), () => this.#update());
     this.#listen();
@@ -90,11 +85,9 @@ export class Player {
   #update() {
     const { time, seek, play } = this.#parts;
     const { at, length, isPlaying } = this.#videos;
-    const label = `${moment(at)} / ${moment(length)} s`;
-    if (time.textContent !== label) {
-      time.textContent = label;
-      seek.setAttribute('aria-valuetext', `${moment(at)} of ${moment(length)} seconds`);
-    }
+    const [now, whole] = [at.toFixed(1), length.toFixed(1)];
+    setText(time, `${now} / ${whole} s`);
+    seek.setAttribute('aria-valuetext', `${now} of ${whole} seconds`);
     if (Number(seek.max) !== length) seek.max = length || 1;
     seek.value = at;
     seek.style.setProperty('--done', length ? `${(100 * at) / length}%` : '0%');
