@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
 from math import isclose
 from typing import Any, cast
 
 from app.jobs.job import Job
-from app.ui.errors import page_error
+from app.ui.form.markup import hint, refusal_line
 from diffusers_helper.conditions.timeline import Timeline, Words, blended, with_words, words_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
@@ -78,7 +77,7 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
     try:
         timeline = Timeline.of(prompt)
     except InputError as error:
-        return facts, f'<p class="lt-refusal">{escape(" ".join(page_error(error)))}</p>'
+        return facts, refusal_line(error)
     if plan is None:
         return facts, ""
     texts = timeline.words(len(plan), family.section_seconds)
@@ -93,8 +92,7 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
         | {"picture": (one := placed.get(place)) and {"path": one.file, "crop": one.crop}}
         for place in range(len(texts))
     ]
-    note = " ".join([*_notes(timeline, texts, family.section_seconds), *_moved(placed, family)])
-    return facts, f'<p class="lt-hint">{escape(note)}</p>' if note else ""
+    return facts, hint(" ".join([*_notes(timeline, texts, family.section_seconds), *_moved(placed, family)]))
 
 
 def _pictures(settings: dict[str, Any], family: Family) -> dict[int, Placed]:

@@ -11,8 +11,7 @@ from typing import Any
 from app.jobs.pace import Effort, PaceBook, passes
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.errors import page_error
-from app.ui.form.markup import extras_line, model_note
+from app.ui.form.markup import extras_line, hint, model_note, refusal_line
 from app.ui.form.memory_view import MemoryReport, report
 from app.ui.form.settings import AFTER_SECTION, PAGE_SETTINGS, VARIANTS, Extras, to_request
 from app.ui.loras import with_lora_files
@@ -109,7 +108,7 @@ class Describer:
         wordy = "" if start else _words_note(settings, info, shape, from_words)
         markup = {
             "length": self._length(settings, request, info, height * width),
-            "picture-note": _refusal(refused) or wordy,
+            "picture-note": refusal_line(refused, is_alert=True) if refused else wordy,
             "end-note": _order_note(settings, info) if found[END_PICTURE] else "",
             "timeline-note": times + (_order_note(settings, info) if settings.get(PLACED) else ""),
             "model-note": model_note(info, absence_of(info), takes_days=self._planner.takes_days(info)),
@@ -146,7 +145,8 @@ class Describer:
         self, request: GenerationRequest | InputError, info: ModelInfo, shape: tuple[int, int]
     ) -> MemoryReport:
         if isinstance(request, InputError):
-            return MemoryReport("", _refusal(request) if request.setting in (*_MEMORY, "lora") else "")
+            is_said = request.setting in (*_MEMORY, "lora")
+            return MemoryReport("", refusal_line(request, is_alert=True) if is_said else "")
         return report(self._planner, request, info, shape)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:
@@ -226,13 +226,7 @@ def _words_note(settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int
         words = f"{'One frame' if info.family.from_words else info.title} needs a picture to start from."
     elif info.vocabulary:
         words += " This small model has never seen that, and makes only colours."
-    return f'<p class="lt-hint">{escape(words)}</p>'
-
-
-def _refusal(found: Size | InputError | None) -> str:
-    if not isinstance(found, InputError):
-        return ""
-    return f'<p class="lt-refusal" role="alert">{escape(" ".join(page_error(found)))}</p>'
+    return hint(words)
 
 
 def _crops(

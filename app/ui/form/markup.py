@@ -33,6 +33,17 @@ def options(choices: Iterable[tuple[str, str]], chosen: str = "") -> str:
     )
 
 
+def hint(text: str) -> str:
+    """Return a line of explanation as markup, or "" without a text."""
+    return f'<p class="lt-hint">{escape(text)}</p>' if text else ""
+
+
+def refusal_line(error: LongtakeError, before: str = "", *, is_alert: bool = False) -> str:
+    """Return an error as a line of markup, perhaps after some words."""
+    role = ' role="alert"' if is_alert else ""
+    return f'<p class="lt-refusal"{role}>{before}{escape(" ".join(page_error(error)))}</p>'
+
+
 def error_box(error: LongtakeError) -> str:
     """Return an error as markup, which disappears when the setting at fault, or else any setting, changes."""
     message, remedy = map(escape, page_error(error))

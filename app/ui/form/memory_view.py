@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 from app.ui.errors import page_error
+from app.ui.form.markup import hint, refusal_line
 from app.ui.planner import MEMORY_SETTINGS, Planner
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES
@@ -20,6 +22,11 @@ from diffusers_helper.units import gb_text
 # A bar over the whole device cannot show anything smaller than this share of it.
 _SMALL_SHARE, _AROUND = 0.1, 1.25
 _PRESERVED = MEMORY_SETTINGS[1]
+_RECOMMENDED = "Use the recommended set-up"
+_MAIN_MEMORY = (
+    "This machine has no GPU. The plan is for main memory, and the cap limits how much of it the networks "
+    "and their tensors use."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +47,13 @@ def report(
     try:
         found = planner.plan(request, info, shape)
     except DoesNotFit as error:
-        refused = _refused(error, planner) + recommended_line(planner, request, info, None)
-        return MemoryReport("does not fit", refused)
+        head = _head(planner, error.budget, error.least.stages, " ".join(page_error(error)), fits=False)
+        return MemoryReport("does not fit", head + recommended_line(planner, request, info, None))
     except LongtakeError as error:
-        message = escape(" ".join(page_error(error)))
-        return MemoryReport("", f'<p class="lt-refusal">No plan: {message}</p>')
-    line = recommended_line(planner, request, info, found)
-    return MemoryReport(f"fits, peak {gb_text(found.job.peak_bytes)} GB", _fits(found, planner, line))
+        return MemoryReport("", refusal_line(error, "No plan: "))
+    head = _head(planner, found.job.budget, found.job.stages, sentence(found), fits=True)
+    lines = recommended_line(planner, request, info, found) + preserved_line(found, planner)
+    return MemoryReport(f"fits, peak {gb_text(found.job.peak_bytes)} GB", head + lines + _table(found))
 
 
 def sentence(plan: VideoPlan) -> str:
@@ -66,23 +73,19 @@ def sentence(plan: VideoPlan) -> str:
     return " ".join([*said, *plan.notes])
 
 
-def _where(planner: Planner) -> str:
-    if planner.profile.machine.kind != "cpu":
-        return ""
-    return (
-        '<p class="lt-hint">This machine has no GPU. The plan is for main memory, and the cap limits how '
-        "much of it the networks and their tensors use.</p>"
-    )
+def _head(planner: Planner, budget: Budget, stages: Sequence[StagePlan], said: str, *, fits: bool) -> str:
+    """Return the bar of the heaviest stage, and what is said of the plan."""
+    heaviest = max(stages, key=lambda stage: stage.peak_bytes)
+    role, answer = ("", "yes") if fits else (" lt-refusal", "no")
+    where = hint(_MAIN_MEMORY) if planner.profile.machine.kind == "cpu" else ""
+    words = f'<p class="lt-plan-say{role}" data-fits="{answer}">{escape(said)}</p>'
+    return f"{_bar(budget, heaviest)}{words}{where}"
 
 
-def _fits(plan: VideoPlan, planner: Planner, recommended: str) -> str:
-    heaviest = max(plan.job.stages, key=lambda stage: stage.peak_bytes)
-    bar = _bar(plan.job.budget, _used(heaviest), heaviest.stage)
+def _table(plan: VideoPlan) -> str:
     rows = "".join(_row(stage) for stage in plan.job.stages)
     return (
-        f'{bar}<p class="lt-plan-say" data-fits="yes">{escape(sentence(plan))}</p>{_where(planner)}'
-        f"{recommended}{preserved_line(plan, planner)}"
-        f'<details class="lt-plan-stages"><summary>Stage by stage</summary><table><caption>In GB: weights '
+        '<details class="lt-plan-stages"><summary>Stage by stage</summary><table><caption>In GB: weights '
         "that stay, weights streamed per pass, predicted peak</caption><thead><tr>"
         '<th scope="col">Stage</th><th scope="col">Stays</th><th scope="col">Streamed</th>'
         f'<th scope="col">Peak</th></tr></thead><tbody>{rows}</tbody></table></details>'
@@ -96,31 +99,15 @@ def _row(stage: StagePlan) -> str:
     return f'<tr><th scope="row">{STAGES[stage.stage].network}</th>{figures}</tr>'
 
 
-def _refused(error: DoesNotFit, planner: Planner) -> str:
-    stage = max(error.least.stages, key=lambda stage: stage.peak_bytes)
-    return (
-        f"{_bar(error.budget, _used(stage), stage.stage)}"
-        f'<p class="lt-plan-say lt-refusal" data-fits="no">{escape(" ".join(page_error(error)))}</p>'
-        f"{_where(planner)}"
-    )
-
-
-Used = list[tuple[str, str, int]]
-
-
-def _used(stage: StagePlan) -> Used:
-    """Return the kind, name and bytes of everything that a stage has on the device."""
+def _bar(budget: Budget, stage: StagePlan) -> str:
+    """Return a bar that spans the device's memory, or little more than cap and use if these are small."""
     parts = [
         ("stay", "weights that stay", stage.resident_bytes + stage.others_bytes),
         ("ring", "ring for streaming", stage.ring_bytes),
         ("work", "working set", stage.working_bytes),
         ("more", "reserve", stage.reserve_bytes),
     ]
-    return [part for part in parts if part[2]]
-
-
-def _bar(budget: Budget, used: Used, stage: str) -> str:
-    """Return a bar that spans the device's memory, or little more than cap and use if these are small."""
+    used = [part for part in parts if part[2]]
     cap, total = budget.cap_bytes, sum(size for _, _, size in used)
     most = max(cap, total)
     whole = max(budget.total_bytes, most)
@@ -130,24 +117,22 @@ def _bar(budget: Budget, used: Used, stage: str) -> str:
     def share(size: float) -> str:
         return f"{100 * size / whole:.2f}%"
 
-    free = max(0, cap - total)
-    parts = "".join(f'<i class="lt-mem-{kind}" style="width:{share(size)}"></i>' for kind, _, size in used)
+    blocks = "".join(f'<i class="lt-mem-{kind}" style="width:{share(size)}"></i>' for kind, _, size in used)
     over = ""
     if total > cap:
         over = f'<div class="lt-mem-over" style="left:{share(cap)};width:{share(total - cap)}"></div>'
-    reported = [(kind, name, gb_text(size)) for kind, name, size in used]
-    if free:
-        reported.append(("free", "free", gb_text(free)))
+    free = [("free", "free", cap - total)] if cap > total else []
+    reported = [(kind, name, gb_text(size)) for kind, name, size in [*used, *free]]
     legend = "".join(
         f'<li><i class="lt-mem-{kind}"></i>{name} <b>{size}</b></li>' for kind, name, size in reported
     )
-    name = STAGES[stage].network
+    name = STAGES[stage.stage].network
     words = ", ".join(f"{name} {size} GB" for _, name, size in reported)
     words = f"{name}, the heaviest stage: {words}; cap {gb_text(cap)} GB"
     side = "lt-left" if cap > whole / 2 else "lt-right"
     return (
         f'<div class="lt-mem" role="img" aria-label="{words}">'
-        f'<div class="lt-mem-bar">{parts}</div>{over}'
+        f'<div class="lt-mem-bar">{blocks}</div>{over}'
         f'<div class="lt-mem-cap {side}" style="left:{share(cap)}"><span>cap {gb_text(cap)}</span></div>'
         "</div>"
         f'<ul class="lt-mem-key" aria-hidden="true"><li><b>{name}, in GB</b></li>{legend}</ul>'
@@ -159,24 +144,22 @@ def preserved_line(plan: VideoPlan, planner: Planner) -> str:
     choice = plan.preserved
     if choice is None:
         return ""
-    budget, fewest = choice.plan.budget, choice.fewest_copies.budget.preserved_bytes
-    automatic = planner.defaults[_PRESERVED]
-    buttons: list[str] = []
+    budget, automatic = choice.plan.budget, f"{planner.defaults[_PRESERVED]:g}"
+    values: dict[str, str] = {}
     if choice.saved_bytes > 0:
-        buttons.append(_button(gb_text(fewest), "Fewest copies"))
-    if not budget.is_default and gb_text(budget.preserved_bytes) != f"{automatic:g}":
-        buttons.append(_button(f"{automatic:g}", "Automatic"))
-    if not buttons:
-        return ""
-    words = f'<p class="lt-hint">{escape(choice.words)}</p>' if choice.words else ""
-    return f'<div class="lt-preserved">{words}<p class="lt-answers">{"".join(buttons)}</p></div>'
-
-
-def _button(value: str, name: str) -> str:
-    return (
+        values["Fewest copies"] = gb_text(choice.fewest_copies.budget.preserved_bytes)
+    if not budget.is_default and gb_text(budget.preserved_bytes) != automatic:
+        values["Automatic"] = automatic
+    buttons = "".join(
         f'<button type="button" data-preserved="{value}" aria-label="{name}: preserve {value} GB">'
         f"{name}: {value} GB</button>"
+        for name, value in values.items()
     )
+    return _offer(choice.words, buttons) if buttons else ""
+
+
+def _offer(words: str, buttons: str) -> str:
+    return f'<div class="lt-preserved">{hint(words)}<p class="lt-answers">{buttons}</p></div>'
 
 
 def recommended_line(
@@ -195,15 +178,12 @@ def recommended_line(
         return ""
     if plan is not None and _has(request, info, plan, found.set_up):
         words = f"This is the recommended set-up for this card. {found.reasons}"
-        return f'<p class="lt-hint">{escape(words)}</p>' if plan.step_bytes else ""
+        return hint(words) if plan.step_bytes else ""
     settings = found.set_up.settings
     if found.set_up.weights.info is info:
         del settings["model"]  # which the form may know by another name
-    return (
-        f'<div class="lt-preserved"><p class="lt-hint">{escape(found.words)}</p><p class="lt-answers">'
-        f'<button type="button" data-recommended="{escape(json.dumps(settings))}">'
-        "Use the recommended set-up</button></p></div>"
-    )
+    given = escape(json.dumps(settings))
+    return _offer(found.words, f'<button type="button" data-recommended="{given}">{_RECOMMENDED}</button>')
 
 
 def _has(request: GenerationRequest, info: ModelInfo, plan: VideoPlan, best: SetUp) -> bool:
