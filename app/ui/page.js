@@ -13,4 +13,4 @@ startQueue({ element: find('#panel-queue') });
 startHistory();
 startModels();
 startForm();
-startLive(find('.lt-view'));
+startLive();
