@@ -90,7 +90,7 @@ export class Player {
     seek.setAttribute('aria-valuetext', `${now} of ${whole} seconds`);
     if (Number(seek.max) !== length) seek.max = length || 1;
     seek.value = at;
-    seek.style.setProperty('--done', length ? `${(100 * at) / length}%` : '0%');
+    seek.style.setProperty('--share', length ? `${(100 * at) / length}%` : '0%');
     if (this.#stage.dataset.playing !== String(isPlaying)) {
       this.#stage.dataset.playing = isPlaying;
       play.setAttribute('aria-label', isPlaying ? 'Pause' : 'Play');
