@@ -8,17 +8,9 @@ from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
+from app import presets
 from app.batch import batch_lines
 from app.jobs.service import JobService
-from app.presets import (
-    START,
-    import_preset,
-    load_preset,
-    preset_names,
-    presets_folder,
-    remove_preset,
-    save_preset,
-)
 from app.ui.catalogue import Catalogue
 from app.ui.form.restore import Restored
 from app.ui.form.settings import PAGE_ONLY, Extras, defaults, seed_of, to_request, waits
@@ -52,12 +44,12 @@ class FormCalls:
 
     def preset_list(self) -> list[str]:
         """Return the names of the presets, sorted. The page begins with the one that is named "start"."""
-        return list(preset_names(presets_folder()))
+        return list(presets.preset_names(presets.presets_folder()))
 
     def preset_load(self, name: str) -> dict[str, Any]:
         """Return the settings of a preset, for the form."""
-        found = load_preset(presets_folder(), name)
-        title = "the default preset" if name == START else f"the preset “{name}”"
+        found = presets.load_preset(presets.presets_folder(), name)
+        title = "the default preset" if name == presets.START else f"the preset “{name}”"
         return Restored.of_preset(found, title).to_dict()
 
     def preset_save(self, name: str, form: str) -> list[str]:
@@ -70,28 +62,28 @@ class FormCalls:
         Returns:
             The names of all presets.
         """
-        save_preset(presets_folder(), name, self._settings(form))
+        presets.save_preset(presets.presets_folder(), name, self._settings(form))
         return self.preset_list()
 
     def preset_import(self, name: str, file: dict[str, Any]) -> list[str]:
         """Save the settings of an uploaded file with a recipe as a preset, and return the names of all."""
-        import_preset(presets_folder(), name, uploaded(file))
+        presets.import_preset(presets.presets_folder(), name, uploaded(file))
         return self.preset_list()
 
     def preset_export(self, name: str) -> str:
         """Return the JSON of a preset, which `preset_import` and the command line read."""
-        found = load_preset(presets_folder(), name)
+        found = presets.load_preset(presets.presets_folder(), name)
         return json.dumps(dict(found.settings), ensure_ascii=False, indent=1)
 
     def preset_default(self, name: str) -> list[str]:
         """Make a preset the one with which the page begins, and return the names of all."""
-        folder = presets_folder()
-        save_preset(folder, START, load_preset(folder, name).settings)
+        folder = presets.presets_folder()
+        presets.save_preset(folder, presets.START, presets.load_preset(folder, name).settings)
         return self.preset_list()
 
     def preset_remove(self, name: str) -> list[str]:
         """Remove a preset, and return the names of the others."""
-        remove_preset(presets_folder(), name)
+        presets.remove_preset(presets.presets_folder(), name)
         return self.preset_list()
 
     def _settings(self, form: str) -> dict[str, Any]:

@@ -12,21 +12,9 @@ from app.jobs.queue import RESUMED
 from app.jobs.storage.commands import TAKEN_OVER
 from app.ui.live.timing import TimelinePoint, Timing
 from app.ui.timeline import section_words
+from diffusers_helper import events
 from diffusers_helper.conditions.timeline import steps_of
-from diffusers_helper.events import (
-    Cancelled,
-    Event,
-    Failed,
-    Finished,
-    JobStarted,
-    PieceDone,
-    Reading,
-    SectionFinished,
-    Stage,
-    StageStarted,
-    StepDone,
-    Warned,
-)  # fmt: skip
+from diffusers_helper.events import Event, Stage
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.registry import info_of, plan_of
@@ -94,7 +82,7 @@ class LiveJob:
     warnings: list[str] = field(default_factory=list[str])
     thumbnails: dict[int, str] = field(default_factory=dict[int, str])
     stages: dict[Stage | None, float] = field(default_factory=dict[Stage | None, float])
-    end: Finished | Cancelled | Failed | None = None
+    end: events.Finished | events.Cancelled | events.Failed | None = None
     _stage_began: float = 0.0
     _tail_began: float = 0.0
     _mark: float = 0.0
@@ -115,39 +103,39 @@ class LiveJob:
         if not self._is_possible(event):
             return
         before = self._place
-        if isinstance(event, JobStarted):
+        if isinstance(event, events.JobStarted):
             self.width, self.height = event.width, event.height
             self._begin_again(event.time)
             self._foresee()
-        elif isinstance(event, StageStarted):
+        elif isinstance(event, events.StageStarted):
             self._begin(event)
-        elif isinstance(event, Reading):
+        elif isinstance(event, events.Reading):
             is_over = event.done_bytes >= event.total_bytes
             self.reading = None if is_over else (event.done_bytes, event.total_bytes)
-        elif isinstance(event, StepDone):
+        elif isinstance(event, events.StepDone):
             self._step(event)
-        elif isinstance(event, PieceDone):
+        elif isinstance(event, events.PieceDone):
             self._piece(event)
-        elif isinstance(event, SectionFinished):
+        elif isinstance(event, events.SectionFinished):
             self._finish_section(event)
-        elif isinstance(event, Warned):
+        elif isinstance(event, events.Warned):
             self.warnings.append(event.message)
             if event.message in (RESUMED, TAKEN_OVER):
                 self._begin_again(event.time)
-        elif isinstance(event, Finished | Cancelled | Failed):
+        elif isinstance(event, events.Finished | events.Cancelled | events.Failed):
             self._add_stage(event.time)
             self.end, self.preview = event, None
             if event.video is not None:
                 self.video, self.video_frames = event.video, event.frames
-        if isinstance(event, StepDone | PieceDone | SectionFinished):
+        if isinstance(event, events.StepDone | events.PieceDone | events.SectionFinished):
             self._advance(before)
         self.last_sign = event.time
 
     def _is_possible(self, event: Event) -> bool:
         section: int | None = getattr(event, "section", None)
-        if isinstance(event, StepDone) and not 1 <= event.step <= event.steps:
+        if isinstance(event, events.StepDone) and not 1 <= event.step <= event.steps:
             return False
-        if isinstance(event, PieceDone) and not 1 <= event.piece <= event.pieces:
+        if isinstance(event, events.PieceDone) and not 1 <= event.piece <= event.pieces:
             return False
         return section is None or 1 <= section <= self.sections
 
@@ -171,7 +159,7 @@ class LiveJob:
         self.stages[self.stage] = self.stages.get(self.stage, 0.0) + max(0.0, time - self._stage_began)
         self._stage_began = time
 
-    def _begin(self, event: StageStarted) -> None:
+    def _begin(self, event: events.StageStarted) -> None:
         self._add_stage(event.time)
         self.stage, self.reading = event.stage, None
         if event.stage != "write":
@@ -181,20 +169,20 @@ class LiveJob:
         if event.stage == "sample":
             self._mark = event.time
 
-    def _step(self, event: StepDone) -> None:
+    def _step(self, event: events.StepDone) -> None:
         self.section, self.step = event.section, event.step
         event.place(self.timing.steps)
         self.timing.step_took(event.time - self._mark, is_first=event.step == 1)
         self.preview = event.preview or self.preview
         self._mark = self._tail_began = event.time
 
-    def _piece(self, event: PieceDone) -> None:
+    def _piece(self, event: events.PieceDone) -> None:
         self.piece, self.pieces = event.piece, event.pieces
         if self.in_tail:
             self.timing.part_of_tail_took(event.time - self._tail_began, self.section, self.tail_share)
             self._mark = event.time
 
-    def _finish_section(self, event: SectionFinished) -> None:
+    def _finish_section(self, event: events.SectionFinished) -> None:
         if self.stage in _TAIL:
             self.timing.tail_took(event.time - self._tail_began, event.section)
         self._add_stage(event.time)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from app.jobs.downloads.manager import DownloadProgress
 from app.jobs.pace import PaceBook, effort_of
@@ -17,7 +17,7 @@ from app.ui.errors import page_error, page_words
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.added import ADDED_MODELS
-from diffusers_helper.models.downloads import absence_of
+from diffusers_helper.models.downloads import Absence, absence_of
 from diffusers_helper.models.installed import InstalledPart, installed_parts, plan_removal
 from diffusers_helper.models.registry import ModelInfo, model_names
 from diffusers_helper.planning.budget import DoesNotFit
@@ -51,13 +51,6 @@ _GET = {
 _TAKES_DAYS = "There is no GPU on this machine: a video of this model would take days."
 
 
-class _Needs(NamedTuple):
-    """What a video needs: in few words, and as sentences."""
-
-    fact: str
-    sentences: list[str]
-
-
 class ModelPresenter:
     """The describer of the models that one page offers."""
 
@@ -69,16 +62,11 @@ class ModelPresenter:
         """Return the facts about all models, the disk that downloads fill, and the types of weights."""
         infos = self._catalogue.infos
         models = [self._one(name, info) for name, info in infos.items()]
-        absence = next(filter(None, map(absence_of, infos.values())), None)
-        disk = ""
-        if absence:
-            folder = plain_paths(str(absence.folder))
-            disk = (
-                f"Downloads are stored in {folder}, which has {gb_text(absence.free_bytes)} GB of free space."
-            )
-        is_busy = any(one["state"] in _BUSY for one in models)
-        disk = disk or "All models are on this machine."
-        types = list(WEIGHT_TYPES.items())
+        disk = "All models are on this machine."
+        if absence := next(filter(None, map(absence_of, infos.values())), None):
+            folder, free = plain_paths(str(absence.folder)), gb_text(absence.free_bytes)
+            disk = f"Downloads are stored in {folder}, which has {free} GB of free space."
+        is_busy, types = any(one["state"] in _BUSY for one in models), list(WEIGHT_TYPES.items())
         return {"models": models, "disk": disk, "weight_types": types, "is_busy": is_busy}
 
     def one(self, name: str) -> dict[str, Any]:
@@ -96,11 +84,12 @@ class ModelPresenter:
         progress = self._service.downloads.progress(name)
         complete = all(one.is_complete for one in parts)
         problems = self._service.downloads.problems(name) if is_hub else None
-        memory = self._memory(name, info)
+        memory_fact, needs = self._memory(name, info)
         time_fact, time_sentence = self._time(name, info)
+        size, absence = _size_words(here, missing, complete=complete), absence_of(info)
         state = progress.activity or ("complete" if complete else "incomplete" if here else "missing")
         removal = _removal(info) if (is_hub and here) or is_added else None
-        room = "" if complete else _room(info)
+        room = "" if complete or absence is None or absence.has_room else _no_room(absence)
         return {
             "model": name,
             "title": info.title,
@@ -110,12 +99,10 @@ class ModelPresenter:
             "is_added": is_added,
             "here_bytes": here,
             "missing_bytes": missing,
-            "size": _size_words(here, missing, complete=complete),
+            "size": size,
             "parts": [_part(one) for one in parts],
-            "facts": " · ".join(
-                filter(None, (_size_words(here, missing, complete=complete), memory.fact, time_fact))
-            ),
-            "needs": [*memory.sentences, time_sentence],
+            "facts": " · ".join(filter(None, (size, memory_fact, time_fact))),
+            "needs": [*needs, time_sentence],
             "sources": _sources(info),
             "licence": info.licence,
             "progress": _progress(progress),
@@ -125,26 +112,25 @@ class ModelPresenter:
             "room": room,
             "actions": _actions(state, info, progress.message, is_here=here > 0, has_room=not room)
             + ([("remove", "Remove…")] if state not in _BUSY and (removal or is_added) else []),
-            "asks": _asks(state, info, removal),
+            "asks": _asks(state, info, removal, absence),
         }
 
     def _request(self, name: str, info: ModelInfo) -> GenerationRequest:
         """Return a request for a video of 5 seconds with the model's own settings."""
         return GenerationRequest(image="any", model=self._catalogue.key(name), **info.own_settings)
 
-    def _memory(self, name: str, info: ModelInfo) -> _Needs:
+    def _memory(self, name: str, info: ModelInfo) -> tuple[str, list[str]]:
+        """Return the memory that a video needs, in few words and as sentences."""
         planner = self._catalogue.planner
         if not planner.knows_the_size:
-            return _Needs(
-                "", ["Only the driver knows the card’s size, so the plan is made together with the video."]
-            )
+            return "", ["Only the driver knows the card’s size, so the plan is made together with the video."]
         request = self._request(name, info)
         cap = gb_text(planner.profile.cap_bytes.value)
         try:
             plan = planner.plan(request, info, None)
         except LongtakeError as error:
             fact = "does not fit this machine" if isinstance(error, DoesNotFit) else ""
-            return _Needs(fact, [" ".join(page_error(error))])
+            return fact, [" ".join(page_error(error))]
         least = gb_text(plan.job.smallest_cap_bytes, up=True)
         where = "main memory" if planner.profile.machine.kind == "cpu" else "device memory"
         reported = [f"A video needs at least {least} GB of {where}; the cap of this machine is {cap} GB."]
@@ -156,7 +142,7 @@ class ModelPresenter:
                 f"{gb_text(plan.waiting_bytes)} GB of its weights are streamed in each step{time} and should "
                 f"fit into main memory, of which {gb_text(free)} GB are free."
             )
-        return _Needs(f"needs {least} GB of {where}", reported)
+        return f"needs {least} GB of {where}", reported
 
     def _time(self, name: str, info: ModelInfo) -> tuple[str, str]:
         """Return the time that a video takes here, in few words and as a sentence."""
@@ -267,7 +253,9 @@ def _actions(
     return [*found, ("cancel", "Cancel")] if state in ("paused", "failed") else found
 
 
-def _asks(state: str, info: ModelInfo, removal: dict[str, Any] | None) -> dict[str, dict[str, str]]:
+def _asks(
+    state: str, info: ModelInfo, removal: dict[str, Any] | None, absence: Absence | None
+) -> dict[str, dict[str, str]]:
     """Return the questions before actions, with the label of the answer that carries them out."""
     title = info.title
     loss, sure = f"This takes {title} off the list. Its files stay where they are.", "Remove from the list"
@@ -279,8 +267,11 @@ def _asks(state: str, info: ModelInfo, removal: dict[str, Any] | None) -> dict[s
         "remove": {"title": f"Remove {title}?", "words": loss, "sure": sure},
         "convert": {"title": f"Convert {title}", "words": "Looking at the files…", "sure": "Convert"},
     }
-    if state in ("missing", "incomplete"):
-        words = _download(info)
+    if state in ("missing", "incomplete") and absence is not None:
+        words = (
+            f"This downloads about {gb_text(absence.total_bytes)} GB from huggingface.co into "
+            f"{plain_paths(str(absence.folder))}, where {gb_text(absence.free_bytes)} GB are free."
+        )
         asks["get"] = {"title": f"Download {title}?", "words": words, "sure": "Download it"}
     return asks
 
@@ -295,14 +286,13 @@ def part_title(part: str) -> str:
 
 
 def _part(one: InstalledPart) -> dict[str, Any]:
-    state = "complete" if one.is_complete else "incomplete" if one.here_bytes else "missing"
-    size = size_text(one.here_bytes or one.missing_bytes)
     folder, source = _place(one.folder), plain_paths(one.source)
+    num_bytes = one.here_bytes or one.missing_bytes
     return {
         "part": one.part,
         "title": part_title(one.part),
-        "state": "here" if state == "complete" else state,
-        "size": size if one.here_bytes or one.missing_bytes else "–",
+        "state": "here" if one.is_complete else "incomplete" if one.here_bytes else "missing",
+        "size": size_text(num_bytes) if num_bytes else "–",
         "folder": folder,
         "place": [folder, *([f"from {source}"] if source != folder else [])],
         "shared": [f"also for {', '.join(one.shared_with)}"] if one.shared_with else [],
@@ -322,9 +312,7 @@ def _sources(info: ModelInfo) -> list[dict[str, str]]:
 
 
 def _progress(progress: DownloadProgress) -> dict[str, Any]:
-    words = ""
-    if progress.total_bytes:
-        words = f"{_pair(progress.done_bytes, progress.total_bytes)}"
+    words = _pair(progress.done_bytes, progress.total_bytes) if progress.total_bytes else ""
     if progress.bytes_per_second:
         words += f", {progress.bytes_per_second / 1e6:.1f} MB/s"
     if progress.seconds_left is not None and progress.done_bytes < progress.total_bytes:
@@ -363,22 +351,7 @@ def _removal(info: ModelInfo) -> dict[str, Any] | None:
     }
 
 
-def _download(info: ModelInfo) -> str:
-    """Return the question before a download: its size, and the folder that it fills."""
-    absence = absence_of(info)
-    if absence is None:
-        return ""
-    return (
-        f"This downloads about {gb_text(absence.total_bytes)} GB from huggingface.co into "
-        f"{plain_paths(str(absence.folder))}, where {gb_text(absence.free_bytes)} GB are free."
-    )
-
-
-def _room(info: ModelInfo) -> str:
-    """Return a refusal if the disk has no room for what is missing of a model; empty if it has."""
-    absence = absence_of(info)
-    if absence is None or absence.has_room:
-        return ""
+def _no_room(absence: Absence) -> str:
     return (
         f"There is not enough space: {absence.sizes}. Free some, or set HF_HOME to a folder on a larger disk."
     )
