@@ -88,12 +88,7 @@ class Catalogue:
         return key if key in model_names() else Path(key).name
 
     def submit(
-        self,
-        service: JobService,
-        settings: dict[str, object],
-        *,
-        may_download: bool = False,
-        **how: Any,
+        self, service: JobService, settings: dict[str, object], *, may_download: bool = False, **how: Any
     ) -> Job:
         """Queue one job with a user's settings; a `mode` of None stands for the model's own.
 

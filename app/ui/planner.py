@@ -18,20 +18,11 @@ from diffusers_helper.machine.local import DiskSpeeds, Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import Network
+from diffusers_helper.planning import video
 from diffusers_helper.planning.budget import Demand
 from diffusers_helper.planning.cards.recommended import Recommendation, recommend
 from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.profiles import Profile
-from diffusers_helper.planning.video import (
-    VideoPlan,
-    demands_for,
-    known_networks,
-    longest_text,
-    network_folders,
-    plan_video,
-    profile_of,
-    weights_speed,
-)
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, gb_text
 
@@ -86,7 +77,8 @@ class Planner:
         if self.profile.machine.kind != "cpu":
             return False
         with contextlib.suppress(LongtakeError):  # a start reports what is wrong with the files
-            return sum(one.file_bytes for one in known_networks(info, self.profile).values()) > _FAST_BYTES
+            networks = video.known_networks(info, self.profile).values()
+            return sum(one.file_bytes for one in networks) > _FAST_BYTES
         return False
 
     def recommend(self, request: GenerationRequest, info: ModelInfo) -> Recommendation:
@@ -104,7 +96,7 @@ class Planner:
         info: ModelInfo,
         shape: tuple[int, int] | None,
         transformer: Network | None = None,
-    ) -> VideoPlan:
+    ) -> video.VideoPlan:
         """Return the plan of a request.
 
         Args:
@@ -117,9 +109,9 @@ class Planner:
             LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
         """
         # `doctor` and jobs may have seen more of attention since the page was opened.
-        profile = profile_of(request, self.profile.with_seen(self.local), info)
+        profile = video.profile_of(request, self.profile.with_seen(self.local), info)
         calibration = Calibration.read(self.local.calibration, profile.machine.card)
-        return plan_video(
+        return video.plan_video(
             request, info, profile,
             shape=shape,
             needs=None if transformer else lambda one, height, width: self._known_demands(
@@ -128,7 +120,7 @@ class Planner:
             transformer=transformer,
             local=self.local,
             free_ram_bytes=host_memory().available or None,
-            disk_speed=lambda: weights_speed(info, self.disks.ask),
+            disk_speed=lambda: video.weights_speed(info, self.disks.ask),
         )  # fmt: skip
 
     def _known_demands(
@@ -136,9 +128,9 @@ class Planner:
         calibration: Calibration,
     ) -> tuple[Demand, ...]:  # fmt: skip
         """Return the demands, if possible from a cache, since the form asks whenever a slider moves."""
-        texts = longest_text(request, info), request.cfg > 1
+        texts = video.longest_text(request, info), request.cfg > 1
         # A hub model may be downloaded while the page is running.
-        folders = network_folders(info)
+        folders = video.network_folders(info)
         vae = request.vae_tile, profile.vae_dtype.value, request.vae_chunk, request.vae_threshold
         own = (
             request.lora,
@@ -152,7 +144,7 @@ class Planner:
         with self._lock:
             if key in self._demands:
                 return self._demands[key]
-        found = demands_for(request, info, profile, height, width, calibration)
+        found = video.demands_for(request, info, profile, height, width, calibration)
         with self._lock:
             if len(self._demands) >= _DEMANDS_KNOWN:
                 self._demands.clear()

@@ -69,10 +69,7 @@ class Actions:
 
     def _start(self, settings: dict[str, Any], may_download: bool, press: str) -> str:
         try:
-            settings = settings | {
-                **picture_paths(settings),
-                "seed": form.seed_of(settings),
-            }
+            settings = settings | {**picture_paths(settings), "seed": form.seed_of(settings)}
             count = form.VARIANTS.check(settings.get("variants", 1))
             lineage = Extras.from_text(settings.get("extras")).lineage
             request = self._request(settings)
