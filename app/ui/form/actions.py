@@ -21,8 +21,6 @@ from app.ui.form import markup as view
 from app.ui.form import settings as form
 from app.ui.form.controls import model_options, radio_options
 from app.ui.form.describe import Describer
-from app.ui.form.restore import Restored, merged
-from app.ui.form.settings import Extras
 from app.ui.pictures import offered, picture_paths
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.downloads import NotHere
@@ -71,7 +69,7 @@ class Actions:
         try:
             settings = settings | {**picture_paths(settings), "seed": form.seed_of(settings)}
             count = form.VARIANTS.check(settings.get("variants", 1))
-            lineage = Extras.from_text(settings.get("extras")).lineage
+            lineage = form.Extras.from_text(settings.get("extras")).lineage
             request = self._request(settings)
             how = {"lineage": lineage, "press": press, "waits": form.waits(settings)}
             return self._submit(request, count, may_download=may_download, **how)
@@ -162,8 +160,8 @@ class Actions:
             kept: The form's values as JSON, of unknown origin as well.
         """
         try:
-            found, values = Restored.from_text(restored), parse_json((kept or "{}").encode())
-            usable, notices = merged(found, values if isinstance(values, dict) else {}, self._catalogue)
+            found, values = form.Restored.from_text(restored), parse_json((kept or "{}").encode())
+            usable, notices = form.merged(found, values if isinstance(values, dict) else {}, self._catalogue)
         except (ValueError, TypeError, KeyError, AttributeError):
             error = InputError("These settings cannot be read.", "Restore them again.")
             return {"notice": view.error_box(error)}

@@ -1,9 +1,10 @@
 // What follows from each change of the form: the browser keeps the settings for another visit, and the server says
 // something about them: markup by the id of its element, facts, values, and a notice.
-import { callUntil } from '../calls/call.js';
+import { call, callUntil, request, upload } from '../calls/call.js';
 import { hasChanged } from '../elements.js';
 import { onJobsReported } from '../jobs.js';
 import { keep, recall } from '../storage.js';
+import { goTo, place } from '../tabs.js';
 import { check, showNotice } from './notice.js';
 import { pictureNames, values, write } from './values.js';
 
@@ -23,14 +24,14 @@ export function onDescribed(listener) {
 
 // What the user has opened stays open, since each move of a slider replaces the plan.
 function draw(id, markup) {
-  const place = document.getElementById(id);
-  if (!hasChanged(place, markup)) return;
-  const folds = [...place.querySelectorAll('details')].map((one) => one.open);
-  const { value } = place;
-  place.innerHTML = markup;
+  const part = document.getElementById(id);
+  if (!hasChanged(part, markup)) return;
+  const folds = [...part.querySelectorAll('details')].map((one) => one.open);
+  const { value } = part;
+  part.innerHTML = markup;
   // What was chosen while the answer was on its way stays chosen.
-  if ([...place.options ?? []].some((one) => one.value === value)) place.value = value;
-  place.querySelectorAll('details').forEach((one, index) => { one.open = folds[index] ?? false; });
+  if ([...part.options ?? []].some((one) => one.value === value)) part.value = value;
+  part.querySelectorAll('details').forEach((one, index) => { one.open = folds[index] ?? false; });
 }
 
 /** Show an answer of the server. */
@@ -95,6 +96,35 @@ export function changed() {
 export function put(name, value) {
   write(name, value);
   changed();
+}
+
+/** Show the form with an endpoint's answer: settings as text, and the paths of pictures by setting. */
+export async function restoreForm({ text, pictures = {} }) {
+  if (place()[0] !== 'create') goTo('create');
+  // Settings that say nothing of a start picture leave the form's. Another picture belongs to one video.
+  const isWhole = JSON.parse(text).is_whole;
+  for (const name of pictureNames()) {
+    if (pictures[name]) put(name, { path: pictures[name], orig_name: `${name === 'image' ? 'start' : name}-picture.png` });
+    else if (isWhole && (name !== 'image' || pictures.image === '')) put(name, null);
+  }
+  take(await call('form_fill', text, keptSettings()));
+  changed();
+}
+
+/** Show the form with these settings, by their names; null stands for a default, and the others stay as they are. */
+export const takeSettings = (settings) => (
+  restoreForm({ text: JSON.stringify({ name: '', settings, extras: '', is_whole: false, notices: [] }) })
+);
+
+/** Show the form with this model and its own steps, guidance and size; the other settings stay as they are. */
+export const chooseModel = (model) => takeSettings({ model, steps: null, guidance: null, resolution: null });
+
+/** Show the form with the picture at an address as its start picture; everything else stays as it is. */
+export async function offerPicture(address) {
+  const answer = await request(address);
+  if (!answer.ok) throw new Error('This picture no longer exists.');
+  if (place()[0] !== 'create') goTo('create');
+  put('image', await upload(new File([await answer.blob()], address.split('/').pop())));
 }
 
 onJobsReported(() => { if (isStale) describe(); }); // the server is back

@@ -12,8 +12,7 @@ from app import presets
 from app.batch import batch_lines
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.form.restore import Restored
-from app.ui.form.settings import PAGE_ONLY, Extras, defaults, seed_of, to_request, waits
+from app.ui.form.settings import PAGE_ONLY, Extras, Restored, defaults, seed_of, to_request, waits
 from app.ui.pictures import offered_end, upload_path
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.errors import InputError, LongtakeError, short_repr

@@ -2,8 +2,7 @@
 import { call, upload } from '../calls/call.js';
 import { actOnce, make } from '../elements.js';
 import { goTo, place } from '../tabs.js';
-import { put } from './describe.js';
-import { restoreForm } from './fill.js';
+import { put, restoreForm } from './describe.js';
 import { showField } from './picture.js';
 import { values } from './values.js';
 

@@ -1,8 +1,7 @@
 // The presets: a button beside the form's end, and a dialog in which settings are saved, used and passed on.
 import { call, upload } from '../calls/call.js';
 import { make, makeButton, onPress, onSubmit, setText } from '../elements.js';
-import { keptSettings } from './describe.js';
-import { restoreForm } from './fill.js';
+import { keptSettings, restoreForm } from './describe.js';
 
 const START = 'start'; // the preset with which the page begins
 const dialog = document.querySelector('#presets');

@@ -6,8 +6,7 @@ import { actOnce, onPress, setText } from '../elements.js';
 import { sceneNow, onJobsReported } from '../jobs.js';
 import { expectStage, showStage } from '../live/live.js';
 import { goTo } from '../tabs.js';
-import { changed, take } from './describe.js';
-import { restoreForm } from './fill.js';
+import { changed, restoreForm, take } from './describe.js';
 import { judge, refuse, showNotice } from './notice.js';
 import { pictureNames, read, values, write } from './values.js';
 

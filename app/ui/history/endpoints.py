@@ -16,7 +16,7 @@ from app.jobs.service import JobService
 from app.jobs.view import GROUPS, WORDS, states_named, view
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
-from app.ui.form.restore import Restored
+from app.ui.form.settings import Restored
 from app.ui.live.scene import Presenter, download_name, file_url, start_picture, thumb_url, video_url
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.models.registry import family_of, find_model, model_names, plan_of

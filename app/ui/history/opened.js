@@ -1,7 +1,7 @@
 // One video of the history, with its records, the tree of its branches, and the actions on it.
 import { call } from '../calls/call.js';
 import { fillRows, hasChanged, make, offerCopy, onPress, setText } from '../elements.js';
-import { restoreForm } from '../form/fill.js';
+import { restoreForm } from '../form/describe.js';
 import { makeFilm } from '../live/film.js';
 import { goTo } from '../tabs.js';
 import { exactly, when } from '../text.js';

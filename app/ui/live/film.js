@@ -2,12 +2,13 @@
 // is being made, and the History tab any other.
 import { offerCopy, setText } from '../elements.js';
 import { Actions } from './actions.js';
-import { prepareLog } from './log.js';
 import { Player } from './player.js';
 import { showStatus } from './status.js';
 import { prepareAnew, prepareTakes } from './steer.js';
 import { Strip } from './strip.js';
 
+const PAUSE = 2000; // milliseconds between two readings
+const NEAR = 8; // pixels from the end within which a reader follows the log
 const NOTHING = { job: '', poster: null, crop: 0.5, ratio: null, video: null };
 let keep;
 
@@ -23,6 +24,48 @@ function without(view, parts) {
 export function keepMarkup(view) {
   keep(without(view.cloneNode(true), '.lt-of-now'));
   without(view, '.lt-of-past');
+}
+
+/** Bring the fold with a job's log to life, which is read while it is open and followed while the job is made. */
+function prepareLog(fold) {
+  const box = fold.querySelector('pre');
+  let shown = { log: '', isRunning: false };
+  let due = Infinity; // the time of the next reading
+
+  async function read() {
+    const address = shown.log;
+    due = Date.now() + PAUSE;
+    // If the server does not answer, the next reading may succeed.
+    const answer = await fetch(new URL(address, document.baseURI), { cache: 'no-store' }).catch(() => null);
+    const text = answer?.ok === false ? 'Nothing has been logged for this video.' : await answer?.text().catch(() => undefined);
+    if (text === undefined || address !== shown.log) return;
+    // The engine may log a little more after the job's end.
+    if (!shown.isRunning && box.textContent === text) due = Infinity;
+    const follows = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
+    setText(box, text);
+    if (follows) box.scrollTop = box.scrollHeight;
+  }
+
+  function tick() {
+    if (fold.open && shown.log && Date.now() >= due) read();
+  }
+
+  function soon() {
+    due = 0;
+    tick();
+  }
+
+  fold.addEventListener('toggle', soon);
+  return {
+    tick,
+    show({ log, isRunning }) {
+      fold.hidden = !log;
+      if (!log || (log === shown.log && isRunning === shown.isRunning)) return;
+      if (log !== shown.log) setText(box, '');
+      shown = { log, isRunning };
+      soon();
+    },
+  };
 }
 
 /** Return a film in a view. `open` shows another job; `expect` is called when a user has queued or resumed a video. */

@@ -1,7 +1,7 @@
 // The card of one model: what it is, what happens to it, and what can be done with it.
 import { call } from '../calls/call.js';
 import { actionButton, actOnce, fillRows, fromTemplate, hasChanged, make, makeItem, makeTable, setText } from '../elements.js';
-import { chooseModel } from '../form/fill.js';
+import { chooseModel } from '../form/describe.js';
 
 const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'In about', 'Main memory', 'Disk per step', 'Peak', 'Weights'];
 const LESS = 'less preserved';

@@ -17,8 +17,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.form import settings as form
 from app.ui.form.actions import Actions
 from app.ui.form.endpoints import FormCalls
-from app.ui.form.restore import Restored, merged
-from app.ui.form.settings import Extras
+from app.ui.form.settings import Extras, Restored, merged
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
