@@ -2,12 +2,12 @@
 
 const key = (name) => `longtake.${name}`;
 
-/** Return the text that was kept under the name, or the fallback. */
-export function recall(name, fallback = null) {
+/** Return the text that was kept under the name, or null. */
+export function recall(name) {
   try {
-    return localStorage.getItem(key(name)) ?? fallback;
+    return localStorage.getItem(key(name));
   } catch {
-    return fallback;
+    return null;
   }
 }
 

@@ -75,12 +75,10 @@ function reportUnknown(words) {
 }
 
 function reportRoom(length, most) {
-  const count = `${length} of ${most} characters`;
+  const end = length >= most ? ': the limit is reached.' : '.';
   countLine.hidden = length < LITTLE_ROOM * most;
   countLine.dataset.full = length >= most;
-  countLine.textContent = `${count}.`;
-  if (length >= most) countLine.textContent = `${count}: the limit is reached.`;
-  if (leftOut) countLine.textContent = `${count}: the last ${leftOut} that were inserted are left out.`;
+  countLine.textContent = `${length} of ${most} characters${leftOut ? `: the last ${leftOut} that were inserted are left out.` : end}`;
 }
 
 function reportPrompt() {

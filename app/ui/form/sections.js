@@ -10,7 +10,7 @@ import { read, write } from './values.js';
 class Tile {
   element = make('div', { className: 'lt-placed' });
   #choose = make('button', { type: 'button', textContent: '+ Picture' });
-  #image = make('img', { tabIndex: 0, draggable: false });
+  #image = make('img', { tabIndex: 0, draggable: false, role: 'slider', ariaValueMin: 0, ariaValueMax: 100 });
   #remove = make('button', { type: 'button', textContent: '×' });
   #input = make('input', { type: 'file', accept: 'image/*', hidden: true });
   #section = null;
@@ -20,7 +20,6 @@ class Tile {
   /** `save` is called with a section's place and its picture, `{ path, crop }` or null, and `report` with an error's text. */
   constructor(save, report) {
     this.#save = save;
-    this.#image.setAttribute('role', 'slider');
     this.element.append(this.#choose, this.#image, this.#remove, this.#input);
     this.#choose.addEventListener('click', () => this.#input.click());
     this.#remove.addEventListener('click', () => { save(this.#section.place, null); this.#choose.focus(); });
@@ -58,12 +57,10 @@ class Tile {
     this.element.hidden = place === 0;
     this.#choose.hidden = Boolean(picture);
     for (const one of [this.#image, this.#remove]) one.hidden = !picture;
-    this.#choose.setAttribute('aria-label', `Choose a picture for ${time}`);
-    this.#remove.setAttribute('aria-label', `Remove the picture for ${time}`);
+    this.#choose.ariaLabel = `Choose a picture for ${time}`;
+    this.#remove.ariaLabel = `Remove the picture for ${time}`;
+    this.#image.ariaLabel = `Part of the picture for ${time} that the video shows`;
     if (!picture) return;
-    const label = `Part of the picture for ${time} that the video shows`;
-    const values = { 'aria-label': label, 'aria-valuemin': 0, 'aria-valuemax': 100 };
-    for (const [name, value] of Object.entries(values)) this.#image.setAttribute(name, value);
     if (this.#image.getAttribute('src') !== addressOf(picture.path)) this.#image.src = addressOf(picture.path);
     this.#image.style.aspectRatio = facts().ratio;
     this.#move(picture.crop);

@@ -16,16 +16,12 @@ function formatTable({ cards, rows }) {
 
 /** Return the table of the cards. */
 function planTable(cards) {
-  const all = cards.flatMap(({ card, cap, rows }) => (
-    rows.length ? rows.map((cells, index) => [...(index ? [LESS, ''] : [card, cap]), ...cells]) : [[card, cap, '']]
-  ));
-  const table = makeTable(HEAD, all, 'lt-model-plan');
-  for (const { card, least, rows } of cards) {
-    const row = [...table.tBodies[0].rows].find((one) => one.cells[0].textContent === card);
+  return makeTable(HEAD, cards.flatMap(({ card, cap, least, rows }) => {
     const textContent = `Does not fit; a cap of ${least} GB would be enough.`;
-    if (!rows.length) row.lastElementChild.replaceWith(make('td', { colSpan: HEAD.length - 2, className: 'lt-wide', textContent }));
-  }
-  return table;
+    const none = make('td', { colSpan: HEAD.length - 2, className: 'lt-wide', textContent });
+    if (!rows.length) return [[card, cap, none]];
+    return rows.map((cells, index) => [...(index ? [LESS, ''] : [card, cap]), ...cells]);
+  }), 'lt-model-plan');
 }
 
 /** A card. Its element stays the same, so that the focus stays where it is. */
