@@ -101,7 +101,11 @@ class Catalogue:
         """
         request, pictures, allow_folder = self.check(settings, may_download=may_download)
         job = service.queue.add(request, allow_folder=allow_folder, pictures=pictures, **how)
-        self._order(service, job)
+        model = job.request.model
+        if (
+            absence_of(find_model(model, allow_folder=True)) is not None
+        ):  # the user has agreed to its download
+            service.downloads.get(model)
         return job
 
     def edit(self, service: JobService, job_id: str, settings: dict[str, object]) -> Job:
@@ -118,11 +122,6 @@ class Catalogue:
             own = kept_pictures(folder, named_pictures(job.request)).items() & pictures.items()
             request = with_paths(request, {name: str(folder.picture(name)) for name, _ in own})
         return service.queue.edit(job_id, request, allow_folder=allow_folder, pictures=pictures)
-
-    def _order(self, service: JobService, job: Job) -> None:
-        """Order the model of a job, unless it is here; the user has agreed to its download."""
-        if absence_of(find_model(job.request.model, allow_folder=True)) is not None:
-            service.downloads.get(job.request.model)
 
     def check(
         self, settings: dict[str, object], *, may_download: bool = False

@@ -92,9 +92,8 @@ export class Strip {
   #reveal(button) {
     const strip = this.#strip;
     const left = button.offsetLeft; // within the strip
-    const right = left + button.offsetWidth;
-    if (left < strip.scrollLeft) strip.scrollLeft = left;
-    else if (right > strip.scrollLeft + strip.clientWidth) strip.scrollLeft = right - strip.clientWidth;
+    const least = left + button.offsetWidth - strip.clientWidth;
+    strip.scrollLeft = Math.max(least, Math.min(left, strip.scrollLeft));
   }
 
   #takeKey(event) {

@@ -15,21 +15,15 @@ const play = (video) => video.play().catch(() => {});
 const wait = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
 
 /** Resolve when the video sends the event; reject on its error, after the limit, or when `calledOff` aborts. */
-function once(video, name, limit, calledOff) {
-  return new Promise((done, fail) => {
-    const listening = new AbortController();
-    const { signal } = listening;
-    const end = (settle, value) => {
-      clearTimeout(timer);
-      listening.abort();
-      settle(value);
-    };
-    const bad = () => end(fail, new Error(`${name} did not come`));
-    const timer = setTimeout(bad, limit);
-    video.addEventListener(name, () => end(done), { signal });
+async function once(video, name, limit, calledOff) {
+  const listening = new AbortController();
+  const { signal } = listening;
+  await new Promise((done, fail) => {
+    const bad = () => fail(new Error(`${name} did not come`));
+    video.addEventListener(name, done, { signal });
     video.addEventListener('error', bad, { signal });
-    calledOff.addEventListener('abort', bad, { signal });
-  });
+    for (const end of [calledOff, AbortSignal.timeout(limit)]) end.addEventListener('abort', bad, { signal });
+  }).finally(() => listening.abort());
 }
 
 async function seekTo(video, at, calledOff) {
