@@ -63,8 +63,8 @@ def _words(text: object) -> list[str]:
     except ValueError:
         return []
     texts = cast(list[object], found) if isinstance(found, list) else []
-    usable = [one for one in texts if isinstance(one, str) and len(one) <= MAX_PROMPT_CHARACTERS]
-    return usable if len(usable) == len(texts) else []
+    kept = [one for one in texts if isinstance(one, str) and len(one) <= MAX_PROMPT_CHARACTERS]
+    return kept if len(kept) == len(texts) else []
 
 
 def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str]:
