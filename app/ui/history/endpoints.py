@@ -34,7 +34,7 @@ MOST_CARDS = 200
 _NO_VIDEO = "There is no video yet. Make one in the Create tab, and it appears here."
 
 
-def card(job: Job, commands: Collection[Command] = ()) -> Shown:
+def card(job: Job, commands: Collection[Command]) -> Shown:
     """Return the data of a job's card, given the commands for it if it is being made."""
     seconds = job.frames / family_of(job.request.model).fps
     return view(job, commands) | {
@@ -239,7 +239,7 @@ class HistoryCalls:
         is_narrowed = bool(text.strip() or model or min_seconds or max_seconds or favourites) or not usual
         none = "No video matches this search." if is_narrowed else _NO_VIDEO
         return {
-            "cards": [self._card(job) for job in found.jobs],
+            "cards": [card(job, self._service.commands(job)) for job in found.jobs],
             "next": found.next,
             "total": found.total,
             "say": f"{found.total:,} {'video' if found.total == 1 else 'videos'}" if found.total else "",
@@ -261,7 +261,7 @@ class HistoryCalls:
                 one | {"thumb": one["thumb"] or (thumb_url(found, one["number"]) if one["isDone"] else None)}
                 for one in shown["cells"]
             ],
-            "card": self._card(found),
+            "card": card(found, self._service.commands(found)),
             # A finished video speaks for itself, and the words about a queued one are about the stage.
             "note": "" if found.state in ("finished", "queued") else ". ".join(sentences),
             "states": self._states(found),
@@ -273,10 +273,6 @@ class HistoryCalls:
     def history_settings(self, job: str) -> dict[str, Any]:
         """Return the settings of a video for the form, and the path of its picture among the uploads."""
         return Restored.of_job(self._service.job(job), self._catalogue).to_dict()
-
-    def _card(self, job: Job) -> Shown:
-        """Return the data of a job's card."""
-        return card(job, self._service.commands(job))
 
     def _states(self, job: Job) -> list[Shown]:
         return [
