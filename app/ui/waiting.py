@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from app.jobs.job import NoSuchJob
+from app.jobs.job import Job, NoSuchJob
 from app.jobs.service import JobService
 from diffusers_helper.errors import LongtakeError
 
@@ -71,8 +71,8 @@ class Endings:
         self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
         self._looking: asyncio.Task[None] | None = None
 
-    async def wait(self, job_id: str) -> None:
-        ended = asyncio.Event()
+    async def wait(self, job_id: str, ended: asyncio.Event) -> None:
+        """Wait until an event is set, at the latest when a job ends or is removed."""
         self._waiting[job_id].add(ended)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
@@ -100,7 +100,11 @@ class Endings:
 
     def _is_over(self, job_id: str) -> bool:
         try:
-            job = self._service.job(job_id)
+            return has_ended(self._service.job(job_id))
         except NoSuchJob:  # a user removed it
             return True
-        return job.is_over or job.state == "interrupted"
+
+
+def has_ended(job: Job) -> bool:
+    """Return whether a job is over, or waits for a user to resume it."""
+    return job.is_over or job.state == "interrupted"

@@ -16,7 +16,7 @@ from app.ui.calls.jobs import Records
 from app.ui.calls.serve import CallLimiter, Endpoint, refusal
 from app.ui.catalogue import Catalogue
 from app.ui.pictures import picture_paths, upload_path
-from app.ui.waiting import Endings, Limiter
+from app.ui.waiting import Endings, Limiter, has_ended
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.request import FILES, PICTURES, PLACED, SETTINGS
 
@@ -52,19 +52,14 @@ class _Calls:
             LongtakeError: If too many calls wait. The job is made nevertheless.
         """
         with self._room.place(listens) as place:
-            ends = asyncio.ensure_future(self._endings.wait(job.id))
-            leaves = asyncio.ensure_future(place.is_lost.wait())
-            try:
-                await asyncio.wait((ends, leaves), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                leaves.cancel()
-                ends.cancel()
-        if not ends.done() or ends.cancelled():
+            await self._endings.wait(job.id, place.is_lost)
+        job = await asyncio.to_thread(self._service.job, job.id)
+        if not has_ended(job):
             raise LongtakeError(
                 f"Job {job.id} is stored and will be made, but {MOST_WAITING} calls already wait for theirs.",
                 f"Its video will be on the page, and in the outputs folder as {job.id}/video.mp4.",
             )
-        return await asyncio.to_thread(self._service.job, job.id)
+        return job
 
 
 def endpoints(

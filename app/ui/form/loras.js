@@ -23,39 +23,30 @@ function addToPrompt(words) {
   put('prompt', text ? `${text}, ${words}` : words);
 }
 
-/** One file of the list. */
-class Row {
-  #box = make('input', { type: 'checkbox' });
-  #weight;
-  #name;
-  element;
-
-  constructor({ name, triggers, problem }) {
-    this.#name = name;
-    const title = name.replace(/\.safetensors$/, '');
-    this.#weight = make('input', { type: 'number', step: '0.05', value: '1', ariaLabel: `Weight of ${title}` });
-    this.#box.disabled = Boolean(problem);
-    this.#box.addEventListener('change', () => this.#take());
-    this.#weight.addEventListener('change', () => this.#take());
-    const label = make('label', {}, this.#box, make('span', { textContent: title }));
-    const words = triggers.map((text) => makeButton(text, () => addToPrompt(text), { className: 'lt-quiet-button', ariaLabel: `Add “${text}” to the prompt` }));
-    const lines = problem ? [make('p', { className: 'lt-hint', textContent: problem })] : [];
-    if (words.length) lines.push(make('p', { className: 'lt-hint lt-triggers' }, 'Words for the prompt: ', ...words));
-    this.element = make('li', {}, make('div', {}, label, this.#weight), ...lines);
-  }
-
-  #take() {
-    this.#weight.hidden = !this.#box.checked;
-    choose(this.#name, this.#box.checked ? Number(this.#weight.value || 1) : null);
-  }
-
-  show(weights) {
-    const weight = weights[this.#name];
-    this.#box.checked = weight !== undefined;
-    this.#weight.hidden = weight === undefined;
-    // A number that is being typed stays; the field reports it when it is left.
-    if (document.activeElement !== this.#weight) this.#weight.value = weight ?? 1;
-  }
+/** Return the row of one file of the list. */
+function makeRow({ name, triggers, problem }) {
+  const title = name.replace(/\.safetensors$/, '');
+  const box = make('input', { type: 'checkbox', disabled: Boolean(problem) });
+  const weight = make('input', { type: 'number', step: '0.05', value: '1', ariaLabel: `Weight of ${title}` });
+  const label = make('label', {}, box, make('span', { textContent: title }));
+  const words = triggers.map((text) => makeButton(text, () => addToPrompt(text), { className: 'lt-quiet-button', ariaLabel: `Add “${text}” to the prompt` }));
+  const lines = problem ? [make('p', { className: 'lt-hint', textContent: problem })] : [];
+  if (words.length) lines.push(make('p', { className: 'lt-hint lt-triggers' }, 'Words for the prompt: ', ...words));
+  const take = () => {
+    weight.hidden = !box.checked;
+    choose(name, box.checked ? Number(weight.value || 1) : null);
+  };
+  for (const one of [box, weight]) one.addEventListener('change', take);
+  return {
+    element: make('li', {}, make('div', {}, label, weight), ...lines),
+    show(weights) {
+      const chosen = weights[name];
+      box.checked = chosen !== undefined;
+      weight.hidden = chosen === undefined;
+      // A number that is being typed stays; the field reports it when it is left.
+      if (document.activeElement !== weight) weight.value = chosen ?? 1;
+    },
+  };
 }
 
 let rows = [];
@@ -70,7 +61,7 @@ function showChosen() {
   const missing = Object.keys(weights).filter((name) => !known.some((file) => file.name === name));
   const files = [...known, ...missing.map((name) => ({ name, triggers: [], problem: '' }))];
   if (hasChanged(list, files)) { // otherwise the rows stay, and with them the keyboard's place
-    rows = files.map((file) => new Row(file));
+    rows = files.map(makeRow);
     list.replaceChildren(...rows.map((row) => row.element));
   }
   for (const row of rows) row.show(weights);

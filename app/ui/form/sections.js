@@ -1,70 +1,62 @@
 // The strip of the video's sections, each with a field for its words. The server says what each field holds, and turns
 // what is written there into a prompt with times; meanwhile a hidden field keeps it, and a start sends that as well.
 import { addressOf, call, upload } from '../calls/call.js';
-import { actOnce, hasChanged, make, setText } from '../elements.js';
+import { actOnce, hasChanged, make, makeButton, setText } from '../elements.js';
 import { changed, facts, onDescribed } from './describe.js';
 import { makeMovable } from './picture.js';
 import { read, write } from './values.js';
 
-/** A tile: a button that chooses a picture, or the picture, which is moved like the start picture's crop. */
-class Tile {
-  element = make('div', { className: 'lt-placed' });
-  #choose = make('button', { type: 'button', textContent: '+ Picture' });
-  #image = make('img', { tabIndex: 0, draggable: false, role: 'slider', ariaValueMin: 0, ariaValueMax: 100 });
-  #remove = make('button', { type: 'button', textContent: '×' });
-  #input = make('input', { type: 'file', accept: 'image/*', hidden: true });
-  #section = null;
-  #crop = 0.5;
-  #save;
+/**
+ * Return a tile: a button that chooses a picture, or the picture, which is moved like the start picture's crop. `save` is
+ * called with a section's place and its picture, `{ path, crop }` or null, and `report` with an error's text.
+ */
+function makeTile(save, report) {
+  const choose = makeButton('+ Picture', () => input.click());
+  const image = make('img', { tabIndex: 0, draggable: false, role: 'slider', ariaValueMin: 0, ariaValueMax: 100 });
+  const remove = makeButton('×', () => { save(section.place, null); choose.focus(); });
+  const input = make('input', { type: 'file', accept: 'image/*', hidden: true });
+  let section = {};
+  let crop = 0.5;
 
-  /** `save` is called with a section's place and its picture, `{ path, crop }` or null, and `report` with an error's text. */
-  constructor(save, report) {
-    this.#save = save;
-    this.element.append(this.#choose, this.#image, this.#remove, this.#input);
-    this.#choose.addEventListener('click', () => this.#input.click());
-    this.#remove.addEventListener('click', () => { save(this.#section.place, null); this.#choose.focus(); });
-    this.#input.addEventListener('change', () => actOnce(this.#choose, () => this.#take(), report));
-    makeMovable(this.#image, {
-      at: () => this.#crop, way: (x, y) => this.#wayOf(x, y), move: (crop) => this.#move(crop),
-      done: () => save(this.#section.place, { ...this.#section.picture, crop: this.#crop }),
-    });
-  }
-
-  async #take() {
-    const [file] = this.#input.files;
-    const { place } = this.#section;
-    const { path } = await upload(file);
-    this.#input.value = '';
+  async function take() {
+    const { place } = section;
+    const { path } = await upload(input.files[0]);
+    input.value = '';
     await call('picture_check', { path });
-    this.#save(place, { path, crop: 0.5 });
+    save(place, { path, crop: 0.5 });
   }
 
-  #wayOf(x, y) {
-    const box = this.#image.getBoundingClientRect();
-    return -x / box.width - y / box.height;
+  function move(position) {
+    crop = position;
+    image.setAttribute('aria-valuenow', Math.round(100 * crop));
+    image.style.objectPosition = `${100 * crop}% ${100 * crop}%`;
   }
 
-  #move(crop) {
-    this.#crop = crop;
-    this.#image.setAttribute('aria-valuenow', Math.round(100 * crop));
-    this.#image.style.objectPosition = `${100 * crop}% ${100 * crop}%`;
-  }
-
-  /** Show the picture of a section; the first one begins with the start picture, which has its own field. */
-  show(section) {
-    const { picture, time, place } = section;
-    this.#section = section;
-    this.element.hidden = place === 0;
-    this.#choose.hidden = Boolean(picture);
-    for (const one of [this.#image, this.#remove]) one.hidden = !picture;
-    this.#choose.ariaLabel = `Choose a picture for ${time}`;
-    this.#remove.ariaLabel = `Remove the picture for ${time}`;
-    this.#image.ariaLabel = `Part of the picture for ${time} that the video shows`;
-    if (!picture) return;
-    if (this.#image.getAttribute('src') !== addressOf(picture.path)) this.#image.src = addressOf(picture.path);
-    this.#image.style.aspectRatio = facts().ratio;
-    this.#move(picture.crop);
-  }
+  input.addEventListener('change', () => actOnce(choose, take, report));
+  makeMovable(image, {
+    at: () => crop,
+    way: (x, y) => -x / image.getBoundingClientRect().width - y / image.getBoundingClientRect().height,
+    move,
+    done: () => save(section.place, { ...section.picture, crop }),
+  });
+  return {
+    element: make('div', { className: 'lt-placed' }, choose, image, remove, input),
+    /** Show the picture of a section; the first one begins with the start picture, which has its own field. */
+    show(now) {
+      section = now;
+      const { picture, time, place } = now;
+      image.parentElement.hidden = place === 0;
+      choose.hidden = Boolean(picture);
+      for (const one of [image, remove]) one.hidden = !picture;
+      choose.ariaLabel = `Choose a picture for ${time}`;
+      remove.ariaLabel = `Remove the picture for ${time}`;
+      image.ariaLabel = `Part of the picture for ${time} that the video shows`;
+      if (!picture) return;
+      if (image.getAttribute('src') !== addressOf(picture.path)) image.src = addressOf(picture.path);
+      image.style.aspectRatio = facts().ratio;
+      move(picture.crop);
+    },
+  };
 }
 
 const WRITTEN = 'section_words';
@@ -115,7 +107,7 @@ function makeRow() {
   const time = make('time');
   const field = make('textarea', { rows: 1, maxLength: document.querySelector('#set-prompt textarea').maxLength });
   const change = make('span');
-  const tile = new Tile(savePicture, (words) => setText(change, words));
+  const tile = makeTile(savePicture, (words) => setText(change, words));
   const element = make('li', {}, time, field, change, tile.element);
   return { element, time, field, change, tile };
 }

@@ -34,61 +34,52 @@ function report(field, text) {
   leaving = setTimeout(() => word.remove(), TOLD_FOR);
 }
 
-/** A number field with a slider. */
-class Slider {
-  #field;
-  #range;
-  #low;
-  #high;
-  #isLength;
+/** Return a number field with its slider. `choose` is called when a key on the slider has changed it. */
+function makeSlider(block, choose) {
+  const field = block.querySelector('[type="number"]');
+  const range = block.querySelector('[type="range"]');
+  const [low, high, isLength] = [Number(field.min), Number(field.max), field.name === 'seconds'];
 
-  constructor(block, choose) {
-    this.#field = block.querySelector('[type="number"]');
-    this.#range = block.querySelector('[type="range"]');
-    [this.#low, this.#high] = [Number(this.#field.min), Number(this.#field.max)];
-    this.#isLength = this.#field.name === 'seconds';
-    if (this.#isLength) {
-      Object.assign(this.#range, { min: 0, max: 1, step: 'any' });
-      this.#range.addEventListener('keydown', (event) => this.#takeKey(event, choose));
-    }
-    this.#range.addEventListener('input', () => {
-      const at = Number(this.#range.value);
-      this.#choose(this.#isLength ? lengthAt(at, this.#low, this.#high) : at);
-    });
-    this.#field.addEventListener('input', () => this.show());
-    this.show();
+  function show() {
+    const value = within(Number(field.value) || low, low, high);
+    range.value = isLength ? shareOf(value, low, high) : value;
+    const share = isLength ? Number(range.value) : (value - low) / (high - low || 1);
+    range.style.setProperty('--share', `${100 * share}%`);
+    if (isLength) range.setAttribute('aria-valuetext', `${value} seconds`);
   }
 
-  show() {
-    const value = within(Number(this.#field.value) || this.#low, this.#low, this.#high);
-    this.#range.value = this.#isLength ? shareOf(value, this.#low, this.#high) : value;
-    const share = this.#isLength ? Number(this.#range.value) : (value - this.#low) / (this.#high - this.#low || 1);
-    this.#range.style.setProperty('--share', `${100 * share}%`);
-    if (this.#isLength) this.#range.setAttribute('aria-valuetext', `${value} seconds`);
+  function set(value) {
+    field.value = within(value, low, high);
+    show();
   }
 
-  #choose(value) {
-    this.#field.value = within(value, this.#low, this.#high);
-    this.show();
-  }
-
-  #takeKey(event, choose) {
+  function takeKey(event) {
     if (!(event.key in STEPS)) return;
     event.preventDefault();
-    const now = Number(this.#field.value) || this.#low;
+    const now = Number(field.value) || low;
     const isDownFromEnd = STEPS[event.key] < 0 && now <= FINE_END;
-    this.#choose(rounded(now + STEPS[event.key] * (isDownFromEnd ? 0.1 : stepAt(now))));
+    set(rounded(now + STEPS[event.key] * (isDownFromEnd ? 0.1 : stepAt(now))));
     choose();
   }
 
-  /** Move a number outside the range to the nearer end. */
-  settle() {
-    const given = this.#field.value;
-    if (given === '' || Number(given) === within(Number(given), this.#low, this.#high)) return false;
-    this.#choose(Number(given));
-    report(this.#field, `${given} is not possible, so it was changed to ${this.#field.value}.`);
-    return true;
+  if (isLength) {
+    Object.assign(range, { min: 0, max: 1, step: 'any' });
+    range.addEventListener('keydown', takeKey);
   }
+  range.addEventListener('input', () => set(isLength ? lengthAt(Number(range.value), low, high) : Number(range.value)));
+  field.addEventListener('input', show);
+  show();
+  return {
+    show,
+    /** Move a number outside the range to the nearer end, and return whether it was one. */
+    settle() {
+      const given = field.value;
+      if (given === '' || Number(given) === within(Number(given), low, high)) return false;
+      set(Number(given));
+      report(field, `${given} is not possible, so it was changed to ${field.value}.`);
+      return true;
+    },
+  };
 }
 
 /** Give a field that was emptied its value back, and return whether it was one. */
@@ -102,10 +93,8 @@ export function refill(field) {
 /** Set up all number fields of the form; `changed` is called when one of them changes by itself. */
 export function prepareSliders(changed) {
   const form = document.querySelector('#form');
-  const sliders = new Map();
-  for (const block of form.querySelectorAll('.lt-slider')) {
-    sliders.set(block.querySelector('[type="number"]').name, new Slider(block, changed));
-  }
+  const blocks = [...form.querySelectorAll('.lt-slider')];
+  const sliders = new Map(blocks.map((block) => [block.querySelector('[type="number"]').name, makeSlider(block, changed)]));
   onWritten((name) => sliders.get(name)?.show());
   form.addEventListener('focusin', ({ target }) => { if (target.type === 'number') before.set(target, target.value); });
   form.addEventListener('focusout', ({ target }) => {

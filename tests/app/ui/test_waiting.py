@@ -158,7 +158,7 @@ def test_all_who_wait_for_a_job_are_told_of_its_end(tmp_path: Path) -> None:
 
     async def wait() -> None:
         endings = Endings(service)
-        waits = [asyncio.create_task(endings.wait(job.id)) for job in (first, first, second)]
+        waits = [asyncio.create_task(endings.wait(job.id, asyncio.Event())) for job in (first, first, second)]
         await asyncio.sleep(0)
         service.queue.cancel(first.id)
         await asyncio.gather(*waits[:2])
