@@ -4,89 +4,80 @@ import { call } from '../calls/call.js';
 import { when } from '../text.js';
 
 const PAUSE = 120; // milliseconds, so that a pointer on its way to another card loads nothing
-let playing = null; // the card whose video plays
+let stopPlaying = () => {}; // stops the card whose video plays
 
-/** One card. Its element is an item of a list. */
-export class Card {
-  element = fromTemplate('video-card');
-  data = null;
-  #link = this.element.querySelector('a');
-  #frame = this.element.querySelector('.lt-frame');
-  #still = this.element.querySelector('img');
-  #star = this.element.querySelector('.lt-star');
-  #video = null;
-  #soon = 0;
-
-  /** `onError` is called with the text of an error. */
-  constructor(onError) {
-    this.#still.addEventListener('load', ({ target }) => this.#frame.style.setProperty('--shape', target.naturalWidth / target.naturalHeight));
-    onPress(this.#star, async () => this.show(await setFavourite(this.data)), onError);
-    this.#listen();
-  }
-
-  /** Show newer facts of the same video. */
-  show(data) {
-    this.data = data;
-    this.element.dataset.job = data.job;
-    this.element.dataset.state = data.state;
-    this.#link.href = `#history/${encodeURIComponent(data.job)}`;
-    this.#still.hidden = !data.still;
-    if (data.still && this.#still.getAttribute('src') !== data.still) this.#still.src = data.still;
-    const { length, sentence: state, words, created, seed, model } = data;
-    const texts = { length, state, words: words || 'No prompt', facts: `${when(created)} · seed ${seed} · ${model}` };
-    for (const [name, text] of Object.entries(texts)) setText(this.element.querySelector(`.lt-video-card-${name}`), text);
-    showStar(this.#star, data.favourite, words);
-  }
-
-  focus() {
-    this.#link.focus();
-  }
-
-  #listen() {
-    const link = this.#link;
-    link.addEventListener('pointerenter', (event) => { if (event.pointerType === 'mouse') this.#playSoon(); });
-    link.addEventListener('pointerleave', (event) => { if (event.pointerType === 'mouse') this.stop(); });
-    link.addEventListener('focus', () => { if (link.matches(':focus-visible')) this.#playSoon(); });
-    link.addEventListener('blur', () => this.stop());
-    // The first touch of the picture plays the video, and the next one opens it.
-    link.addEventListener('click', (event) => {
-      const isTouch = event.pointerType === 'touch' && this.#frame.contains(event.target);
-      if (!isTouch || this.#video || !this.data.video) {
-        this.stop();
-        return;
-      }
-      event.preventDefault();
-      this.#play();
-    });
-  }
-
-  #playSoon() {
-    if (reducedMotion.matches) return;
-    clearTimeout(this.#soon);
-    this.#soon = setTimeout(() => this.#play(), PAUSE);
-  }
-
-  #play() {
-    if (this.#video || !this.data.video) return;
-    playing?.stop();
-    playing = this;
-    const video = make('video', { muted: true, loop: true, playsInline: true, ariaHidden: 'true', src: this.data.video });
-    video.addEventListener('playing', () => { this.element.dataset.playing = 'true'; });
-    this.#video = video;
-    this.#still.after(video);
-    video.play().catch(() => this.stop());
-  }
+/** Let a card play the video whose address `find` returns, while a user points at it. */
+function preparePlay(element, find) {
+  const [link, frame, still] = ['a', '.lt-frame', 'img'].map((part) => element.querySelector(part));
+  let video = null;
+  let soon = 0;
 
   /** Show the still again. */
-  stop() {
-    clearTimeout(this.#soon);
-    if (playing === this) playing = null;
-    delete this.element.dataset.playing;
-    if (!this.#video) return;
-    dropVideo(this.#video);
-    this.#video.remove();
-    this.#video = null;
+  function stop() {
+    clearTimeout(soon);
+    delete element.dataset.playing;
+    if (video) dropVideo(video);
+    video?.remove();
+    video = null;
   }
+
+  function play() {
+    if (video || !find()) return;
+    stopPlaying();
+    stopPlaying = stop;
+    video = make('video', { muted: true, loop: true, playsInline: true, ariaHidden: 'true', src: find() });
+    video.addEventListener('playing', () => { element.dataset.playing = 'true'; });
+    still.after(video);
+    video.play().catch(stop);
+  }
+
+  function playSoon() {
+    if (reducedMotion.matches) return;
+    clearTimeout(soon);
+    soon = setTimeout(play, PAUSE);
+  }
+
+  link.addEventListener('pointerenter', (event) => { if (event.pointerType === 'mouse') playSoon(); });
+  link.addEventListener('pointerleave', (event) => { if (event.pointerType === 'mouse') stop(); });
+  link.addEventListener('focus', () => { if (link.matches(':focus-visible')) playSoon(); });
+  link.addEventListener('blur', stop);
+  // The first touch of the picture plays the video, and the next one opens it.
+  link.addEventListener('click', (event) => {
+    const isFirst = event.pointerType === 'touch' && frame.contains(event.target) && !video && find();
+    if (!isFirst) stop();
+    else {
+      event.preventDefault();
+      play();
+    }
+  });
+  still.addEventListener('load', () => frame.style.setProperty('--shape', still.naturalWidth / still.naturalHeight));
+}
+
+/** Return a card, whose element is an item of a list. `onError` is called with the text of an error. */
+export function makeCard(onError) {
+  const element = fromTemplate('video-card');
+  const [link, still, star] = ['a', 'img', '.lt-star'].map((part) => element.querySelector(part));
+  const card = {
+    element,
+    data: {},
+    focus: () => link.focus(),
+    /** Show newer facts of the same video. */
+    show(data) {
+      card.data = data;
+      element.dataset.job = data.job;
+      element.dataset.state = data.state;
+      link.href = `#history/${encodeURIComponent(data.job)}`;
+      still.hidden = !data.still;
+      if (data.still && still.getAttribute('src') !== data.still) still.src = data.still;
+      const { length, sentence: state, words, created, seed, model } = data;
+      const texts = { length, state, words: words || 'No prompt', facts: `${when(created)} · seed ${seed} · ${model}` };
+      for (const [name, text] of Object.entries(texts)) setText(element.querySelector(`.lt-video-card-${name}`), text);
+      showStar(star, data.favourite, words);
+    },
+  };
+  onPress(star, async () => card.show(await setFavourite(card.data)), onError);
+  preparePlay(element, () => card.data.video);
+  return card;
 }
 
 /** Mark a video as a favourite, or remove the mark. Return its data with the mark as it is now. */

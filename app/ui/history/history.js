@@ -6,8 +6,8 @@ import { queueNow, onJobsReported } from '../jobs.js';
 import { pastView } from '../live/film.js';
 import { Undo } from '../queue/undo.js';
 import { goTo, place, whenShown } from '../tabs.js';
-import { Card } from './card.js';
-import { Opened } from './opened.js';
+import { makeCard } from './card.js';
+import { makeOpened } from './opened.js';
 
 const PAGE = 24;
 const MOST = 200; // the most that an endpoint returns
@@ -54,7 +54,7 @@ function watchEnd() {
 function show(found, before) {
   isStale = false;
   const shown = found.cards.map((data) => {
-    const card = cards.get(data.job) ?? new Card(report);
+    const card = cards.get(data.job) ?? makeCard(report);
     card.show(data);
     return card;
   });
@@ -119,7 +119,7 @@ async function openVideo(before) {
   if (!before) left = scrolled;
   opening ??= pastView.then((view) => {
     find('.lt-past-open').replaceChildren(view);
-    opened = new Opened(find('.lt-past-open'), remove, () => {
+    opened = makeOpened(find('.lt-past-open'), remove, () => {
       isLost = true;
       goTo('history');
     });
@@ -162,8 +162,7 @@ async function remove({ job, words }) {
   try {
     await call('jobs_remove', [job]);
   } catch (error) {
-    if (open) opened.report(error.message);
-    else report(error.message);
+    (open ? opened.report : report)(error.message);
     return;
   }
   removed = job;

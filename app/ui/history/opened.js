@@ -42,74 +42,66 @@ function showTree(list, tree) {
   if (href) [...list.querySelectorAll('a')].find((one) => one.href === href)?.focus();
 }
 
-/** The view of one video, which is reused for the next one. */
-export class Opened {
-  #root;
-  #find;
-  #film;
-  #job = '';
-  #miss;
-  #video = null; // the endpoint's last answer
-  isStale = false; // whether the server had no answer
+/**
+ * Return the view of one video, which is reused for the next one. `remove` is called with the card of a video that is to
+ * be removed, and `miss` if there is no such video.
+ */
+export function makeOpened(root, remove, miss) {
+  const find = (name) => root.querySelector(`.lt-${name}`);
+  const film = makeFilm(find('view'), (job) => goTo('history', job));
+  let open = ''; // the job of the video
+  let card = null;
 
-  /** `remove` is called with the card of a video that is to be removed, and `miss` if there is no such video. */
-  constructor(root, remove, miss) {
-    const find = (name) => root.querySelector(`.lt-${name}`);
-    [this.#root, this.#miss, this.#find] = [root, miss, find];
-    this.#film = makeFilm(find('view'), (job) => goTo('history', job));
-    find('status').ariaLabel = 'This video';
-    onPress(find('settings-use'), async () => restoreForm(await call('history_settings', this.#job)), this.#film.report);
-    onPress(find('remove'), () => remove(this.#video.card));
-    offerCopy(find('copy-link'), find('address'));
-    setInterval(() => { if (this.#job) this.#film.tick(); }, TICK);
-  }
-
-  /** Open a video. */
-  async open(job) {
-    this.#job = job;
-    this.#root.dataset.job = '';
-    this.report('');
-    this.#film.report('');
-    this.#film.clear();
-    await this.refresh();
-    if (this.#job === job) this.#find('back').focus({ preventScroll: true });
-  }
-
-  /** Update the view. */
-  async refresh() {
-    const job = this.#job;
-    try {
-      const video = await call('history_open', job);
-      this.isStale = false;
-      if (job === this.#job) this.#show(video);
-    } catch (error) {
-      this.isStale = error.isAway ?? false;
-      if (job !== this.#job) return;
-      if (error.isRefusal) this.#miss();
-      else this.report(error.message);
-    }
-  }
-
-  /** Stop playback. */
-  close() {
-    this.#job = '';
-    this.#film.clear();
-  }
-
-  /** Show a text in place of a video, or above it. */
-  report(words) { setText(this.#find('past-say'), words); }
-
-  #show(video) {
-    const find = this.#find;
-    this.#video = video;
-    this.#film.show(video);
-    setText(find('made'), `${when(video.card.created)} · ${video.card.model}`);
+  function show(video) {
+    card = video.card;
+    film.show(video);
+    setText(find('made'), `${when(card.created)} · ${card.model}`);
     setText(find('address'), new URL(`#history/${encodeURIComponent(video.job)}`, document.baseURI).href);
     find('remove').hidden = !video.actions.includes('remove');
     fillRows(find('states'), video.states, stateRow);
     fillRows(find('files'), video.files, fileRow);
     find('family').hidden = !video.tree;
     showTree(find('tree'), video.tree);
-    this.#root.dataset.job = video.job; // shows that the view is complete
+    root.dataset.job = video.job; // shows that the view is complete
   }
+
+  find('status').ariaLabel = 'This video';
+  onPress(find('settings-use'), async () => restoreForm(await call('history_settings', open)), film.report);
+  onPress(find('remove'), () => remove(card));
+  offerCopy(find('copy-link'), find('address'));
+  setInterval(() => { if (open) film.tick(); }, TICK);
+  const view = {
+    isStale: false, // whether the server had no answer
+    /** Show a text in place of a video, or above it. */
+    report: (words) => setText(find('past-say'), words),
+    async open(job) {
+      open = job;
+      root.dataset.job = '';
+      view.report('');
+      film.report('');
+      film.clear();
+      await view.refresh();
+      if (open === job) find('back').focus({ preventScroll: true });
+    },
+    /** Update the view. */
+    async refresh() {
+      const job = open;
+      try {
+        const video = await call('history_open', job);
+        view.isStale = false;
+        if (job === open) show(video);
+      } catch (error) {
+        view.isStale = error.isAway ?? false;
+        if (job !== open) return;
+        if (error.isRefusal) miss();
+        else view.report(error.message);
+      }
+    },
+    /** Stop playback. */
+    close() {
+      open = '';
+      film.clear();
+    },
+  };
+  return view;
 }
