@@ -5,7 +5,7 @@ import { Actions } from './actions.js';
 import { Player } from './player.js';
 import { showStatus } from './status.js';
 import { prepareAnew, prepareTakes } from './steer.js';
-import { Strip } from './strip.js';
+import { makeStrip } from './strip.js';
 
 const PAUSE = 2000; // milliseconds between two readings
 const NEAR = 8; // pixels from the end within which a reader follows the log
@@ -75,8 +75,8 @@ export function makeFilm(view, open, expect = () => {}) {
   /** Show a sentence beside the actions, with a link to a job if one is given. */
   const report = (words, job) => actions.report(words, job);
   const anew = prepareAnew(find('.lt-anew'), (count) => actions.branchFrom(count), report);
-  const strip = new Strip(find('.lt-strip'), (at) => player.jump(at), anew.offer);
-  const player = new Player(find('.lt-stage'), (at) => strip.mark(at));
+  const strip = makeStrip(find('.lt-strip'), (at) => player.jump(at), anew.offer);
+  const player = new Player(find('.lt-stage'), strip.mark);
   const log = prepareLog(find('.lt-log'));
   const showTakes = prepareTakes(find('.lt-takes'), actions.steer, open, report);
   offerCopy(find('.lt-copy'), find('.lt-report'));

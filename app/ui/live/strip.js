@@ -2,108 +2,103 @@
 // order, and the arrow keys lead to the others.
 import { hasChanged, make } from '../elements.js';
 
-/** The strip of sections. */
-export class Strip {
-  #strip;
-  #jump;
-  #press;
-  #scene = null;
-  #cells = [];
-  #made = ''; // the job and the number of sections that the buttons were made for
-  #hidden = 0; // seconds of the whole video in front of what exists
-  #seen = ''; // the section that was last brought into view, and the strip's width then
-  #playing = -1;
-
-  /** A press on a finished section calls `jump` with its time in the video so far, and `press` with the section. */
-  constructor(strip, jump, press) {
-    this.#strip = strip;
-    this.#jump = jump;
-    this.#press = press;
-    strip.addEventListener('keydown', (event) => this.#takeKey(event));
-  }
-
-  show(scene) {
-    this.#scene = scene;
-    const made = `${scene.job} ${scene.cells.length}`;
-    if (this.#made !== made) {
-      this.#made = made;
-      this.#build(scene.cells);
-    }
-    this.#hidden = scene.hidden;
-    scene.cells.forEach((cell, index) => this.#fill(this.#cells[index], cell));
-    if (scene.isOpen && !this.#strip.contains(document.activeElement)) this.#revealNext(scene.cells);
-  }
-
-  /** Mark the section at a time in the video so far. */
-  mark(at) {
-    const playing = this.#cells.findLastIndex((cell) => at + this.#hidden >= cell.begin - 0.001);
-    if (playing === this.#playing) return;
-    this.#cells[this.#playing]?.button.removeAttribute('aria-current');
-    this.#playing = playing;
-    this.#cells[playing]?.button.setAttribute('aria-current', 'true');
-  }
-
-  #build(cells) {
-    this.#seen = '';
-    this.#playing = -1;
-    this.#cells = cells.map((cell, index) => this.#makeCell(cell, index));
-    this.#strip.replaceChildren(...this.#cells.map((cell) => cell.button));
-    this.#strip.scrollLeft = 0;
-  }
-
-  #makeCell(cell, index) {
-    const picture = make('img', { alt: '', hidden: true });
-    const label = make('span', { className: 'lt-cell-time', textContent: cell.label });
-    const state = make('span', { className: 'lt-cell-state' });
-    const words = make('span', { className: 'lt-cell-words' });
-    const button = make('button', { type: 'button', className: 'lt-cell', tabIndex: index ? -1 : 0 }, picture, words, label, state);
-    button.dataset.section = cell.number;
-    button.addEventListener('click', () => {
-      if (button.getAttribute('aria-disabled') === 'true') return;
-      this.#jump(Math.max(0, cell.begin - this.#hidden));
-      this.#press(this.#scene.job, this.#scene.cells[index]);
-    });
-    return { button, picture, state, words, begin: cell.begin };
-  }
-
-  #fill({ button, picture, state, words }, cell) {
-    if (!hasChanged(button, cell)) return;
-    button.dataset.state = cell.state;
-    button.setAttribute('aria-disabled', String(!cell.isDone));
-    button.setAttribute('aria-label', `Section ${cell.label}, ${cell.spoken}`);
-    button.style.setProperty('--done', `${cell.percent}%`);
-    state.textContent = cell.mark;
-    words.textContent = button.title = cell.words;
-    if (cell.thumb && picture.getAttribute('src') !== cell.thumb) {
+/** Return the button of a section, with a function that shows the section as it is now; `press` is called with that. */
+function makeCell(first, press) {
+  const picture = make('img', { alt: '', hidden: true });
+  const words = make('span', { className: 'lt-cell-words' });
+  const label = make('span', { className: 'lt-cell-time', textContent: first.label });
+  const state = make('span', { className: 'lt-cell-state' });
+  const button = make('button', { type: 'button', className: 'lt-cell' }, picture, words, label, state);
+  let cell = first;
+  button.dataset.section = first.number;
+  button.addEventListener('click', () => { if (cell.isDone) press(cell); });
+  return {
+    button,
+    begin: first.begin,
+    show(now) {
+      if (!hasChanged(button, now)) return;
+      cell = now;
+      button.dataset.state = cell.state;
+      button.setAttribute('aria-disabled', String(!cell.isDone));
+      button.setAttribute('aria-label', `Section ${cell.label}, ${cell.spoken}`);
+      button.style.setProperty('--done', `${cell.percent}%`);
+      state.textContent = cell.mark;
+      words.textContent = button.title = cell.words;
+      if (!cell.thumb || picture.getAttribute('src') === cell.thumb) return;
       picture.src = cell.thumb;
       picture.hidden = false;
-    }
+    },
+  };
+}
+
+/** Return the place of the section that is made next; -1 if all of them are made. */
+const nextOf = (sections) => (
+  sections.reduce((best, cell, index) => (cell.isDone || sections[best]?.number < cell.number ? best : index), -1)
+);
+
+function reveal(strip, button) {
+  const left = button.offsetLeft; // within the strip
+  const least = left + button.offsetWidth - strip.clientWidth;
+  strip.scrollLeft = Math.max(least, Math.min(left, strip.scrollLeft));
+}
+
+/**
+ * Return the strip of sections. A press on a finished one calls `jump` with its time in the video so far, and `press` with
+ * the job and the section.
+ */
+export function makeStrip(strip, jump, press) {
+  let cells = [];
+  let made = ''; // the job and the number of sections that the buttons were made for
+  let hidden = 0; // seconds of the whole video in front of what exists
+  let seen = ''; // the section that was last brought into view, and the strip's width then
+  let playing = -1;
+
+  function build({ job, cells: sections }) {
+    [seen, playing] = ['', -1];
+    cells = sections.map((one) => makeCell(one, (cell) => {
+      jump(Math.max(0, cell.begin - hidden));
+      press(job, cell);
+    }));
+    cells.forEach(({ button }, index) => { button.tabIndex = index ? -1 : 0; });
+    strip.replaceChildren(...cells.map(({ button }) => button));
+    strip.scrollLeft = 0;
   }
 
   // The strip may be hidden, or not laid out yet, when its first scene arrives.
-  #revealNext(cells) {
-    const next = cells.reduce((best, cell, index) => (cell.isDone || cells[best]?.number < cell.number ? best : index), -1);
-    const seen = `${next} ${this.#strip.clientWidth} ${this.#strip.scrollWidth}`;
-    if (next < 0 || this.#seen === seen) return;
-    this.#seen = seen;
-    this.#reveal(this.#cells[next].button);
+  function revealNext(sections) {
+    const next = nextOf(sections);
+    const now = `${next} ${strip.clientWidth} ${strip.scrollWidth}`;
+    if (next < 0 || seen === now) return;
+    seen = now;
+    reveal(strip, cells[next].button);
   }
 
-  #reveal(button) {
-    const strip = this.#strip;
-    const left = button.offsetLeft; // within the strip
-    const least = left + button.offsetWidth - strip.clientWidth;
-    strip.scrollLeft = Math.max(least, Math.min(left, strip.scrollLeft));
-  }
-
-  #takeKey(event) {
-    const buttons = this.#cells.map((cell) => cell.button);
+  strip.addEventListener('keydown', (event) => {
+    const buttons = cells.map((cell) => cell.button);
     const from = buttons.indexOf(document.activeElement);
     const to = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: buttons.length - 1 }[event.key];
     if (to === undefined || !buttons[to]) return;
     event.preventDefault();
     buttons.forEach((button, index) => { button.tabIndex = index === to ? 0 : -1; });
     buttons[to].focus({ preventScroll: true });
-    this.#reveal(buttons[to]);
-  }
+    reveal(strip, buttons[to]);
+  });
+  return {
+    show(scene) {
+      const wanted = `${scene.job} ${scene.cells.length}`;
+      if (made !== wanted) build(scene);
+      made = wanted;
+      hidden = scene.hidden;
+      scene.cells.forEach((cell, index) => cells[index].show(cell));
+      if (scene.isOpen && !strip.contains(document.activeElement)) revealNext(scene.cells);
+    },
+    /** Mark the section at a time in the video so far. */
+    mark(at) {
+      const now = cells.findLastIndex((cell) => at + hidden >= cell.begin - 0.001);
+      if (now === playing) return;
+      cells[playing]?.button.removeAttribute('aria-current');
+      playing = now;
+      cells[playing]?.button.setAttribute('aria-current', 'true');
+    },
+  };
 }
