@@ -24,7 +24,7 @@ const form = find('#form');
 /** Let the example program be copied. */
 function prepareProgram() {
   const box = find('#lt-program');
-  offerCopy(box.querySelector('button'), box.querySelector('code'));
+  offerCopy(box.querySelector('button'), box.querySelector('pre code'));
   box.addEventListener('toggle', () => { if (box.open) box.scrollIntoView({ block: 'nearest' }); });
 }
 
@@ -60,7 +60,7 @@ const renew = (name) => fill(name, read('model'), read('mode')).catch((error) =>
 function report() {
   const said = facts();
   for (const name of FOLDS) fold(name).querySelector('summary').dataset.state = said[name];
-  find('#lt-program code').textContent = said.program.replace('PAGE', () => new URL('.', document.baseURI).href);
+  find('#lt-program pre code').textContent = said.program.replace('PAGE', () => new URL('.', document.baseURI).href);
   find('#set-image .lt-label').dataset.hint = said.size;
   find('#start').dataset.many = said.many;
   setText(find('#lt-model'), said.model);
