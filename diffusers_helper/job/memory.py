@@ -71,7 +71,7 @@ class JobMemory:
         self.store = Store(plans.device, PlannedSource(models, plans), plans.plan, warn=warn)
 
     def __enter__(self) -> Self:
-        tile, wanted = self._plans.plan.vae_tile_px, self._plans.demands[0].vae_tile_px
+        tile, wanted = self._plans.plan.vae_tile_px, self._plans.ladder.demands[0].vae_tile_px
         if tile != wanted:
             self._warn(
                 f"The VAE works in tiles of {tile} pixels instead of {wanted}, because there is not "
@@ -216,13 +216,13 @@ class JobMemory:
         """
         self._empty()
         _log.warning("out of memory in stage %s: %s", self._stage, shortage.text)
-        change = self._plans.step_down(self._stage)
+        change = self._plans.ladder.step_down(self._stage)
         if change is None:
             raise self._hopeless(shortage)
         self.store.follow(self._plans.plan)
         self._warn(
             f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
-            f"The stage is tried again ({self._plans.retries} of at most {MAX_STEPS} times)."
+            f"The stage is tried again ({self._plans.ladder.retries} of at most {MAX_STEPS} times)."
         )
 
     def apply(self, note: CrashRecord) -> None:
@@ -233,7 +233,7 @@ class JobMemory:
         """
         if note.change:
             return  # an earlier engine has already made the change, and it is stored for later plans
-        change = self._plans.step_to_end(note.stage)
+        change = self._plans.ladder.step_to_end(note.stage)
         if change is None:
             raise self._hopeless(read_shortage(note.text))
         self.store.follow(self._plans.plan)
@@ -244,7 +244,9 @@ class JobMemory:
         )
 
     def _hopeless(self, shortage: Shortage) -> OutOfDeviceMemory:
-        return OutOfDeviceMemory(shortage, smaller_plans=self._plans.retries, is_apu=self._plans.is_apu)
+        return OutOfDeviceMemory(
+            shortage, smaller_plans=self._plans.ladder.retries, is_apu=self._plans.is_apu
+        )
 
     def _empty(self) -> None:
         self.store.clear()
@@ -255,7 +257,7 @@ class JobMemory:
         plan, decodes = self._plans.plan, [one for one in self.store.records if one.stage == "decode"]
         # The first decode may include a search for kernels. After a retry, the tiles differ.
         seconds = min((one.end - one.begin for one in decodes if one.is_complete), default=0.0)
-        if not seconds or not plan.vae_tile_px or self._plans.retries:
+        if not seconds or not plan.vae_tile_px or self._plans.ladder.retries:
             return ""
         peak = max(one.measured_bytes for one in decodes) + plan.budget.reserve_bytes
         times = self._plans.tile_times
@@ -269,7 +271,7 @@ class JobMemory:
             "peak_device_bytes": self.store.peak_bytes,
             "cap_bytes": plan.budget.cap_bytes,
             "bytes_streamed": self.store.bytes_streamed,
-            "retries": self._plans.retries,
+            "retries": self._plans.ladder.retries,
             "vae_tile_px": plan.vae_tile_px,
         }
 

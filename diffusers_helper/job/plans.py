@@ -107,7 +107,7 @@ class MemoryPlans:
     Attributes:
         request: The settings of the video, in which the type of the weights is known.
         notes: Sentences on the type of the weights and on defaults that have given way.
-        demands: The job's needs for each size of tiles, the largest first.
+        ladder: The plan in force, with the smaller ones that can follow it.
         in_fp32: The name of the network, other than the VAE, that computes in fp32; "" for none.
     """
 
@@ -155,9 +155,8 @@ class MemoryPlans:
         size = f"{machine.card}, {models.info.folder or models.info.name}, {width}x{height}"
         self._times_of = partial(_tile_times, local, size, request.vae_chunk)
         first = first_plan(request, models.info, profile, height, width, demands, local.learned)
-        self.request, self.demands, self._learned = first.request, first.demands, first.levels
-        self._ladder = first.ladder
-        attention = self.demands[0].attention
+        self.request, self.ladder = first.request, first.ladder
+        attention = self.ladder.demands[0].attention
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
         own = first.reason, attention_note(attention)
         self.notes = (*filter(None, own), *limit_notes(self.plan, profile))
@@ -166,12 +165,7 @@ class MemoryPlans:
 
     @property
     def plan(self) -> JobPlan:
-        return self._ladder.plan
-
-    @property
-    def retries(self) -> int:
-        """Return the number of times that a smaller plan was made."""
-        return self._ladder.retries
+        return self.ladder.plan
 
     @property
     def vae_dtype(self) -> torch.dtype | None:
@@ -181,7 +175,7 @@ class MemoryPlans:
     @property
     def attention(self) -> tuple[str, int]:
         """Return the way to compute the transformer's attention, and the bytes of a slice of it."""
-        return self.demands[0].attention.value, self._profile.slice_bytes
+        return self.ladder.demands[0].attention.value, self._profile.slice_bytes
 
     @property
     def weight_dtype(self) -> torch.dtype | None:
@@ -217,34 +211,12 @@ class MemoryPlans:
         self._renew()
 
     def _renew(self) -> None:
-        self.demands, self._learned = self._needs()
-        self._ladder.renew(self.demands)
-
-    def step_down(self, stage: str) -> str | None:
-        """Make a smaller plan after a stage ran out of memory, and store its level for later jobs.
-
-        Returns:
-            A description of the change, or None if no smaller plan is left.
-        """
-        return self._remember(self._ladder.step_down(stage))
-
-    def step_to_end(self, stage: str) -> str | None:
-        """Make the smallest plan after a stage has ended processes, and store its level for later jobs.
-
-        Returns:
-            A description of the change, or None if there is no smaller plan.
-        """
-        return self._remember(self._ladder.step_to_end(stage))
+        self.ladder.renew(*self._needs())
 
     @property
     def is_apu(self) -> bool:
         """Return whether the device shares the main memory."""
         return self._profile.machine.is_apu
-
-    def _remember(self, change: str | None) -> str | None:
-        if change is not None:
-            self._learned.write(self._ladder.level)
-        return change
 
 
 def _with_attention(

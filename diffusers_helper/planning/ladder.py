@@ -60,38 +60,59 @@ class Level:
         return Level(min(self.weights + 1, len(_SHARES) - 1), self.tile + (stage in _VAE_STAGES))
 
 
+class LearnedLevels:
+    """The level at which the last job with the same card, model, size and cap ended."""
+
+    def __init__(self, facts: Facts, key: str) -> None:
+        self._facts, self._key = facts, key
+
+    def read(self) -> Level:
+        entry = self._facts.read(self._key)
+        weights, tile = entry.get("weights", 0), entry.get("tile", 0)
+        if not all(isinstance(value, int) and 0 <= value < 100 for value in (weights, tile)):
+            return Level()
+        return Level(min(weights, len(_SHARES) - 1), tile)
+
+    def write(self, level: Level) -> None:
+        self._facts.write(self._key, {"weights": level.weights, "tile": level.tile})
+
+
 class Ladder:
     """The plans of one job, each smaller than the one before.
 
     Attributes:
         first: The plan before any shortage.
+        plan: The plan in force.
+        demands: The job's needs for each size of tiles, the largest first.
+        retries: The number of times that a smaller plan was taken.
     """
 
-    def __init__(self, budget: Budget, demands: Sequence[Demand], level: Level | None = None) -> None:
+    def __init__(
+        self, budget: Budget, demands: Sequence[Demand], levels: LearnedLevels | None = None
+    ) -> None:
         """Make the first plan.
 
         Args:
             budget: The memory that the job may use.
-            demands: The job's needs for each size of tiles, the largest first.
-            level: The level to begin at, remembered from an earlier job; None for the largest plan.
+            levels: The store of the level to begin at, and of those reached here; None for the top.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
         """
-        self._budget, self._demands = budget, tuple(demands)
+        self._budget, self.demands, self._levels = budget, tuple(demands), levels
         self.first = self.plan = plan_job(budget, demands)
         self.level: Level = Level()
         self.retries = 0
-        if level is not None and level != self.level:
+        if levels is not None and (level := levels.read()) != self.level:
             self.plan, self.level = self._plan(level), level
 
-    def renew(self, demands: Sequence[Demand]) -> None:
-        """Plan for other demands from now on, at the level in force.
+    def renew(self, demands: Sequence[Demand], levels: LearnedLevels) -> None:
+        """Plan for other demands from now on, at the level in force, and store further ones in `levels`.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
         """
-        self._demands = tuple(demands)
+        self.demands, self._levels = tuple(demands), levels
         self.first = plan_job(self._budget, demands)
         self.plan = self._plan(self.level)
 
@@ -101,17 +122,12 @@ class Ladder:
         Returns:
             A description of the change, or None if there is no smaller plan or `MAX_STEPS` were taken.
         """
-        if self.retries >= MAX_STEPS:
-            return None
-        before, level = self.plan, self.level
-        for _ in _SHARES:
+        levels, level = list[Level](), self.level
+        for _ in _SHARES if self.retries < MAX_STEPS else ():
             level = level.below(stage)
-            level = replace(level, tile=min(level.tile, len(self._demands) - 1))
-            self.plan, self.level = self._plan(level), level
-            if change := _difference(before, self.plan, stage):
-                self.retries += 1
-                return change
-        return None
+            level = replace(level, tile=min(level.tile, len(self.demands) - 1))
+            levels.append(level)
+        return self._take(levels, stage)
 
     def step_to_end(self, stage: str) -> str | None:
         """Take the smallest plan for a stage that has ended the engine's process instead of raising an error.
@@ -122,13 +138,20 @@ class Ladder:
         Returns:
             A description of the change, or None if there is no smaller plan.
         """
-        before, level = self.plan, self.level
+        level = self.level
         if stage in _VAE_STAGES:
-            level = replace(level, tile=len(self._demands) - 1)
-        for end in (level, replace(level, weights=len(_SHARES) - 1)):
-            self.plan, self.level = self._plan(end), end
+            level = replace(level, tile=len(self.demands) - 1)
+        return self._take((level, replace(level, weights=len(_SHARES) - 1)), stage)
+
+    def _take(self, levels: Sequence[Level], stage: str) -> str | None:
+        """Take the first of these levels that changes something for a stage, and store it for later jobs."""
+        before = self.plan
+        for level in levels:
+            self.plan, self.level = self._plan(level), level
             if change := _difference(before, self.plan, stage):
                 self.retries += 1
+                if self._levels is not None:
+                    self._levels.write(level)
                 return change
         return None
 
@@ -139,7 +162,7 @@ class Ladder:
         return _changes(old, new, self.first.vae_tile_px, self.plan.vae_tile_px)
 
     def _plan(self, level: Level) -> JobPlan:
-        demands = self._demands[min(level.tile, len(self._demands) - 1) :]
+        demands = self.demands[min(level.tile, len(self.demands) - 1) :]
         if not level.weights:
             return plan_job(self.first.budget, demands)
         least = max(least_resident(stage.model) for demand in demands for stage in demand.stages)
@@ -169,38 +192,17 @@ def _held(plan: StagePlan) -> int:
     return plan.resident_bytes + plan.others_bytes
 
 
-class LearnedLevels:
-    """The level at which the last job with the same card, model, size and cap ended."""
-
-    def __init__(self, facts: Facts, key: str) -> None:
-        self._facts, self._key = facts, key
-
-    def read(self) -> Level:
-        entry = self._facts.read(self._key)
-        weights, tile = entry.get("weights", 0), entry.get("tile", 0)
-        if not all(isinstance(value, int) and 0 <= value < 100 for value in (weights, tile)):
-            return Level()
-        return Level(min(weights, len(_SHARES) - 1), tile)
-
-    def write(self, level: Level) -> None:
-        self._facts.write(self._key, {"weights": level.weights, "tile": level.tile})
-
-
 @dataclass(frozen=True, slots=True)
 class FirstPlan:
     """The plan that a job begins with.
 
     Attributes:
         request: The settings of the video, in which the type of the weights is known.
-        demands: The job's needs for each size of tiles, the largest first.
-        levels: The store of the level that such jobs have reached after shortages.
         ladder: The plan, with the smaller ones that can follow it.
         reason: A sentence that says why this type was chosen; empty if the request has named it.
     """
 
     request: GenerationRequest
-    demands: Sequence[Demand]
-    levels: LearnedLevels
     ladder: Ladder
     reason: str
 
@@ -241,7 +243,7 @@ def first_plan(
         chosen = choose_weights(request, budget, lambda one: needs(one, height, width))
         levels = learned_levels(learned, chosen.request, info, profile, height, width)
         found = needs(chosen.request, height, width)
-        return FirstPlan(chosen.request, found, levels, Ladder(budget, found, levels.read()), chosen.reason)
+        return FirstPlan(chosen.request, Ladder(budget, found, levels), chosen.reason)
 
     def fits(*given: Any) -> bool:
         try:

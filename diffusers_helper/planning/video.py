@@ -272,17 +272,17 @@ def plan_video(
     passes = [texts * steps for steps in steps_of(request, info)]
     costs = tuple(_cost(job, stage.stage, passes) for stage in job.stages)
     waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
-    wanted, side = first.demands[0].vae_tile_px or 0, max(height, width)
+    wanted, side = ladder.demands[0].vae_tile_px or 0, max(height, width)
     notes = [*_notes(job, ladder.reason, profile), *_vae_notes(job, wanted, side, request, info)]
     seconds: float | None = None
-    attention = first.demands[0].attention
+    attention = ladder.demands[0].attention
     notes += filter(None, (profile.preserved_advice(job.budget), first.reason, attention_note(attention)))
     measured, from_disk = speeds(local.speeds, profile.machine.card), 0
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         from_disk, speed = waiting * texts, disk_speed() or measured.disk_read_bytes_per_second
         seconds = from_disk / speed if speed else None
         notes.append(_slow_note(waiting, free_ram_bytes, seconds))
-    demand = next(one for one in first.demands if one.vae_tile_px == job.vae_tile_px)
+    demand = next(one for one in ladder.demands if one.vae_tile_px == job.vae_tile_px)
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
         None if ladder.reason else PreservedChoice(job, fewest_copies(job, demand), sum(passes)),

@@ -160,7 +160,7 @@ def test_the_numbers_are_read() -> None:
     assert error.remedy.startswith("1. ")
 
 
-def ladder(level: Level | None = None, cap: int = 1000) -> Ladder:
+def ladder(levels: LearnedLevels | None = None, cap: int = 1000) -> Ladder:
     transformer = Weights("transformer", 610, (20,) * 30)
     vae = Weights("vae", 50)
 
@@ -168,7 +168,7 @@ def ladder(level: Level | None = None, cap: int = 1000) -> Ladder:
         return Demand(tile, (Stage("sample", transformer, 100), Stage("decode", vae, working)))
 
     budget = Budget(total_bytes=2000, cap_bytes=cap, preserved_bytes=0, reserve_bytes=0)
-    return Ladder(budget, [demand(256, 400), demand(128, 200), demand(64, 100)], level)
+    return Ladder(budget, [demand(256, 400), demand(128, 200), demand(64, 100)], levels)
 
 
 def test_each_step_leaves_less_to_weights_and_the_last_the_least() -> None:
@@ -191,10 +191,11 @@ def test_where_the_vae_failed_its_tiles_become_smaller() -> None:
     assert tiles == [256, 128, 64]
 
 
-def test_a_ladder_can_begin_further_down() -> None:
-    first = ladder()
+def test_a_ladder_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+    levels = LearnedLevels(Facts(tmp_path / "plans.json"), "x")
+    first = ladder(levels)
     first.step_down("sample")
-    again = ladder(first.level)
+    again = ladder(levels)
     assert again.plan == first.plan
     assert again.retries == 0
 
