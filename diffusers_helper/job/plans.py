@@ -154,11 +154,12 @@ class MemoryPlans:
         self._profile, self._needs = profile, needs
         size = f"{machine.card}, {models.info.folder or models.info.name}, {width}x{height}"
         self._times_of = partial(_tile_times, local, size, request.vae_chunk)
-        first = first_plan(request, models.info, profile, height, width, demands, local.learned)
-        self.request, self.ladder = first.request, first.ladder
+        self.request, self.ladder, why = first_plan(
+            request, models.info, profile, height, width, demands, local.learned
+        )
         attention = self.ladder.demands[0].attention
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
-        own = first.reason, attention_note(attention)
+        own = why, attention_note(attention)
         self.notes = (*filter(None, own), *limit_notes(self.plan, profile))
         if overflowed:
             self.use_fp32()

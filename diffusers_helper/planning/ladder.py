@@ -192,21 +192,6 @@ def _held(plan: StagePlan) -> int:
     return plan.resident_bytes + plan.others_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FirstPlan:
-    """The plan that a job begins with.
-
-    Attributes:
-        request: The settings of the video, in which the type of the weights is known.
-        ladder: The plan, with the smaller ones that can follow it.
-        reason: A sentence that says why this type was chosen; empty if the request has named it.
-    """
-
-    request: GenerationRequest
-    ladder: Ladder
-    reason: str
-
-
 Needs = Callable[[GenerationRequest, int, int], Sequence[Demand]]
 """A function that returns the result of `demands_for` for a request and the height and width of a video."""
 
@@ -219,13 +204,17 @@ def first_plan(
     width: int,
     needs: Needs,
     learned: Facts,
-) -> FirstPlan:
+) -> tuple[GenerationRequest, Ladder, str]:
     """Return the plan that a job begins with. It is the same on the page, on the command line and in a job.
 
     Args:
         height, width: The sides of the video in pixels.
         profile: The settings of the machine, with those of the request for the VAE (`profile_of`).
         learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
+
+    Returns:
+        The request, in which the type of the weights is known; the plan, with the smaller ones that can
+        follow it; and a sentence that says why this type was chosen, or "" if the request has named it.
 
     Raises:
         DoesNotFit: If no plan keeps within the cap. It names the largest resolution that does, and int8 if
@@ -239,11 +228,12 @@ def first_plan(
             "Set `vram_cap_gb` to see a plan.",
         )
 
-    def begin(height: int, width: int, request: GenerationRequest = request) -> FirstPlan:
-        chosen = choose_weights(request, budget, lambda one: needs(one, height, width))
-        levels = learned_levels(learned, chosen.request, info, profile, height, width)
-        found = needs(chosen.request, height, width)
-        return FirstPlan(chosen.request, Ladder(budget, found, levels), chosen.reason)
+    def begin(
+        height: int, width: int, request: GenerationRequest = request
+    ) -> tuple[GenerationRequest, Ladder, str]:
+        request, reason = choose_weights(request, budget, lambda one: needs(one, height, width))
+        levels = learned_levels(learned, request, info, profile, height, width)
+        return request, Ladder(budget, needs(request, height, width), levels), reason
 
     def fits(*given: Any) -> bool:
         try:

@@ -139,60 +139,45 @@ def _preserving(budget: Budget, preserved_bytes: int) -> Budget:
 _ROUNDED = "int8"
 
 
-@dataclass(frozen=True, slots=True)
-class WeightChoice:
-    """A request whose type of weights is known.
-
-    Attributes:
-        request: The request, in which no type is left to the machine.
-        reason: A sentence that says why this type was chosen; empty if the request has named it.
-    """
-
-    request: GenerationRequest
-    reason: str = ""
-
-
 def choose_weights(
     request: GenerationRequest, budget: Budget, demands_of: Callable[[GenerationRequest], Sequence[Demand]]
-) -> WeightChoice:
-    """Return the request with the type that the budget suggests, if it leaves the type to the machine.
+) -> tuple[GenerationRequest, str]:
+    """Choose the type of the weights that the budget suggests, if the request leaves it to the machine.
 
     Args:
         budget: The memory that the job may use.
+
+    Returns:
+        The request, in which no type is left to the machine, and a sentence that says why this type was
+        chosen; "" if the request has named it.
 
     Raises:
         LongtakeError: If `demands_of` raises it for the type of the files.
     """
     if request.weight_dtype != AUTO:
-        return WeightChoice(request)
+        return request, ""
     stored = replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
     small = replace(request, weight_dtype=_ROUNDED)
-    whole = _plan(budget, demands_of(stored))
-    if whole and not _streamed(whole):
-        return WeightChoice(stored, _stays("all of the transformer stays on the device"))
+    before = _streamed(budget, demands_of(stored))
+    if before == 0:
+        return stored, _stays("all of the transformer stays on the device")
     try:
         needs = demands_of(small)
     except InputError:  # the only refusal that the type of the files does not meet
-        return WeightChoice(stored, _stays("they are in GGUF or have scales"))
-    if whole is None:  # if int8 does not fit either, the refusal names the smaller cap that it needs
-        return WeightChoice(small, "The weights are rounded to int8, because they do not fit otherwise.")
-    rounded = _plan(budget, needs)
-    before = _streamed(whole)
-    after = before if rounded is None else _streamed(rounded)
-    if not after:
-        return WeightChoice(
-            small,
+        return stored, _stays("they are in GGUF or have scales")
+    if before is None:  # if int8 does not fit either, the refusal names the smaller cap that it needs
+        return small, "The weights are rounded to int8, because they do not fit otherwise."
+    after = _streamed(budget, needs)
+    if after == 0:
+        return small, (
             "The weights are rounded to int8, because all of the transformer then stays on the device; "
-            f"otherwise, {gb_text(before)} GB would be streamed in each pass.",
+            f"otherwise, {gb_text(before)} GB would be streamed in each pass."
         )
-    if after >= before:
-        return WeightChoice(stored, _stays("int8 would not be smaller"))
-    return WeightChoice(
-        stored,
-        _stays(
-            f"in int8, {gb_text(after)} GB would still be streamed in each pass, and be rounded each time; a "
-            "copy in int8, which python -m app models convert writes, needs no rounding"
-        ),
+    if after is None or after >= before:
+        return stored, _stays("int8 would not be smaller")
+    return stored, _stays(
+        f"in int8, {gb_text(after)} GB would still be streamed in each pass, and be rounded each time; a "
+        "copy in int8, which python -m app models convert writes, needs no rounding"
     )
 
 
@@ -200,12 +185,9 @@ def _stays(reason: str) -> str:
     return f"The weights keep the type of the files, because {reason}."
 
 
-def _plan(budget: Budget, demands: Sequence[Demand]) -> JobPlan | None:
+def _streamed(budget: Budget, demands: Sequence[Demand]) -> int | None:
+    """Return the bytes of the transformer that are streamed in each pass, or None if no plan fits."""
     try:
-        return plan_job(budget, demands)
+        return plan_job(budget, demands).stage("sample").streamed_bytes
     except DoesNotFit:
         return None
-
-
-def _streamed(plan: JobPlan) -> int:
-    return plan.stage("sample").streamed_bytes

@@ -266,8 +266,8 @@ def plan_video(
     def read(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
         return demands_for(request, info, profile, height, width, calibration, transformer=transformer)
 
-    first = first_plan(request, info, profile, height, width, needs or read, local.learned)
-    request, ladder, job = first.request, first.ladder, first.ladder.plan
+    request, ladder, why = first_plan(request, info, profile, height, width, needs or read, local.learned)
+    job = ladder.plan
     sections, texts = info.family.sections(request), len(request.texts)
     passes = [texts * steps for steps in steps_of(request, info)]
     costs = tuple(_cost(job, stage.stage, passes) for stage in job.stages)
@@ -276,7 +276,7 @@ def plan_video(
     notes = [*_notes(job, ladder.reason, profile), *_vae_notes(job, wanted, side, request, info)]
     seconds: float | None = None
     attention = ladder.demands[0].attention
-    notes += filter(None, (profile.preserved_advice(job.budget), first.reason, attention_note(attention)))
+    notes += filter(None, (profile.preserved_advice(job.budget), why, attention_note(attention)))
     measured, from_disk = speeds(local.speeds, profile.machine.card), 0
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         from_disk, speed = waiting * texts, disk_speed() or measured.disk_read_bytes_per_second

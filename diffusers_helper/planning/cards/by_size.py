@@ -227,14 +227,14 @@ def plans_by_card(
 
     def plan_card(size_gb: int, profile: Profile) -> CardPlan:
         budget, bus = profile.budget(), bus_of(profile.machine)
-        chosen = choose_weights(request, budget, needs).request
+        chosen, _ = choose_weights(request, budget, needs)
         try:
             plan = plan_job(budget, needs(chosen))
         except DoesNotFit as error:
             return CardPlan(size_gb, budget.cap_bytes, None, None, error.smallest_cap_bytes)
         demand = next(one for one in needs(chosen) if one.vae_tile_px == plan.vae_tile_px)
         freed = fewest_copies(plan, demand)
-        then = choose_weights(request, freed.budget, needs).request
+        then, _ = choose_weights(request, freed.budget, needs)
         if then != chosen:
             freed = plan_job(freed.budget, needs(then))
         fits = _fit(plan, chosen, host(chosen), bus), _fit(freed, then, host(then), bus)
