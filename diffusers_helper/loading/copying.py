@@ -217,26 +217,16 @@ _MOST_RESERVED = 64
 
 @dataclass(frozen=True, slots=True)
 class FoundPart:
-    """A file or folder that can be a part of a model.
+    """A file or folder that can be a part of a model, and the facts about it."""
 
-    Attributes:
-        path: Its absolute path.
-        config: The configuration of the network in a single file; None for a folder, which holds it.
-    """
-
-    path: str
-    config: Mapping[str, Any] | None
+    part: AddedPart
     facts: Inspection
 
     @property
     def words(self) -> str:
         """Return the facts as the end of a line."""
         facts = self.facts
-        return f"{facts.model}, {gb_text(facts.file_bytes)} GB, {facts.kinds}, from {self.path}"
-
-    @property
-    def part(self) -> AddedPart:
-        return AddedPart(self.path, self.config)
+        return f"{facts.model}, {gb_text(facts.file_bytes)} GB, {facts.kinds}, from {self.part.path}"
 
 
 def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
@@ -273,7 +263,7 @@ def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
     except (ValueError, RuntimeError, KeyError, TypeError) as error:
         remedy = _REMEDY if path.is_dir() else _OTHER_BASE.format(base=base.name)
         raise _refusal(part, f"{first_line(error).rstrip('.')}.", remedy) from error
-    return FoundPart(str(path), config, facts)
+    return FoundPart(AddedPart(str(path), config), facts)
 
 
 def check_parts(name: str, parts: Mapping[str, FoundPart], base: ModelInfo) -> None:
@@ -283,10 +273,8 @@ def check_parts(name: str, parts: Mapping[str, FoundPart], base: ModelInfo) -> N
         InputError: If they were not.
     """
     configs = {
-        part: config_of(part, Path(parts[part].path), parts[part].config)
-        if part in parts
-        else _config(part, base)
-        for part in base.family.networks
+        part: config_of(part, Path(own.part.path), own.part.config) if own else _config(part, base)
+        for part, own in ((part, parts.get(part)) for part in base.family.networks)
     }
     check_fit(replace(base, name=name), lambda part, key: configs[part].get(key))
     check_encoders(name, base.parts, lambda part: configs.get(part, {}))

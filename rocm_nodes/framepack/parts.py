@@ -119,7 +119,10 @@ class ROCMFramePackLoader:
                 for part, name in chosen.items()
             }
             check_parts(model, found, info)
-            own = {part: PartSource(location=one.path, config=one.config) for part, one in found.items()}
+            own = {
+                part: PartSource(location=one.part.path, config=one.part.config)
+                for part, one in found.items()
+            }
             info = replace(info, parts=info.parts | own, folder=None)
             lines = [f"{part}: {one.words}." for part, one in found.items()]
         else:

@@ -179,7 +179,7 @@ def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str,
     from diffusers_helper.loading.copying import find_part_of_own
 
     with limited_memory(mapped=weight_files(weights_at(path))):
-        found = find_part_of_own(_PART, path, base)
+        found = find_part_of_own(_PART, path, base).part
     part = {_PART: PartSource(location=found.path, config=found.config)}
     stem = path.absolute().name.removesuffix(path.suffix if path.is_file() else "")
     info = replace(base, name=name_for(stem), title=stem, parts=base.parts | part, folder=None)

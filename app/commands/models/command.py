@@ -288,7 +288,7 @@ def _add(arguments: argparse.Namespace) -> int:
     lacking = f"; {absence.sizes}: get them with models get {info.name}" if absence else ""
     example = f"Make a video with: python -m app generate --model {info.name} --image PICTURE --prompt TEXT"
     lines = [f"{info.name}: {info.title}, added{lacking}", *reported, *([] if absence else [example])]
-    facts = {part: {"path": found.path, "inspection": asdict(found.facts)} for part, found in parts.items()}
+    facts = {name: {"path": one.part.path, "inspection": asdict(one.facts)} for name, one in parts.items()}
     _report(arguments, *lines, model=info.name, title=info.title, state="added", parts=facts)
     return 0
 

@@ -151,7 +151,7 @@ def test_reserved_rows_may_be_missing_at_the_end(base: Path, tmp_path: Path) -> 
     named = llama_cpp_names(source.state_dict(), heads, heads)
     named["token_embd.weight"] = named["token_embd.weight"][: rows - 2]
     file = write_quantised_gguf(tmp_path / "text.gguf", named, GGMLQuantizationType.F32)
-    found = find_part_of_own("text_encoder", file, info)
+    found = find_part_of_own("text_encoder", file, info).part
     assert found.config is not None
     assert found.config["vocab_size"] == rows - 2
     network: Any = load_network("text_encoder", file, found.config).network
