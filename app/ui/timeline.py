@@ -80,33 +80,31 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
         return facts, refusal_line(error)
     if plan is None:
         return facts, ""
-    texts = timeline.words(len(plan), family.section_seconds)
+    count, each = len(plan), family.section_seconds
+    texts, placed = timeline.words(count, each), _pictures(settings, each)
     over = usable(settings, "prompt_blend")
-    seeds = timeline.seeds(len(plan), family.section_seconds)
-    weights = timeline.weights(len(plan), family.section_seconds)
-    placed = _pictures(settings, family)
-    facts["later"] = [str(one) for place, one in placed.items() if place >= len(texts)]
-    own = list(map(_own, seeds, weights))
+    own = map(_own, timeline.seeds(count, each), timeline.weights(count, each))
+    facts["later"] = [str(one) for place, one in placed.items() if place >= count]
     facts["sections"] = [
-        _section(texts, place, blended(texts, place, over), own[place], family.section_seconds)
+        _section(texts, place, blended(texts, place, over), phrase, each)
         | {"picture": (one := placed.get(place)) and {"path": one.file, "crop": one.crop}}
-        for place in range(len(texts))
+        for place, phrase in enumerate(own)
     ]
-    return facts, hint(" ".join([*_notes(timeline, texts, family.section_seconds), *_moved(placed, family)]))
+    return facts, hint(" ".join([*_notes(timeline, texts, each), *_moved(placed, each)]))
 
 
-def _pictures(settings: dict[str, Any], family: Family) -> dict[int, Placed]:
+def _pictures(settings: dict[str, Any], each: float) -> dict[int, Placed]:
     """Return the pictures at times by the places of the sections that begin with them."""
     try:
         placed = placed_of(str(settings.get(PLACED) or ""))
     except InputError:  # the start refuses it
         return {}
-    return {one.place(family.section_seconds): one for one in placed}
+    return {one.place(each): one for one in placed}
 
 
-def _moved(placed: dict[int, Placed], family: Family) -> list[str]:
+def _moved(placed: dict[int, Placed], each: float) -> list[str]:
     """Return sentences about pictures whose times are not where sections meet."""
-    borders = [(one.time, place * family.section_seconds) for place, one in placed.items()]
+    borders = [(one.time, place * each) for place, one in placed.items()]
     return [
         f"The picture at {time:g} s is moved to {border:g} s."
         for time, border in borders if not isclose(time, border, abs_tol=1e-6)

@@ -1,7 +1,7 @@
 // The notice beside the buttons, which answers a press. It disappears when its setting changes, its job moves up or
 // ends, or its time is over.
 import { make } from '../elements.js';
-import { isHeardAfter, placeOf, onJobsReported } from '../jobs.js';
+import { sceneNow, onJobsReported } from '../jobs.js';
 import { values } from './values.js';
 
 let judged = {}; // the settings that the server checked last, as text
@@ -14,9 +14,10 @@ const asTexts = () => Object.fromEntries(Object.entries(values()).map(([name, va
 
 // The page is told of a job a moment after the answer about it. Jobs of other programs may be ahead of it.
 function isInItsPlace(job, before, since) {
-  if (place < 0 && !isHeardAfter(since)) return true;
-  if (place < 0) place = placeOf(job);
-  return place >= before && placeOf(job) === place;
+  const { beat = 0, open = [] } = sceneNow(); // the server's time, and the jobs in the order of the queue
+  if (place < 0 && beat <= since) return true;
+  if (place < 0) place = open.indexOf(job);
+  return place >= before && open.indexOf(job) === place;
 }
 
 /** Return whether a notice still applies. */
