@@ -196,7 +196,7 @@ def denoise(
     def sample_with(network: Any) -> Tensor:
         noisy = noise.to(job.models.device)
         with (
-            attending(network, *job.memory.attention),
+            attending(network, *job.memory.plans.attention),
             job.passes(request, network, work.blocks(network, noisy)) as passes,
         ):
             denoiser = work.denoiser(network, condition, context, passes)

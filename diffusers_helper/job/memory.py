@@ -12,7 +12,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
@@ -20,8 +19,7 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.families.packing import OWN_CHUNK
 from diffusers_helper.files import write_atomic
-from diffusers_helper.job.plans import MemoryPlans, PlannedSource
-from diffusers_helper.loading.loaders import Models
+from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
 from diffusers_helper.memory.store import Store
@@ -53,7 +51,6 @@ class JobMemory:
     def __init__(
         self,
         plans: MemoryPlans,
-        models: Models,
         folder: JobFolder,
         *,
         cancel: CancelToken | None = None,
@@ -65,13 +62,13 @@ class JobMemory:
         Args:
             cancel: The token that ends the job between two blocks of a network.
         """
-        self._plans, self._models, self._folder = plans, models, folder
+        self.plans, self._folder = plans, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
         self._stage = ""
-        self.store = Store(plans.device, PlannedSource(models, plans), plans.plan, warn=warn)
+        self.store = Store(plans.device, plans, plans.plan, warn=warn)
 
     def __enter__(self) -> Self:
-        tile, wanted = self._plans.plan.vae_tile_px, self._plans.ladder.demands[0].vae_tile_px
+        tile, wanted = self.plans.plan.vae_tile_px, self.plans.ladder.demands[0].vae_tile_px
         if tile != wanted:
             self._warn(
                 f"The VAE works in tiles of {tile} pixels instead of {wanted}, because there is not "
@@ -115,7 +112,7 @@ class JobMemory:
             return result
         doing = f"{STAGES[stage].running}{f' section {section}' if section else ''}"
         self._warn(f"Values that are not finite appeared while {doing}, so this stage is repeated in fp32.")
-        with self._in_fp32(self._plans.plan.stage(stage).model):
+        with self._in_fp32(self.plans.plan.stage(stage).model):
             result = retry(attempt, self._cure_for)
         if _is_finite(result):
             return result
@@ -130,13 +127,13 @@ class JobMemory:
         """Make a network compute in fp32 within the context."""
         self._empty()
         try:
-            self._plans.widen(network)
-            self.store.follow(self._plans.plan)
+            self.plans.widen(network)
+            self.store.follow(self.plans.plan)
             yield
         finally:
             self._empty()
-            self._plans.widen("")
-            self.store.follow(self._plans.plan)
+            self.plans.widen("")
+            self.store.follow(self.plans.plan)
 
     def _cure_for(self, error: Exception) -> Callable[[], None] | None:
         return partial(self.step_down, read_shortage(str(error))) if is_out_of_memory(error) else None
@@ -144,29 +141,19 @@ class JobMemory:
     def _on_device(self, stage: str, section: int | None) -> AbstractContextManager[Any]:
         self._stage = stage
         self._on_stage(stage, section)
-        plan = self._plans.plan.stage(stage)
+        plan = self.plans.plan.stage(stage)
         return self.store.on_device(
             plan.model, working_bytes=plan.working_bytes, stage=stage, section=section
         )
 
     @property
     def vae(self) -> nn.Module:
-        return self._models.part("vae")
+        return self.plans.models.part("vae")
 
     @property
     def cleanup_frequency(self) -> int:
         """Return the number of pieces after which unused memory is given back; 0 leaves that to the store."""
-        return self._plans.request.vae_cleanup
-
-    @property
-    def weight_dtype(self) -> torch.dtype | None:
-        """Return the type of the transformer's weights on the device, or None for that of the files."""
-        return self._plans.weight_dtype
-
-    @property
-    def attention(self) -> tuple[str, int]:
-        """Return the way to compute the transformer's attention, and the bytes of a slice of it."""
-        return self._plans.attention
+        return self.plans.request.vae_cleanup
 
     @property
     def device(self) -> Device:
@@ -174,9 +161,9 @@ class JobMemory:
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
         """Return the job's plan for a task of the VAE, in tiles and in temporal windows."""
-        tiles = Tiles.of(self._plans.plan.vae_tile_px or 0)
-        working_bytes = self._plans.plan.stage(VAE_STAGES[task]).working_bytes
-        chunk = self._plans.request.vae_chunk if task == "decode" else OWN_CHUNK
+        tiles = Tiles.of(self.plans.plan.vae_tile_px or 0)
+        working_bytes = self.plans.plan.stage(VAE_STAGES[task]).working_bytes
+        chunk = self.plans.request.vae_chunk if task == "decode" else OWN_CHUNK
         time = "stream" if family_of(self.vae).has_stream else "windows"
         return VaePlan(task, time, chunk, tiles, working_bytes, False, "As the job's plan has it.")
 
@@ -185,7 +172,7 @@ class JobMemory:
         plan = self.plan_vae("decode", Video(1, height, width))
         # Every larger tile would cover the whole picture, too, and give the same pixels.
         side = -(-max(height, width) // 32) * 32
-        dtype = self._plans.vae_dtype or self._models.compute_dtype("vae") or self.vae.dtype
+        dtype = self.plans.compute_dtype("vae") or self.vae.dtype
         precision = next(name for name, one in DTYPES.items() if one == dtype)
         return min(plan.tiles.side or side, max(side, 64)), precision, plan.chunk
 
@@ -200,11 +187,11 @@ class JobMemory:
             DoesNotFit: If it does not fit in fp32.
         """
         self._empty()
-        tile = self._plans.plan.vae_tile_px
-        self._plans.use_fp32()
+        tile = self.plans.plan.vae_tile_px
+        self.plans.use_fp32()
         write_atomic(self._folder.overflow, b"")
-        self.store.follow(self._plans.plan)
-        smaller = self._plans.plan.vae_tile_px
+        self.store.follow(self.plans.plan)
+        smaller = self.plans.plan.vae_tile_px
         tiles = f", in tiles of {smaller} pixels instead of {tile}" if smaller != tile else ""
         self._warn(f"Values overflowed in the VAE, so it works in fp32 from now on{tiles}.")
 
@@ -216,13 +203,13 @@ class JobMemory:
         """
         self._empty()
         _log.warning("out of memory in stage %s: %s", self._stage, shortage.text)
-        change = self._plans.ladder.step_down(self._stage)
+        change = self.plans.ladder.step_down(self._stage)
         if change is None:
             raise self._hopeless(shortage)
-        self.store.follow(self._plans.plan)
+        self.store.follow(self.plans.plan)
         self._warn(
             f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
-            f"The stage is tried again ({self._plans.ladder.retries} of at most {MAX_STEPS} times)."
+            f"The stage is tried again ({self.plans.ladder.retries} of at most {MAX_STEPS} times)."
         )
 
     def apply(self, note: CrashRecord) -> None:
@@ -233,10 +220,10 @@ class JobMemory:
         """
         if note.change:
             return  # an earlier engine has already made the change, and it is stored for later plans
-        change = self._plans.ladder.step_to_end(note.stage)
+        change = self.plans.ladder.step_to_end(note.stage)
         if change is None:
             raise self._hopeless(read_shortage(note.text))
-        self.store.follow(self._plans.plan)
+        self.store.follow(self.plans.plan)
         replace(note, change=change).write(self._folder.shortage)
         self._warn(
             f"The device's memory ran out while {STAGES[note.stage].running}, and the driver ended the "
@@ -244,9 +231,7 @@ class JobMemory:
         )
 
     def _hopeless(self, shortage: Shortage) -> OutOfDeviceMemory:
-        return OutOfDeviceMemory(
-            shortage, smaller_plans=self._plans.ladder.retries, is_apu=self._plans.is_apu
-        )
+        return OutOfDeviceMemory(shortage, smaller_plans=self.plans.ladder.retries, is_apu=self.plans.is_apu)
 
     def _empty(self) -> None:
         self.store.clear()
@@ -254,30 +239,30 @@ class JobMemory:
 
     def advice(self) -> str:
         """Store the decoding time of a finished job, and return the advice that follows from all times."""
-        plan, decodes = self._plans.plan, [one for one in self.store.records if one.stage == "decode"]
+        plan, decodes = self.plans.plan, [one for one in self.store.records if one.stage == "decode"]
         # The first decode may include a search for kernels. After a retry, the tiles differ.
         seconds = min((one.end - one.begin for one in decodes if one.is_complete), default=0.0)
-        if not seconds or not plan.vae_tile_px or self._plans.ladder.retries:
+        if not seconds or not plan.vae_tile_px or self.plans.ladder.retries:
             return ""
         peak = max(one.measured_bytes for one in decodes) + plan.budget.reserve_bytes
-        times = self._plans.tile_times
+        times = self.plans.tile_times
         times.note(plan.vae_tile_px, seconds, peak)
         return times.advice(plan.vae_tile_px, plan.budget.cap_bytes)
 
     def usage(self) -> dict[str, int | None]:
         """Return the figures on memory for the `Finished` event."""
-        plan = self._plans.plan
+        plan = self.plans.plan
         return {
             "peak_device_bytes": self.store.peak_bytes,
             "cap_bytes": plan.budget.cap_bytes,
             "bytes_streamed": self.store.bytes_streamed,
-            "retries": self._plans.ladder.retries,
+            "retries": self.plans.ladder.retries,
             "vae_tile_px": plan.vae_tile_px,
         }
 
     def save(self) -> None:
         """Write the planned and measured figures of the stages so far to the job's folder, as JSON."""
-        plan = self._plans.plan
+        plan = self.plans.plan
         record = {
             **self.usage(),
             "preserved_bytes": plan.preserved_bytes,

@@ -102,7 +102,9 @@ def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
 
 
 class MemoryPlans:
-    """The memory plans of one job, each smaller than the one before. Nothing is loaded or moved here.
+    """The memory plans of one job, each smaller than the one before. Nothing is moved here.
+
+    It is the source of the networks for the store (`memory.store.Source`), in the types of the plans.
 
     Attributes:
         request: The settings of the video, in which the type of the weights is known.
@@ -134,7 +136,8 @@ class MemoryPlans:
             InputError: For a value in the environment that cannot be used.
             LongtakeError: If a local model's files cannot be read.
         """
-        self.device, self.in_fp32 = open_device(models.device, is_guest=local.is_guest), ""
+        self.models, self.blocks, self.in_fp32 = models, models.blocks, ""
+        self.device = open_device(models.device, is_guest=local.is_guest)
         machine = machine_of(self.device, local.environ)
         profile = profile_of(request, profile_in_force(machine, local), models.info)
         request, profile = _with_attention(
@@ -168,10 +171,22 @@ class MemoryPlans:
     def plan(self) -> JobPlan:
         return self.ladder.plan
 
-    @property
-    def vae_dtype(self) -> torch.dtype | None:
-        """Return the type that the VAE computes in, or None for the type of its weights."""
-        return DTYPES.get(self._profile.vae_dtype.value)
+    def part(self, name: str) -> Any:
+        """Return a network, in main memory, whose layers cast their weights as the job asks."""
+        network = self.models.part(name)
+        if name in NETWORKS:
+            storage = self.weight_dtype if name == "transformer" else None
+            cast_weights(network, self.compute_dtype(name) or self.models.stored_dtype(name), storage)
+        return network
+
+    def compute_dtype(self, name: str) -> torch.dtype | None:
+        """Return the type that a network computes in, or None for the type of its weights."""
+        wanted = DTYPES.get(self._profile.vae_dtype.value) if name == "vae" else None
+        if name == "transformer" and self.weight_dtype not in EIGHT_BIT:
+            wanted = self.weight_dtype
+        if name == self.in_fp32:
+            wanted = torch.float32
+        return wanted or self.models.compute_dtype(name)
 
     @property
     def attention(self) -> tuple[str, int]:
@@ -254,27 +269,3 @@ def _known_type(request: GenerationRequest) -> str:
 
 def _tile_times(local: Local, size: str, chunk: int, dtype: str) -> TileTimes:
     return TileTimes(local.tile_times, f"{size}, VAE {dtype}, chunk {chunk}")
-
-
-class PlannedSource:
-    """The source of a model's networks for the store (`memory.store.Source`), in the types of the plans."""
-
-    def __init__(self, models: Models, plans: MemoryPlans) -> None:
-        self._models, self._plans = models, plans
-        self.blocks = models.blocks
-
-    def part(self, name: str) -> Any:
-        """Return a network, in main memory, whose layers cast their weights as the job asks."""
-        network = self._models.part(name)
-        if name in NETWORKS:
-            storage = self._plans.weight_dtype if name == "transformer" else None
-            cast_weights(network, self.compute_dtype(name) or self._models.stored_dtype(name), storage)
-        return network
-
-    def compute_dtype(self, name: str) -> torch.dtype | None:
-        wanted = self._plans.vae_dtype if name == "vae" else None
-        if name == "transformer" and self._plans.weight_dtype not in EIGHT_BIT:
-            wanted = self._plans.weight_dtype
-        if name == self._plans.in_fp32:
-            wanted = torch.float32
-        return wanted or self._models.compute_dtype(name)

@@ -204,7 +204,7 @@ class OpenJob:
             self.models.load(self.cancel, self.report.reading)
             begin = _nothing
         transformer = self.models.part("transformer")
-        find_scales(transformer, self.memory.weight_dtype, begin, self.cancel, self.report.reading)
+        find_scales(transformer, self.memory.plans.weight_dtype, begin, self.cancel, self.report.reading)
         computes_in = self.models.compute_dtype("transformer") or self.models.stored_dtype("transformer")
         for sentence in self.loras.attach(transformer, computes_in):
             self.report.warned(sentence)
@@ -231,8 +231,8 @@ class OpenJob:
         info = self.models.info
         revision = info.parts["transformer"].revision
         made_with = versions() | {"av": av.__version__, "weights": self.models.fingerprint}
-        if self.memory.attention[0] != NATIVE:
-            made_with["attention"] = self.memory.attention[0]
+        if self.memory.plans.attention[0] != NATIVE:
+            made_with["attention"] = self.memory.plans.attention[0]
         return Recipe.of(
             self.request, self.lineage.spans, read_uses(self.folder.vae),
             model=None if info.folder and info.name != DEFAULT_MODEL else info.name,
@@ -298,7 +298,7 @@ def open_job(
         if stage != "text_2":  # in events, both text encoders are one stage
             report.stage(cast(Stage, stage), sections[number - 1] if number else None)
 
-    memory = JobMemory(plans, models, opened, cancel=cancel, on_stage=on_stage, warn=report.warned)
+    memory = JobMemory(plans, opened, cancel=cancel, on_stage=on_stage, warn=report.warned)
     if note := CrashRecord.read((earlier or opened).shortage):
         memory.apply(note)
     pictures = JobPictures.of(given, (height, width), request)

@@ -80,7 +80,7 @@ def test_what_a_prompt_takes_beside_the_weights_is_within_a_tenth(
 ) -> None:
     plans = MemoryPlans(tiny_request(small_scene, prompt=prompt), models, 64, 64, Local())
     tokenizer = models.part("tokenizer")
-    with torch.inference_mode(), JobMemory(plans, models, JobFolder(tmp_path)) as memory:
+    with torch.inference_mode(), JobMemory(plans, JobFolder(tmp_path)) as memory:
         memory.run("text", lambda encoder: to_host(encode_states(encoder, tokenizer, prompt)))
         record = memory.store.records[-1]
     measured = record.measured_bytes - record.resident_bytes
