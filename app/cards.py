@@ -1,16 +1,28 @@
-"""The cards on which jobs are made at the same time, as a user names them with --devices."""
+"""The cards on which jobs are made at the same time: as a user names them, and what each one can make."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from app.machine import bytes_named, output_of
-from diffusers_helper.errors import InputError, short_repr
+from app.jobs.job import Job, size_of
+from app.jobs.making.watchdog import card_in_use
+from app.machine import bytes_named, output_of, this_local, this_machine
+from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus
-from diffusers_helper.planning.profiles import CAP_VARIABLE
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.planning.budget import DoesNotFit
+from diffusers_helper.planning.profiles import CAP_VARIABLE, YOU, Profile, profile_in_force, visible_gpu
+from diffusers_helper.planning.video import plan_video
+from diffusers_helper.units import gb_text
+
+_log = logging.getLogger(__name__)
+_MOST_KNOWN = 20_000
 
 _CPU = "cpu"
 _HIDDEN = {"ROCR_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -96,3 +108,94 @@ def _cap(text: str) -> str:
             "Correct it, such as --devices 0=12,1=20.",
         )
     return text
+
+
+@dataclass(slots=True, eq=False)
+class Card:
+    """A card, or the processor, on which one engine makes one job at a time.
+
+    Attributes:
+        key: The name of its lock, which no other card of the machine has.
+        label: Its name in sentences, such as "card 1".
+        address: Its address on the bus; "" for the processor.
+        in_use: What the limits of an engine's silence are learned for; see `card_in_use`.
+    """
+
+    key: str
+    label: str
+    profile: Profile
+    local: Local
+    in_use: str
+    address: str = ""
+    _known: dict[object, bool] = field(default_factory=dict[object, bool])
+
+    @classmethod
+    def seen_with(cls, environ: Mapping[str, str], root: Path = ROOT) -> Card:
+        """Return the card on which a process with these environment variables computes.
+
+        Raises:
+            InputError: If a variable has an invalid value.
+        """
+        local = this_local(environ)
+        profile = profile_in_force(this_machine(environ, root), local)
+        gpu = visible_gpu(amd_gpus(root), environ)
+        seen = gpu.address if gpu else environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        here = cards_here(root) if profile.machine.kind != "cpu" else []
+        names = next((one.names for one in here if seen.lower() in one.names), ("0",) if here else ())
+        label = f"card {names[0]}" if names else "processor"
+        key = re.sub("[^a-z0-9]", "-", names[-1]) if names else _CPU
+        return cls(key, label, profile, local, card_in_use(environ), gpu.address if gpu else "")
+
+    @property
+    def used_bytes(self) -> int:
+        """Return how much of an AMD card's memory is in use, by whatever program; 0 for other cards."""
+        gpu = next((one for one in amd_gpus() if self.address and one.address == self.address), None)
+        return gpu.vram_used + (gpu.gtt_used if gpu.is_apu else 0) if gpu else 0
+
+    @property
+    def size(self) -> str:
+        """Return its memory in words, or the limit that a user has set; "" if only its driver knows it."""
+        cap, total = self.profile.cap_bytes, self.profile.machine.total_bytes
+        size = cap.value if cap.source == YOU else total or cap.value
+        return f"{gb_text(size)} GB" if size else ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.label} ({self.size})" if self.size else self.label
+
+    def fits(self, job: Job) -> bool:
+        """Return whether a plan of a job keeps within the card's cap, or only the engine can tell.
+
+        The answer is kept, since a plan costs milliseconds and a queue is read again and again.
+        """
+        key = job.id, job.request
+        if key not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = self._plans(job)
+        return self._known[key]
+
+    def _plans(self, job: Job) -> bool:
+        try:
+            info = find_model(job.request.model, allow_folder=True)
+            width, height = size_of(job)
+            shape = (height, width) if width else None
+            plan_video(job.request, info, self.profile.with_seen(self.local), shape=shape, local=self.local)
+        except DoesNotFit:
+            return False
+        except LongtakeError as error:
+            _log.info("the plan of job %s is left to the engine: %s", job.id, error)
+        return True
+
+
+def told_apart(cards: Sequence[Card]) -> list[Card]:
+    """Return cards, in which those of the same key, such as several engines on the processor, get numbers."""
+    found = list[Card]()
+    keys = [card.key for card in cards]
+    for number, card in enumerate(cards):
+        same = keys[:number].count(card.key)
+        if keys.count(card.key) > 1:
+            key = f"{card.key}-{same + 1}" if same else card.key
+            card = replace(card, key=key, label=f"{card.label} {same + 1}")
+        found.append(card)
+    return found

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING
 
+from app.cards import Card
 from app.commands.arguments import EXIT_BAD_INPUT, EXIT_FAILED, take_engine_environment, take_find_mode
 from app.commands.origin import VideoOrigin, check_changes_of, chosen_origin, save_given, usable_model
 from app.commands.terminal import JsonLines, ProgressBar
@@ -30,6 +31,7 @@ from diffusers_helper.failures import failed_event
 from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.machine.signals import SIGINT, handle, restore
 from diffusers_helper.machine.signals import Signals as Numbers
+from diffusers_helper.machine.sysfs import resident_bytes
 from diffusers_helper.provenance.job_folder import JobFolder
 
 if TYPE_CHECKING:
@@ -278,6 +280,14 @@ class InProcessEngine:
         self._token = CancelToken()  # of the job that is running
         self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._runner: Runner | None = None
+
+    @property
+    def card(self) -> Card:
+        return Card.seen_with(os.environ)
+
+    @property
+    def used_bytes(self) -> int:
+        return resident_bytes(os.getpid())
 
     def start(self) -> None:
         """Do nothing, because the libraries are loaded with the first job."""

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from diffusers_helper.conditions.picture import size_of as picture_size
 from diffusers_helper.errors import InputError
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 JobState = Literal[
@@ -69,6 +72,7 @@ class Job:
         video: The file that can be watched: the whole video, or its finished part.
         message, remedy: Why a job has failed, waits or was interrupted, and what a user can do about it.
             A queued job has them while its model is not on this machine.
+        card: The card that makes it, or has made it; a clause for each later one says from which section on.
         favourite: Whether a user marked it, so it is never removed automatically.
         damage: What a job that failed because of damage to its folder lacks: its "log", which can be written
             anew, or its "request", of which only what could be read is known; "" if both are whole.
@@ -86,6 +90,7 @@ class Job:
     frames: int = 0
     message: str = ""
     remedy: str = ""
+    card: str = ""
     favourite: bool = False
     damage: str = ""
 
@@ -115,3 +120,17 @@ class NoSuchJob(InputError):
             f"There is no job {job_id[:60]!r} in this outputs folder.",
             "Look for it in the list of jobs, or name another folder as `outputs`.",
         )
+
+
+def size_of(job: Job) -> tuple[int, int]:
+    """Return the width and height that a job's video will have, or zeros if they are unknown."""
+    try:
+        info = find_model(job.request.model, allow_folder=True)
+        picture = None
+        if not job.request.is_from_words:
+            width, height = picture_size(JobFolder(job.folder).input)
+            picture = height, width
+    except (InputError, OSError):  # the model's folder, or the job's, was removed by hand
+        return 0, 0
+    height, width = info.shape_of(job.request, picture)
+    return width, height

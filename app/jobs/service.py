@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from app.cards import told_apart
 from app.jobs.downloads.manager import Downloads
 from app.jobs.history import History, Retention
 from app.jobs.job import BEGUN, Command, Job, NoSuchJob, allows
+from app.jobs.making.crew import Crew
 from app.jobs.making.engine_client import Engine, EngineProcess
-from app.jobs.making.lead import Lead
-from app.jobs.making.watchdog import WatchdogTimeouts, card_in_use
+from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.making.worker import Worker
 from app.jobs.queue import Queue
 from app.jobs.steering import Steering
@@ -55,12 +56,12 @@ class JobService:
         Raises:
             InputError: If the folder's name is invalid, or the limit for old jobs in an environment variable.
         """
-        retention = Retention.from_environment(os.environ)
+        self._retention = Retention.from_environment(os.environ)
+        self._crew: Crew | None = None
         self._engines: tuple[Engine, ...] = engines or (EngineProcess(),)
         self._timeouts = timeouts
         self._changed = threading.Condition()
         self.changes = 0
-        self._workers: list[Worker] = []
         self._stopped = False
         self._open_jobs: tuple[object, tuple[Job | None, tuple[Job, ...]]] | None = None
         self.downloads = Downloads(outputs / INDEX_FOLDER / "downloads", self._wake)
@@ -68,7 +69,6 @@ class JobService:
         self.queue = Queue(self._store, self._wake)
         self.steering = Steering(self.queue)
         self.history = History(self._store, self._notify)
-        self._lead = Lead(self._store, self._notify, retention)
 
     def start(self, *, warm: bool = False, adopt: bool = True) -> None:
         """Start the workers, which make jobs as soon as no other process makes those of this folder.
@@ -84,27 +84,27 @@ class JobService:
                 value.
         """
         self._stopped = False
-        timeouts = self._timeouts or WatchdogTimeouts(
-            self._store.outputs / INDEX_FOLDER / "patience.json", card_in_use(os.environ)
-        )
+        timeouts = self._timeouts or WatchdogTimeouts(self._store.outputs / INDEX_FOLDER / "patience.json")
+        cards = told_apart([engine.card for engine in self._engines])
+        workers = [
+            Worker(self._store, engine, card, timeouts.on(card.in_use), self._notify)
+            for engine, card in zip(self._engines, cards, strict=True)
+        ]
         self._store.adopts = adopt
+        # Another thread may stop the service at any moment, and forget its crew.
+        self._crew = crew = Crew(self._store, workers, self._notify, self._retention)
         try:
-            self._lead.take()
+            crew.take()
         except TROUBLE as error:
             raise unwritable(self._store.outputs, error) from error
-        # Another thread may stop the service at any moment, and forget the workers.
-        self._workers = workers = [
-            Worker(self._store, engine, timeouts, self._notify, self._lead) for engine in self._engines
-        ]
-        for worker in workers:
-            worker.start(warm=warm)
+        crew.start(warm=warm)
         if adopt:
             self.downloads.start()
 
     @property
     def is_follower(self) -> bool:
         """Return whether another process makes the jobs of this folder while this one waits to take over."""
-        return bool(self._workers) and self._lead.is_follower
+        return self._crew is not None and self._crew.is_follower
 
     @property
     def engines(self) -> int:
@@ -112,9 +112,44 @@ class JobService:
         return len(self._engines)
 
     @property
+    def workers(self) -> Sequence[Worker]:
+        """Return the workers, one for each card; none before the service has started."""
+        return self._crew.workers if self._crew is not None else ()
+
+    def uses(self, worker: Worker) -> bool:
+        """Return whether no other program uses a worker's card."""
+        return self._crew is not None and self._crew.uses(worker)
+
+    def serve(self, card: str, *, leaves: bool = False, now: bool = False) -> None:
+        """Take a card out of service or put it back; see `Crew.serve`.
+
+        Raises:
+            InputError: If there is no such card, or if that cannot be written.
+        """
+        try:
+            if self._crew is not None:
+                self._crew.serve(card, leaves=leaves, now=now)
+        except TROUBLE as error:
+            raise unwritable(self._store.outputs, error) from error
+        self._notify()
+
+    def engines_for(self, job: Job) -> Sequence[int]:
+        """Return the numbers of the engines that may make a job, from 0; of one that makes it, that alone."""
+        crew = self._crew
+        if crew is None:
+            return range(self.engines)
+        mine = [one for one in crew.workers if one.job == job.id] or crew.able(job)
+        return [crew.workers.index(one) for one in mine]
+
+    def why_waiting(self, job: Job) -> str:
+        """Return a sentence if a queued job waits for a certain card of this process, and "" otherwise."""
+        crew = self._crew
+        return crew.why_waiting(job) if crew is not None and job.state == "queued" else ""
+
+    @property
     def keeps_awake(self) -> bool:
         """Return whether this process keeps the computer from going to sleep for a running job."""
-        return any(worker.keeps_awake for worker in self._workers)
+        return self._crew is not None and any(worker.keeps_awake for worker in self._crew.workers)
 
     def stop(self, timeout: float = 4.0) -> None:
         """Interrupt the running jobs, which the next program continues, and end the engines' processes.
@@ -123,12 +158,9 @@ class JobService:
         """
         deadline = time.monotonic() + timeout
         self.downloads.stop()
-        workers, self._workers = self._workers, []
-        for worker in workers:
-            worker.interrupt()
-        for worker in workers:
-            worker.stop(max(0.0, deadline - time.monotonic()))
-        self._lead.give_up()
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.stop(max(0.0, deadline - time.monotonic()))
         self._store.release()
         self._stopped = True
         self._notify()
@@ -139,8 +171,8 @@ class JobService:
             engine.kill()
 
     def _wake(self) -> None:
-        for worker in self._workers:
-            worker.wake()
+        if self._crew is not None:
+            self._crew.wake()
         self._notify()
 
     def commands(self, job: Job) -> set[Command]:
@@ -175,7 +207,8 @@ class JobService:
     @property
     def revision(self) -> str:
         """Return a text that changes whenever a job's facts do, by whichever process."""
-        return f"{hash((self._store.revision, self.downloads.revision)):x}"
+        cards = tuple((one.job, one.is_in_service) for one in self.workers)
+        return f"{hash((self._store.revision, self.downloads.revision, cards)):x}"
 
     def finished_jobs(self, limit: int) -> list[Job]:
         """Return the last finished jobs, newest first."""

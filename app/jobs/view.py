@@ -94,7 +94,13 @@ def actions(job: Job, commands: Collection[Command] = ()) -> list[Action]:
 
 
 def sentence(
-    job: Job, commands: Collection[Command] = (), *, held: bool = False, turn: int = 0, work: str = ""
+    job: Job,
+    commands: Collection[Command] = (),
+    *,
+    held: bool = False,
+    turn: int = 0,
+    work: str = "",
+    card: str = "",
 ) -> str:
     """Return the text for a job's state.
 
@@ -102,13 +108,16 @@ def sentence(
         commands: The commands of users for it, if it is being made.
         turn: Its number among the jobs that will begin; 0 if that is not known.
         work: What is done now for a running job, if that is known.
+        card: Why a queued job waits for another card than the next free one; "" if it does not.
     """
     if asked := [words for command, words in _ASKED.items() if command in commands]:
         return asked[0]
     reason = f"{job.message} {job.remedy}".strip()
     if job.state == "queued":
         turns = {0: "Waiting", 1: "Next"}
-        return reason or ("Waiting until the queue is resumed" if held else turns.get(turn, f"Number {turn}"))
+        if reason or held:
+            return reason or "Waiting until the queue is resumed"
+        return card or turns.get(turn, f"Number {turn}")
     if job.state == "paused":
         return job.message.rstrip(".") or "Paused by you"
     if job.state == "running" or not reason:
@@ -179,7 +188,7 @@ def record(job: Job, address: Address = str) -> dict[str, Any]:
     return {
         "id": job.id, "state": job.state, "place": job.place, "created": job.created, "started": job.started,
         "ended": job.ended, "video": None if job.video is None else address(job.video), "frames": job.frames,
-        "message": job.message, "remedy": job.remedy, "favourite": job.favourite,
+        "message": job.message, "remedy": job.remedy, "card": job.card, "favourite": job.favourite,
         "damage": job.damage, "folder": address(job.folder),
         "request": with_pictures(json.loads(job.request.to_json()), pictures),
     }  # fmt: skip

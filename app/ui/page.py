@@ -11,6 +11,7 @@ from string import Template
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS
 from app.ui import scripts
+from app.ui.calls.cards import CardCalls
 from app.ui.calls.generate import endpoints
 from app.ui.calls.jobs import JobCalls
 from app.ui.calls.serve import Endpoint, served
@@ -51,8 +52,8 @@ def build_page(
     groups = (
         endpoints(service, catalogue, listens),
         served(
-            JobCalls(service, catalogue), HistoryCalls(service, catalogue), FormCalls(catalogue),
-            LoraCalls(), ModelCalls(service, catalogue),
+            JobCalls(service, catalogue), HistoryCalls(service, catalogue), CardCalls(service),
+            FormCalls(catalogue), LoraCalls(), ModelCalls(service, catalogue),
         ),
         # These may take seconds, and keep no others waiting.
         served(OwnFileCalls(service, catalogue), DropCalls(service, catalogue)),

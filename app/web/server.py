@@ -206,7 +206,9 @@ def _free_port(server: str, port: int) -> int:
 def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: int) -> int:
     outputs, allowed_hosts = given_path(arguments.outputs, "outputs"), _allowed_hosts(arguments.allowed_host)
     cards = chosen_cards(arguments.devices, cards_here()) if arguments.devices else [{}]
-    service = JobService(outputs, *(EngineProcess(variables=variables) for variables in cards))
+    engines = [EngineProcess(variables=variables) for variables in cards]
+    largest = max((engine.card.profile for engine in engines), key=lambda one: one.cap_bytes.value)
+    service = JobService(outputs, *engines)
     service.jobs(limit=1)  # a folder that cannot be written is refused before anything is served
     signals = _StopSignals()
     page = None
@@ -214,7 +216,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         page, url = open_page(
             service, outputs, model=arguments.model, server=arguments.server, port=port,
             share=arguments.share, inbrowser=arguments.inbrowser, auth=auth,
-            allowed_hosts=allowed_hosts, profile=this_profile({**os.environ, **cards[0]}),
+            allowed_hosts=allowed_hosts, profile=largest,
         )  # fmt: skip
         # The engine starts only now, because it would slow down the start of the page.
         service.start(warm=True)

@@ -130,8 +130,9 @@ def _add_routes(server: GuardedServer, page: Page, files: ServedFiles, login: Lo
     async def document(request: Request) -> Response:
         return HTMLResponse(page.document) if login is None or login.knows(request) else login.page()
 
-    async def updates(_: Request) -> Response:
-        return StreamingResponse(page.updates.stream(), media_type="text/event-stream")
+    async def updates(request: Request) -> Response:
+        job = request.query_params.get("job", "")
+        return StreamingResponse(page.updates.stream(job), media_type="text/event-stream")
 
     async def script(request: Request) -> Response:
         return page_file(request.path_params["path"])

@@ -277,3 +277,12 @@ def keeps_bf16(num_bytes: int, *, is_quantised: bool) -> bool:
     Large ones do, since fp32 would double their memory. Quantised weights become bf16 when they are needed.
     """
     return is_quantised or num_bytes > _LARGE
+
+
+def resident_bytes(pid: int, root: Path = ROOT) -> int:
+    """Return the bytes of main memory that a process uses; 0 if it has ended."""
+    try:
+        found = re.search(r"VmRSS:\s*(\d+)", (root / f"proc/{pid}/status").read_text(encoding="utf-8"))
+    except OSError:
+        return 0
+    return int(found[1]) * _KIB if found else 0

@@ -188,7 +188,7 @@ def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
         environ: The environment, for HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
         root: The root of the file system from which the machine's facts are read.
     """
-    gpu = _visible(amd_gpus(root), environ)
+    gpu = visible_gpu(amd_gpus(root), environ)
     if gpu is not None:
         memory = host_memory(root)
         # An APU's own memory is small; the main memory that it may use is added, as far as it is available.
@@ -201,7 +201,7 @@ def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
     return Machine("cpu", "", "CPU", host_memory(root).total)
 
 
-def _visible(gpus: list[Gpu], environ: Mapping[str, str]) -> Gpu | None:
+def visible_gpu(gpus: list[Gpu], environ: Mapping[str, str]) -> Gpu | None:
     """Return the first card that the environment does not hide. Names that it does not know are ignored."""
     for variable in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         if variable not in environ:

@@ -87,20 +87,21 @@ class Stand:
     outputs: Path
     service: JobService
     engine: StagedEngine
+    engines: tuple[StagedEngine, ...] = ()
 
 
 @contextlib.contextmanager
-def staged_page(folder: Path, **options: object) -> Iterator[Stand]:
+def staged_page(folder: Path, *engines: StagedEngine, **options: object) -> Iterator[Stand]:
     """Serve the page within the context, and end all its jobs afterwards."""
     from app.web.server import close_page, open_page
 
-    outputs, engine = folder / "outputs", StagedEngine()
-    service = JobService(outputs, engine)
+    outputs, engines = folder / "outputs", engines or (StagedEngine(),)
+    service = JobService(outputs, *engines)
     with reading_elsewhere():
         page, url = open_page(service, outputs, port=free_port(), **options)  # pyright: ignore[reportArgumentType]
         service.start()
         try:
-            yield Stand(url, outputs, service, engine)
+            yield Stand(url, outputs, service, engines[0], engines)
         finally:
             for job in service.jobs():
                 service.queue.cancel(job.id)

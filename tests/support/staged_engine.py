@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -10,6 +11,7 @@ from typing import Any
 
 from PIL import Image
 
+from app.cards import Card
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineDied, Trial
 from diffusers_helper.events import (
@@ -65,8 +67,10 @@ class StagedEngine:
 
     restarts = False
     size: tuple[int, int] = (96, 64)
+    used_bytes = 3 * 2**30
 
-    def __init__(self) -> None:
+    def __init__(self, **variables: str) -> None:
+        self.card = Card.seen_with({**os.environ, **variables})
         self._changed = threading.Condition()
         self._permits = 0
         self._cancelled: set[str] = set()

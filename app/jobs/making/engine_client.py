@@ -14,11 +14,13 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import IO, Any, Literal, Protocol
 
+from app.cards import Card
 from app.jobs.job import Job
 from app.jobs.stdio import ErrorTail, close_child, opened, wait_or_kill
 from app.machine import module_command, this_profile
 from diffusers_helper.events import Event, from_dict
 from diffusers_helper.failures import cause_of_death
+from diffusers_helper.machine.sysfs import resident_bytes
 from diffusers_helper.planning.variables import engine_environment
 
 _log = logging.getLogger(__name__)
@@ -64,6 +66,16 @@ class Engine(Protocol):
     """
 
     restarts: bool
+
+    @property
+    def card(self) -> Card:
+        """Return what is known of its card, wherever that is."""
+        ...
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the bytes of main memory that it uses; 0 if that is not known."""
+        ...
 
     def start(self) -> None:
         """Prepare in the background. Like `run`, call it only from the thread that runs the jobs."""
@@ -113,10 +125,20 @@ class EngineProcess:
         self, command: tuple[str, ...] = (), variables: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         self._command, self._variables = command, variables
+        self._card: Card | None = None
         self._lock = threading.Lock()  # guards the attributes below and writing to stdin
         self._process: subprocess.Popen[bytes] | None = None
         self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._errors: ErrorTail | None = None
+
+    @property
+    def card(self) -> Card:
+        self._card = self._card or Card.seen_with({**os.environ, **self._variables})
+        return self._card
+
+    @property
+    def used_bytes(self) -> int:
+        return resident_bytes(self.pid) if self.pid else 0
 
     @property
     def pid(self) -> int | None:

@@ -18,7 +18,6 @@ from app.jobs.job import Job
 from app.jobs.making.engine_client import Engine, EngineDied, Trial
 from app.jobs.making.watchdog import WatchdogTimeouts, has_kernels
 from app.jobs.storage.commands import salvage_if_there
-from app.machine import this_profile
 from diffusers_helper.events import (
     STAGES,
     Event,
@@ -297,7 +296,7 @@ class Supervisor:
         error = OutOfDeviceMemory(
             read_shortage(shortage),
             smaller_plans=1 if note and note.change else 0,
-            is_apu=this_profile(os.environ).machine.is_apu,
+            is_apu=self._engine.card.profile.machine.is_apu,
         )
         return replace(end, message=error.message, remedy=error.remedy, code=error.code)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,6 +77,12 @@ class WatchdogTimeouts:
                 self._longest = {str(kind): float(seconds) for kind, seconds in entries.items()}
             except (OSError, ValueError, AttributeError, TypeError, OverflowError) as error:
                 _log.warning("%s cannot be read (%s); limits are learned again", self.file, error)
+
+    def on(self, card: str) -> WatchdogTimeouts:
+        """Return the limits for another card, which share the file and what both have learned."""
+        other = copy(self)
+        other.card = card
+        return other
 
     def knows(self, kind: str) -> bool:
         """Return whether this work has been done on this card before."""

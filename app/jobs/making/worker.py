@@ -1,9 +1,10 @@
-"""The thread that takes jobs one at a time and has its engine make them."""
+"""The thread that has one card's engine make jobs, one at a time."""
 
 from __future__ import annotations
 
 import errno
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -12,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from app.cards import Card
 from app.jobs.job import Command, Job
 from app.jobs.making.awake import Awake
 from app.jobs.making.engine_client import Engine, EngineDied
-from app.jobs.making.lead import Lead
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.storage.commands import INTERRUPTED, PAUSED, WAITS, commands_of, salvage_if_there
@@ -35,29 +36,36 @@ _BEAT_SECONDS = 0.2  # the pause between two checks of whether something has end
 # The first and the longest pause between two attempts while a temporary problem, such as a full disk, delays
 # a job.
 _RETRY_SECONDS, _LONGEST_PAUSE = 2.0, 30.0
-_LOOK_SECONDS = 1.0  # the pause between two searches for new jobs and for processes that have ended
 _KFD = Path("/dev/kfd")  # exists with the kernel's driver for AMD GPUs
 
 
 class Worker:
-    """The maker of jobs in the store's queue with one engine, as long as this process has the lead.
+    """The maker of jobs on one card.
 
     Args:
         on_change: Called after each event, from the worker's thread.
+
+    Attributes:
+        job: The id of the job that is being made, or is about to be; "" if there is none.
+        failures: The number of jobs in a row on which the engine has died for good.
+        gives_back: Whether its job is to end within a step and go back to the queue.
+        trouble: Why this program has taken the card out of service; "" if it has not.
     """
 
     def __init__(
         self,
         store: JobStore,
         engine: Engine,
+        card: Card,
         timeouts: WatchdogTimeouts,
         on_change: Callable[[], None],
-        lead: Lead,
     ) -> None:
         self._store, self._engine, self._timeouts, self._on_change = store, engine, timeouts, on_change
-        self._lead, self._job = lead, ""  # the id of the job that is being made
-        self._wake = threading.Event()
+        self.card, self.job, self.failures, self.trouble = card, "", 0, ""
+        self.gives_back = False
+        self._orders: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
+        self._wake, self._passes_on = _nothing, _no_words
         self._command: Command | None = None  # the one that was passed on to the running job
         self._kept = 0  # its sections that were finished before, the last of which is reported again
         self._awake, self._frees = Awake(), False  # the latter is true after a pause, until a job follows
@@ -68,23 +76,51 @@ class Worker:
         """Return whether the computer is kept from going to sleep for the running job."""
         return self._awake.holds
 
-    def start(self, *, warm: bool) -> None:
-        """Start the worker's thread.
+    def __str__(self) -> str:
+        return self.card.name
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.job)
+
+    @property
+    def is_in_service(self) -> bool:
+        return not (self.trouble or self._store.is_out(self.card.key))
+
+    @property
+    def used_bytes(self) -> int:
+        """Return how much of the card's memory is in use; 0 if that is not known."""
+        return self.card.used_bytes or self._engine.used_bytes
+
+    def start(self, wake: Callable[[], object], passes_on: Callable[[Worker, Job], str]) -> None:
+        """Start the worker's thread, which starts the engine, since the engine ends with that thread.
 
         Args:
-            warm: Whether to start the engine as soon as this process makes the jobs, before the first job.
+            wake: Called when the worker is free again.
+            passes_on: Returns why a job on which the engine has died goes to another card; "" if it does not.
         """
-        self._thread = threading.Thread(target=self._work, args=(warm,), name="jobs", daemon=True)
+        self._wake, self._passes_on = wake, passes_on
+        self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
         self._thread.start()
 
-    def wake(self) -> None:
-        """Make the thread look for a new job at once."""
-        self._wake.set()
+    def make(self, job: Job) -> None:
+        """Have the thread make a job that was claimed for this worker."""
+        self.job, self._frees = job.id, False
+        self._orders.put(partial(self._run, job))
+
+    def warm_up(self) -> None:
+        """Have the thread start the engine, before the first job."""
+        self._orders.put(self._warm_up)
+
+    def rest(self, *, leaves: bool) -> None:
+        """Free the card's memory after a pause that no job followed, or if `leaves` is true."""
+        if leaves or self._frees:
+            self._frees = False
+            self._engine.close()
 
     def interrupt(self) -> None:
-        """Make the thread take no further job."""
+        """Make the running job end."""
         self._stopping.set()
-        self._wake.set()
 
     def stop(self, timeout: float) -> None:
         """Interrupt the running job, if `interrupt` was called, and end the engine's process.
@@ -94,7 +130,8 @@ class Worker:
         deadline = time.monotonic() + timeout
         if self._thread is None:
             return
-        commands = self._commands(job) if (job := self._job) else set[Command]()
+        self._orders.put(None)
+        commands = self._commands(job) if (job := self.job) else set[Command]()
         if self._command is not None or commands & {"cancel", "pause"}:
             self._thread.join(max(0.0, timeout - _KILL_SECONDS))
         while self._thread.is_alive() and time.monotonic() < deadline:
@@ -102,37 +139,12 @@ class Worker:
             self._engine.kill()
             self._thread.join(_BEAT_SECONDS)
 
-    def _work(self, warm: bool) -> None:
+    def _work(self) -> None:
         # Only the main thread handles Ctrl-C. The engine inherits the blocked signal, which therefore cannot
         # end it while it starts.
         block_ctrl_c()
-        trouble = ""
-        while not self._stopping.is_set():
-            self._wake.clear()
-            try:
-                leads = self._lead.take()
-                if self._lead.is_follower:
-                    self._engine.close()  # the other process has one
-                if warm and leads:
-                    warm = False
-                    self._warm_up()
-                may_claim = leads and not self._stopping.is_set()
-                job = self._store.claim() if may_claim else None
-                if job is None:
-                    if self._frees:
-                        self._engine.close()
-                    self._lead.look_around()
-                self._frees = False
-            except TROUBLE as error:
-                if trouble != (trouble := facts_of(error)["message"]):
-                    _log.warning("No job can be taken from the queue; this is tried again. %s", trouble)
-                self._wake.wait(_RETRY_SECONDS)
-                continue
-            trouble = ""
-            if job is not None:
-                self._run(job)
-            else:
-                self._wake.wait(_LOOK_SECONDS)
+        while (act := self._orders.get()) is not None:
+            act()
         self._engine.close()
 
     def _warm_up(self) -> None:
@@ -142,7 +154,6 @@ class Worker:
             _log.exception("the engine did not start; the first job tries again")
 
     def _run(self, job: Job) -> None:
-        self._job = job.id
         try:
             self._make(job)
         except Exception as error:  # noqa: BLE001 - the thread outlives the job, which reports the error
@@ -152,8 +163,9 @@ class Worker:
             self._finish(job, failed_event(error, job.id, 0.0, *salvage_if_there(JobFolder(job.folder))))
         finally:
             self._store.let_go(job.id)
-            self._command, self._job = None, ""
+            self._command, self.gives_back, self.job = None, False, ""
             self._on_change()
+            self._wake()
 
     def _make(self, job: Job) -> None:
         """Have the engine make the job, again after temporary problems, until the job or the program ends."""
@@ -184,6 +196,13 @@ class Worker:
         for event in supervisor.make(events_in(JobFolder(job.folder))):
             if isinstance(event, Failed) and (trouble := self._passing_trouble(job, event)):
                 return trouble
+            died = isinstance(event, Failed) and event.code == "engine_died"
+            if died and (why := self._passes_on(self, job)):
+                told = _timed(job, Warned(job=job.id, time=0.0, message=why))
+                self._write(job, partial(self._store.record, told))
+                self._write(job, partial(self._queue_again, job, why))
+                return None
+            self.failures = 0 if isinstance(event, SectionFinished) else self.failures
             if event.is_final:
                 self._finish(job, event)
             else:
@@ -216,7 +235,8 @@ class Worker:
         ends_here = isinstance(event, SectionFinished) and event.section < event.sections
         is_cancelled = "cancel" in commands or ("stop_after_section" in commands and ends_here)
         is_made = isinstance(event, SectionFinished) and self._kept < event.section < event.sections
-        pauses = "pause" in commands or (is_made and bool(commands & {"wait", "change"}))
+        steers = is_made and bool(commands & {"wait", "change"})
+        pauses = "pause" in commands or self.gives_back or steers
         if self._command is None and (is_cancelled or pauses):
             self._engine.cancel(job.id)
         if self._command is None or is_cancelled:
@@ -303,9 +323,15 @@ class Worker:
         commands = self._commands(job.id)
         self._store.enter(job.id, "paused", **facts)
         if not commands & {"pause", "wait"}:
-            is_changed = "change" in commands
-            reason = "A user changed what comes next." if is_changed else "The pause was withdrawn."
-            self._store.enter(job.id, "queued", reason=reason, message="", remedy="")
+            reason = "The pause was withdrawn."
+            if self.gives_back:
+                reason = f"{self.card.name} was taken out of service."
+            elif "change" in commands:
+                reason = "A user changed what comes next."
+            self._queue_again(job, reason)
+
+    def _queue_again(self, job: Job, reason: str) -> None:
+        self._store.enter(job.id, "queued", reason=reason, message="", remedy="")
 
     def _break_off(self, job: Job) -> None:
         """End or pause a job if a user asked for it; mark it as interrupted if the program is ending."""
@@ -338,6 +364,14 @@ class Worker:
             if left <= 0:
                 break
         return self._command is not None
+
+
+def _nothing() -> None:
+    """Do nothing, before the worker has started."""
+
+
+def _no_words(worker: Worker, job: Job) -> str:
+    return ""
 
 
 class _AskedToEnd(Exception):

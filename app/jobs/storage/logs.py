@@ -152,7 +152,7 @@ _FACTS: dict[str, tuple[Any, Callable[[Any], bool]]] = {
     "state": ("queued", lambda value: isinstance(value, str) and value in TRANSITIONS),
     "place": (0.0, _is_number), "created": (0.0, _is_time), "started": (None, _is_time_or_none),
     "ended": (None, _is_time_or_none), "video": (None, _is_inside), "frames": (0, _is_count),
-    "message": ("", _is_text), "remedy": ("", _is_text),
+    "message": ("", _is_text), "remedy": ("", _is_text), "card": ("", _is_text),
     "favourite": (False, lambda value: isinstance(value, bool)), "edits": (0, _is_count),
     "deaths": (0, _is_count), "death": ("", _is_text),
 }  # fmt: skip

@@ -31,12 +31,12 @@ from diffusers_helper.request import (
 from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
-VERSION = 5  # an index of another version is rebuilt
+VERSION = 6  # an index of another version is rebuilt
 _COLUMNS = {
     "id": "TEXT PRIMARY KEY", "state": "TEXT NOT NULL", "place": "REAL NOT NULL", "created": "REAL NOT NULL",
     "started": "REAL", "ended": "REAL", "video": "TEXT", "frames": "INTEGER NOT NULL",
     "message": "TEXT NOT NULL", "remedy": "TEXT NOT NULL", "favourite": "INTEGER NOT NULL",
-    "request": "TEXT NOT NULL", "damage": "TEXT NOT NULL", "model": "TEXT NOT NULL",
+    "card": "TEXT NOT NULL", "request": "TEXT NOT NULL", "damage": "TEXT NOT NULL", "model": "TEXT NOT NULL",
     "seconds": "REAL NOT NULL", "words": "TEXT NOT NULL", "parent": "TEXT NOT NULL", "stamp": "TEXT NOT NULL",
 }  # fmt: skip
 COLUMNS = ", ".join((*_COLUMNS, "sum"))

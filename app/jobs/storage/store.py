@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
 from app.jobs.storage.commands import let_rest, recover
@@ -23,9 +23,11 @@ from app.jobs.storage.trouble import TROUBLE, is_of_one_job, unwritable
 from diffusers_helper.events import Event
 from diffusers_helper.files import given_path, make_way, sync_folder
 from diffusers_helper.machine.file_locks import Lock, is_locked
+from diffusers_helper.provenance.branch import count_kept
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
+Maker = TypeVar("Maker")
 _REMOVED = ("The job's folder was removed.", "Start the job again.")
 
 
@@ -61,7 +63,7 @@ class JobStore:
         self._stamps: dict[str, str] = {}  # what their logs were like when they were last seen
         self._held: dict[str, dict[str, Any]] = {}  # changes that could not be written yet
         folder = self.outputs / INDEX_FOLDER
-        self.held, self.trash, self._maker = folder / "held", folder / "trash", folder / "maker"
+        self.held, self.trash = folder / "held", folder / "trash"
 
     @cached_property
     def _opened(self) -> OpenIndex:
@@ -78,28 +80,54 @@ class JobStore:
         with self._opening:
             return self._opened
 
-    def lead(self) -> Lock | None:
-        """Take the lock for making the jobs, and tidy up after its previous holder; None if it is taken."""
+    def lead(self, card: str) -> Lock | None:
+        """Take the lock for making jobs on a card, and tidy up after dead holders; None if it is taken.
+
+        Args:
+            card: The card's `Card.key`.
+        """
         if not self._index.is_there:
             with self.transaction():  # opens it anew
                 pass
-        make_way(self._maker)
-        try:
-            lock = Lock(self._maker)
-        except BlockingIOError:
-            return None
+        file = self._index.folder / f"maker-{card}"
+        with self.transaction():  # in which no other process looks whether it is locked
+            is_alone = not self.has_maker
+            make_way(file)
+            try:
+                lock = Lock(file)
+            except BlockingIOError:
+                return None
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.release)
             with self.transaction():
-                sweep(self.outputs, self._index.folder)
+                if is_alone:
+                    sweep(self.outputs, self._index.folder)
                 self.recover()
             on_failure.pop_all()
         return lock
 
     @property
     def has_maker(self) -> bool:
-        """Return whether any process holds the lock for making this folder's jobs."""
-        return is_locked(self._maker)
+        """Return whether any process holds a card's lock, with which it makes this folder's jobs."""
+        return any(is_locked(file) for file in self.held.parent.glob("maker-*"))
+
+    def is_out(self, card: str) -> bool:
+        """Return whether a user has taken a card out of service."""
+        return (self.held.parent / f"out-{card}").is_file()
+
+    def set_out(self, card: str, is_out: bool) -> None:
+        """Take a card out of service or put it back.
+
+        Raises:
+            OSError: If that cannot be written.
+        """
+        file = self.held.parent / f"out-{card}"
+        if is_out:
+            make_way(file)
+            file.touch()
+        else:
+            file.unlink(missing_ok=True)
+        sync_folder(file.parent)
 
     def release(self) -> None:
         """Give up the current jobs, which the next process continues."""
@@ -124,8 +152,15 @@ class JobStore:
         ((last,),) = self.select("", what="max(place)")
         return max(time.time(), (last or 0.0) + 1.0)  # the gaps leave places for jobs that are moved
 
-    def claim(self) -> Job | None:
-        """Mark the first queued job that can begin here as running and return it; None if there is none."""
+    def claim(self, choose: Callable[[Job], Maker | None]) -> tuple[Job, Maker] | None:
+        """Mark the first queued job that can begin here as running.
+
+        Args:
+            choose: Returns who makes a job; None if nobody who is free can.
+
+        Returns:
+            The job and its maker; None if there is no such job.
+        """
         self.write_held()
         if self._index.is_current and not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
@@ -136,13 +171,16 @@ class JobStore:
             for row in database.execute(queued).fetchall():
                 if not self.makes(row["id"]) or self._reason_to_wait(row["model"]):
                     continue
+                whole = database.execute(f"SELECT {COLUMNS} FROM jobs WHERE id = ?", (row["id"],)).fetchone()
+                if (maker := choose(job_from_row(self.outputs, whole))) is None:
+                    continue
                 folder = self.folder(row["id"])
                 if not folder.path.exists():
                     bury(database, row["id"], *_REMOVED)
                     continue
                 try:
-                    if put(database, folder)["state"] == "queued" and self._take(folder):
-                        return job_from_row(self.outputs, put(database, folder))
+                    if put(database, folder)["state"] == "queued" and self._take(folder, str(maker)):
+                        return job_from_row(self.outputs, put(database, folder)), maker
                 except OSError as error:
                     if not self.concerns_one_job(error):
                         raise
@@ -150,7 +188,7 @@ class JobStore:
                     bury(database, row["id"], words, "Repair the folder, and resume the job.")
         return None
 
-    def _take(self, folder: JobFolder) -> bool:
+    def _take(self, folder: JobFolder, card: str) -> bool:
         """Lock a queued job and mark it as running; return False if another process makes it."""
         log = StateLog(folder)
         facts = log.read()
@@ -163,7 +201,10 @@ class JobStore:
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.release)
             started = time.time() - (time_of_last(folder) if facts["started"] else 0)  # without pauses
-            log.enter("running", reason="It is its turn.", started=started, ended=None, message="", remedy="")
+            log.enter(
+                "running", reason="It is its turn.", started=started, ended=None, message="", remedy="",
+                card=_made_on(facts["card"], card, count_kept(folder) + 1),
+            )  # fmt: skip
             on_failure.pop_all()
         self._locks[folder.job] = lock
         return True
@@ -332,3 +373,11 @@ class JobStore:
     def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
         """Lock the index for the block. The index gets all changes of the block or none."""
         return self._index.transaction()
+
+
+def _made_on(before: str, card: str, section: int) -> str:
+    """Return the cards of a job, given those so far, when a card goes on with a section."""
+    mark = f", from section {section} on "
+    before = before.partition(mark)[0] if section > 1 else ""
+    *_, last = before.split(" on ")
+    return before if last == card else f"{before}{mark}{card}" if before else card

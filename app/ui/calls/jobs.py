@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -14,6 +13,7 @@ from app.jobs.job import BEGUN, MOVABLE, Job, allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
 from app.jobs.view import full_record, record, row_buttons, states_named, view
+from app.ui.calls import cards
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.live.scene import Presenter
@@ -44,15 +44,18 @@ class Records:
         job's number among those that will begin, if it is known.
         """
         commands = self._service.commands(job)
-        shown = view(job, commands, held=self._service.queue.is_held, turn=turn)
+        held, card = self._service.queue.is_held, self._service.why_waiting(job)
+        shown = view(job, commands, held=held, turn=turn, card=card)
         address, request = _address(job.folder.parent), job.request
+        tells_card = self._service.engines > 1 or " on " in job.card  # or several cards have made it
         order, length = SETTINGS["mode"].choices[request.mode], _length(request)
         return self._outward(record(job, address) | shown, job.folder.parent) | {
             "wishes": sorted(commands),
             "picture": address(job.folder / SMALL_PICTURE),
             "title": " ".join(request.prompt.split()) or "a video without a prompt",
             "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
-            "about": f"{order} · {length:.1f} s · {self._title(request.model, ADDED_MODELS.revision)}",
+            "about": f"{order} · {length:.1f} s · {self._title(request.model, ADDED_MODELS.revision)}"
+            + (f" · {job.card}" if job.card and tells_card else ""),
         }
 
     def _find_title(self, key: str, _revision: str) -> str:
@@ -123,7 +126,8 @@ class JobCalls:
         `total` is the number of all such jobs, `left` the seconds for those that will be made, and `held` is
         true while the whole queue is paused. Each of `jobs` has `percent`, `left` in seconds and, if it is
         queued, `turn` (1 for the next one) and, unless the queue is paused, `begins_in` in seconds; and what
-        the page shows of it: `now`, `time` and `buttons`. `say` is a sentence on the whole queue.
+        the page shows of it: `now`, `time` and `buttons`. `say` is a sentence on the whole queue, and `cards`
+        are those of `cards_list`.
         """
         jobs = self._queue.jobs(limit=1_000_000)
         left = seconds_left(jobs, self._paces)
@@ -135,16 +139,17 @@ class JobCalls:
             will_be_made = is_queued or job.state in BEGUN
             turn += is_queued
             turns.append(turn if is_queued else 0)
-            begins.append(free[0] if is_queued and is_known and not held else None)
+            engine = min(self._service.engines_for(job), key=free.__getitem__) if will_be_made else 0
+            begins.append(free[engine] if is_queued and is_known and not held else None)
             is_known = is_known and not (will_be_made and seconds is None)
             if will_be_made:
-                heapq.heapreplace(free, free[0] + (seconds or 0.0))
+                free[engine] += seconds or 0.0
         first = min(max(0, first), len(jobs))
         shown = range(first, min(len(jobs), first + _bounded(limit)))
         whole = max(free) if is_known else None
         return {
             "total": len(jobs), "first": first, "held": held, "left": _rounded(whole),
-            "say": _say(len(jobs), whole, held=held),
+            "say": _say(len(jobs), whole, held=held), "cards": cards.lines(self._service),
             "jobs": [self._row(jobs[n], turns[n], left[n], begins[n]) for n in shown],
         }  # fmt: skip
 

@@ -10,7 +10,7 @@ import { announce, bringStage, notify, prepareLine, prepareNotify, showNotify } 
 import { keepMarkup, makeFilm } from './film.js';
 import { preparePreview } from './preview.js';
 import { Pulse } from './pulse.js';
-import { follow } from './updates.js';
+import { connect, follow } from './updates.js';
 
 const TICK = 1000; // milliseconds
 const view = document.querySelector('.lt-view');
@@ -26,6 +26,7 @@ let stays = false; // whether that is one that has ended, while the server sends
 let asked = ''; // the job whose last scene has been requested
 let revision = ''; // of the jobs, when the scene of a job that stays was requested
 let isExpecting = false; // whether a user has started a job that is not shown yet
+let chosen = ''; // the running job for which the server was asked, until it sends that
 let watched = false; // whether this page was open when the job on the stage ended
 
 // An id begins with the time of its creation.
@@ -44,8 +45,13 @@ export function showStage() {
   else bringStage();
 }
 
-/** Show the job that is being made. */
-export function watchRunning() {
+/** Show a job that is being made, by default the one that the server sends, which is asked for any other one. */
+export function watchRunning(job = now?.job) {
+  if (job !== now?.job) {
+    chosen = job;
+    connect(job);
+    return;
+  }
   stays = false;
   if (now) showOnStage(now);
 }
@@ -146,7 +152,10 @@ async function askForEnd(job) {
 function meetOther(before) {
   const isNews = before?.job === now.job ? before.isOpen : comesAfter(now, shown);
   if (isNews && !now.isOpen) end(now);
-  if (isExpecting && comesAfter(now, shown)) {
+  if (now.job === chosen) {
+    chosen = '';
+    watchRunning();
+  } else if (isExpecting && comesAfter(now, shown)) {
     watchRunning();
     isExpecting = false; // also for a job that was over before its first update came
   } else if (stays || (watched && shown.isWorthKeeping && comesAfter(now, shown))) keep(shown);

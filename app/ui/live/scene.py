@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app.jobs.job import BEGUN, Job, allows
+from app.jobs.job import BEGUN, Job, allows, size_of
 from app.jobs.service import JobService
 from app.jobs.view import WORDS, buttons, view
 from app.report_text import report_text
@@ -22,7 +22,7 @@ from app.ui.errors import page_words
 from app.ui.live import words
 from app.ui.live.memory_record import memory_of
 from app.ui.live.progress import Cell, LiveJob
-from app.ui.live.watch import Scene, size_of
+from app.ui.live.watch import Scene
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.files import read_file

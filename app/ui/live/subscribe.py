@@ -7,6 +7,7 @@ import json
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from functools import partial
@@ -36,11 +37,12 @@ class _Watch:
     """A thread that watches the jobs until it is told to end.
 
     Args:
+        chosen: The running job that is shown, if not the one that began first.
         tell: Called in the thread after each change of `latest`.
     """
 
-    def __init__(self, service: JobService, tell: Callable[[], object]) -> None:
-        self._service, self._tell = service, tell
+    def __init__(self, service: JobService, chosen: str, tell: Callable[[], object]) -> None:
+        self._service, self._chosen, self._tell = service, chosen, tell
         self.latest: scene.Shown | None = None
         self.reported, self.is_wanted = time.monotonic(), True
         self.thread = threading.Thread(target=self._run, name="live-view", daemon=True)
@@ -52,7 +54,7 @@ class _Watch:
 
     def _run(self) -> None:
         presenter = Presenter(self._service)
-        for seen in watch(self._service):
+        for seen in watch(self._service, self._chosen):
             if not self.is_wanted:
                 return
             shown = presenter.show(seen)
@@ -71,36 +73,37 @@ class _Watch:
 class Updates:
     """The updates of one service for every open page, within one event loop. A page needs no thread.
 
-    One watch serves all pages, as long as there are any. One that hangs is replaced when a page comes.
+    One watch serves all pages that show the same job, as long as there are any. One that hangs is replaced
+    when a page comes.
     """
 
     def __init__(self, service: JobService) -> None:
         self._service, self._room = service, Limiter(MOST_PAGES, newcomer_goes=False)
-        self._pages = 0
-        self._watch: _Watch | None = None
+        # Both are by the job that users have chosen.
+        self._pages, self._watches = Counter[str](), dict[str, _Watch]()
         self._news = asyncio.Event()
 
-    async def stream(self) -> AsyncGenerator[str, None]:
-        """Yield the updates of one page as server-sent events."""
+    async def stream(self, job: str = "") -> AsyncGenerator[str, None]:
+        """Yield the updates of one page as server-sent events, for the running job that it names, if any."""
         with self._room.place(lambda: True) as place:
-            async with aclosing(self.changes(place)) as changes:
+            async with aclosing(self.changes(place, job)) as changes:
                 async for change in changes:
                     yield f"data: {json.dumps(change)}\n\n"
 
-    async def changes(self, place: Slot) -> AsyncGenerator[dict[str, Any], None]:
+    async def changes(self, place: Slot, job: str = "") -> AsyncGenerator[dict[str, Any], None]:
         """Keep one page up to date until it is gone or the service is stopped, by sending what has changed.
 
         Yields:
             The live view and the version of the scripts, or only the values that have moved.
         """
-        self._pages += 1
-        if self._watch is None or not self._watch.is_well:
-            self._end_watch()
-            self._watch = _Watch(self._service, partial(self._tell, asyncio.get_running_loop()))
+        self._pages[job] += 1
+        if job not in self._watches or not self._watches[job].is_well:
+            self._end_watch(job)
+            self._watches[job] = _Watch(self._service, job, partial(self._tell, asyncio.get_running_loop()))
         seen, before, sent, is_alive = None, dict[str, Any](), -math.inf, True
         try:
-            while is_alive and self._watch is not None and not place.is_lost.is_set():
-                news_come, is_alive, shown = self._news, self._watch.thread.is_alive(), self._watch.latest
+            while is_alive and (mine := self._watches.get(job)) and not place.is_lost.is_set():
+                news_come, is_alive, shown = self._news, mine.thread.is_alive(), mine.latest
                 if shown is not None and shown is not seen:
                     seen, news = shown, {name: shown[name] for name in shown if name not in _MOVING}
                     moved = {name: shown[name] for name in shown if name in _MOVING}
@@ -109,11 +112,11 @@ class Updates:
                         before, sent = news, time.monotonic()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(news_come.wait(), _LOOK_SECONDS)
-                await asyncio.sleep(_PAUSE_SECONDS_A_PAGE * self._pages)
+                await asyncio.sleep(_PAUSE_SECONDS_A_PAGE * self._pages.total())
         finally:
-            self._pages -= 1
-            if not self._pages:
-                self._end_watch()
+            self._pages[job] -= 1
+            if not self._pages[job]:
+                self._end_watch(job)
 
     def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let all pages look at what the watch has seen. Its thread calls this."""
@@ -124,6 +127,6 @@ class Updates:
         self._news.set()
         self._news = asyncio.Event()
 
-    def _end_watch(self) -> None:
-        if self._watch is not None:
-            self._watch.is_wanted, self._watch = False, None
+    def _end_watch(self, job: str) -> None:
+        if ended := self._watches.pop(job, None):
+            ended.is_wanted = False

@@ -4,6 +4,7 @@ const AGAIN = 3000; // milliseconds
 const own = new URL(import.meta.url).pathname.split('/').at(-3); // the version of the scripts
 
 let source = null;
+let chosen = ''; // the job whose updates a user wants, as long as it runs
 let take = () => {};
 
 // A server that was started again may ask for the password first.
@@ -15,10 +16,11 @@ async function open() {
   connect();
 }
 
-/** Connect again. */
-export function connect() {
+/** Connect again, for the updates of a running job if one is named. */
+export function connect(job = chosen) {
+  chosen = job;
   source?.close();
-  const now = source = new EventSource('live');
+  const now = source = new EventSource(job ? `live?job=${encodeURIComponent(job)}` : 'live');
   source.onmessage = ({ data }) => {
     const news = JSON.parse(data);
     if (news.version && news.version !== own) window.location.reload(); // these scripts are older than the server

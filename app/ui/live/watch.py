@@ -6,14 +6,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.jobs.job import MOVABLE, Command, Job, NoSuchJob
+from app.jobs.job import BEGUN, MOVABLE, Command, Job, NoSuchJob, size_of
 from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
 from app.ui.live.progress import LiveJob
-from diffusers_helper.conditions.picture import size_of as picture_size
-from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.models.registry import find_model
-from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.errors import LongtakeError
 
 _SHORTEST_PAUSE = 0.2  # seconds between two updates; more updates would only cost the browser work
 _RECENT = 600.0  # seconds for which a job without a video is still shown on a new page
@@ -44,14 +41,19 @@ class Scene:
         return sum(not job.waits for job in self.waiting) + (self.running is not None)
 
 
-def watch(service: JobService) -> Iterator[Scene]:
-    """Yield scenes of the running job, or else of the newest one, for ever, at least one per second."""
+def watch(service: JobService, chosen: str = "") -> Iterator[Scene]:
+    """Yield scenes of a running job, or else of the newest one, for ever, at least one per second.
+
+    Args:
+        chosen: The job to show as long as it runs; by default, and after that, the one that began first.
+    """
     live: LiveJob | None = None
     paces = PaceBook(service)
     while True:
         changes = service.changes
         running, waiting = service.open_jobs()
-        job = running or (waiting[0] if waiting else _newest(service, live))
+        shown = next((job for job in waiting if job.id == chosen and job.state in BEGUN), running)
+        job = shown or (waiting[0] if waiting else _newest(service, live))
         if job is None or (live is not None and live.job.id == job.id and job.is_over):
             yield Scene(live, running, waiting)
             service.wait(changes)
@@ -100,17 +102,3 @@ def _newest(service: JobService, live: LiveJob | None) -> Job | None:
 
 def _last_made(job: Job) -> float:
     return job.ended or job.started or job.created
-
-
-def size_of(job: Job) -> tuple[int, int]:
-    """Return the width and height that a job's video will have, or zeros if they are unknown."""
-    try:
-        info = find_model(job.request.model, allow_folder=True)
-        picture = None
-        if not job.request.is_from_words:
-            width, height = picture_size(JobFolder(job.folder).input)
-            picture = height, width
-    except (InputError, OSError):  # the model's folder, or the job's, was removed by hand
-        return 0, 0
-    height, width = info.shape_of(job.request, picture)
-    return width, height

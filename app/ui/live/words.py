@@ -87,7 +87,8 @@ def made_with(live: LiveJob) -> list[tuple[str, str]]:
     guidance: float = getattr(request, family_of(request.model).guided_by)
     found = [("Seed", str(request.seed)), ("Steps, guidance", f"{request.steps}, {guidance:g}")]
     size = f"{live.width} × {live.height}, {live.plan.fps} fps"
-    return [*found, ("Size", size)] if live.width else found
+    found += [("Size", size)] if live.width else []
+    return [*found, ("Made on", live.job.card)] if live.job.card else found
 
 
 def doing(live: LiveJob) -> str:

@@ -5,16 +5,23 @@ import { editJob } from '../form/press.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { watchRunning } from '../live/live.js';
 import { goTo, place, whenShown } from '../tabs.js';
+import { listenToCards, showCards } from './cards.js';
 import { Mover } from './move.js';
 import { Row, isMovable } from './row.js';
 import { Undo } from './undo.js';
 
 const AROUND = 24; // rows that are kept ready above and below the window
 const MOST_ROWS = 200; // the most that the server sends
-const NOTHING = { total: 0, first: 0, held: false, say: '', jobs: [] };
+const NOTHING = { total: 0, first: 0, held: false, say: '', jobs: [], cards: [] };
 
 // The time for all of them is told anew after each section.
 const revisionNow = () => [queueNow().revision, queueNow().held, sceneNow().sectionsDone].join();
+
+/** Show a running video on the stage. */
+function watch(job) {
+  goTo('create');
+  watchRunning(job);
+}
 
 /** The list of the videos that are not over. */
 class Queue {
@@ -33,11 +40,13 @@ class Queue {
     const find = (selector) => section.querySelector(selector);
     this.#parts = {
       section, list: find('.lt-rows'), say: find('.lt-queue-say'), hold: find('.lt-queue-hold'),
-      empty: find('.lt-queue-empty'), problem: find('.lt-queue-problem'), reported: find('.lt-queue-reported'),
+      empty: find('.lt-queue-empty'), cards: find('.lt-devices'), problem: find('.lt-queue-problem'), reported: find('.lt-queue-reported'),
     };
     this.#mover = new Mover(this.#parts.list, this);
     this.#undo = new Undo(find('.lt-undo'), (jobs) => this.change(() => call('jobs_restore', jobs)));
     this.#parts.list.addEventListener('click', (event) => this.#takeClick(event));
+    listenToCards(this.#parts.cards, (action, card, job) => (
+      action === 'watch' ? watch(job) : this.change(() => call(`cards_${action}`, card))));
     onPress(this.#parts.hold, () => this.change(() => call(this.#data.held ? 'jobs_go_on' : 'jobs_hold')));
     document.addEventListener('click', (event) => this.#closeMenus(event.target));
     document.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeMenus(null); });
@@ -170,7 +179,8 @@ class Queue {
   }
 
   #showHead() {
-    const { say, hold } = this.#parts;
+    const { say, hold, cards } = this.#parts;
+    showCards(cards, this.#data.cards);
     const { total, held } = this.#data;
     setText(say, this.#data.say);
     hold.hidden = !total && !held;
@@ -182,9 +192,9 @@ class Queue {
   #hear() {
     if (!this.isShown) return;
     if (revisionNow() !== this.#revision && !this.#open) this.load();
-    const index = this.jobs.findIndex((job) => !isMovable(job));
+    const { job: shown, percent, timeLeft, sentence, state } = sceneNow();
+    const index = this.jobs.findIndex((job) => job.id === shown && !isMovable(job));
     if (index < 0) return;
-    const { percent, timeLeft, sentence, state } = sceneNow();
     if (!this.#rows.has(this.jobs[index].id)) return;
     if (hasChanged(this.#parts.section, [percent, timeLeft, sentence, state])) this.#show(this.jobs[index], index);
   }
@@ -233,7 +243,7 @@ class Queue {
 
   #act(action, job) {
     const acts = {
-      watch: () => { goTo('create'); watchRunning(); },
+      watch: () => watch(job.id),
       edit: () => editJob(job).catch((error) => this.#complain(error)),
       pause: () => this.change(() => call('jobs_pause', [job.id])),
       resume: () => this.change(() => call('jobs_resume', [job.id])),

@@ -24,6 +24,7 @@ def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_engine: WarmEng
     """Provide a service over the shared engine, not started yet, and stop it after the test."""
     monkeypatch.setenv("PYTHONPATH", STAND_IN)
     monkeypatch.setattr("app.jobs.making.worker._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.making.crew._RETRY_SECONDS", 0.1)
     studio = Studio(tmp_path, warm_engine)
     yield studio
     studio.service.stop()

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from app.jobs.job import Job
-from app.jobs.making.engine_client import EngineProcess
+from app.jobs.making.engine_client import EngineDied, EngineProcess
+from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.service import JobService
 from app.ui.calls.jobs import JobCalls
 from app.ui.catalogue import Catalogue
-from diffusers_helper.events import Cancelled, Finished, SectionFinished
+from diffusers_helper.events import Cancelled, Event, Finished, SectionFinished, Warned
+from diffusers_helper.planning.profiles import CAP_VARIABLE
 from tests.support.jobs import STAND_IN, Studio, engine_facts, states_of, wait_until
 from tests.support.shared import Sharing, events, until, until_state
 from tests.support.staged_engine import StagedEngine
@@ -113,3 +115,96 @@ def test_the_queue_counts_all_engines(sharing: Sharing, monkeypatch: pytest.Monk
     found = JobCalls(service, Catalogue()).jobs_queue()
     assert [job["begins_in"] for job in found["jobs"]] == [0, 0, 10, 15]
     assert found["left"] == 55
+
+
+BIG = 1280  # the resolution of a video that needs more than a small card
+SMALL_CARD, LARGE_CARD = {CAP_VARIABLE: "0.2"}, {CAP_VARIABLE: "4"}
+
+
+def on_cards(sharing: Sharing, *cards: dict[str, str]) -> tuple[JobService, list[StagedEngine]]:
+    engines = [StagedEngine(**variables) for variables in cards]
+    service = JobService(sharing.outputs, *engines, timeouts=WatchdogTimeouts())
+    sharing.services.append(service)
+    return service, engines
+
+
+def test_a_job_waits_for_a_card_that_it_fits_and_leaves_no_card_idle(sharing: Sharing) -> None:
+    service, (large, small) = on_cards(sharing, LARGE_CARD, SMALL_CARD)
+    sizes = [None, BIG, BIG, None]
+    jobs = [sharing.add(service, str(number), resolution=size) for number, size in enumerate(sizes)]
+    service.start()
+    wait_until(lambda: running(service, jobs) == [0, 1])  # the small one goes to the small card
+    assert [service.job(job.id).card for job in jobs[:2]] == ["processor 2 (0.2 GB)", "processor 1 (4 GB)"]
+    queue = JobCalls(service, Catalogue()).jobs_queue()["jobs"]
+    words = "Waits for processor 1 (4 GB): processor 2 has 0.2 GB"
+    assert [words in job["now"] for job in queue] == [False, False, True, False]
+    small.go(1000)
+    assert [isinstance(events(service, jobs[n])[-1], Finished) for n in (0, 3)] == [True, True]
+    assert running(service, jobs) == [1]
+    large.go(1000)
+    assert all(isinstance(events(service, job)[-1], Finished) for job in jobs)
+    assert service.job(jobs[2].id).card == "processor 1 (4 GB)"
+    began = [service.job(job.id).started or 0.0 for job in jobs]
+    assert sorted(range(4), key=lambda n: began[n]) == [0, 1, 3, 2]
+
+
+def test_a_job_that_fits_no_card_goes_to_the_largest(sharing: Sharing) -> None:
+    service, _ = on_cards(sharing, {CAP_VARIABLE: "0.1"}, SMALL_CARD)
+    job = sharing.add(service, resolution=BIG)
+    service.start()
+    assert until_state(service, job, "running").card == "processor 2 (0.2 GB)"
+
+
+def test_a_job_says_from_which_section_on_another_card_made_it(sharing: Sharing) -> None:
+    service, (first,) = on_cards(sharing, SMALL_CARD)
+    job = sharing.add(service, seconds=3.6)
+    service.start()
+    first.go(7)
+    until(service, job, SectionFinished)
+    service.stop()
+    again, (other,) = on_cards(sharing, LARGE_CARD)
+    again.start()
+    until_state(again, job, "running")
+    other.go(1000)
+    assert isinstance(events(again, job)[-1], Finished)
+    assert again.job(job.id).card == "processor (0.2 GB), from section 2 on processor (4 GB)"
+
+
+def test_two_programs_use_different_cards_and_never_the_same(sharing: Sharing) -> None:
+    one, _ = on_cards(sharing, SMALL_CARD)
+    two, (same, other) = on_cards(sharing, SMALL_CARD, LARGE_CARD)
+    jobs = [sharing.add(one, str(number)) for number in range(3)]
+    one.start()
+    wait_until(lambda: running(one, jobs) == [0])
+    two.start()
+    wait_until(lambda: running(one, jobs) == [0, 1])
+    assert not two.is_follower
+    same.go(1000)  # its card is in use
+    other.go(1000)
+    assert all(isinstance(events(two, job)[-1], Finished) for job in jobs[1:])
+    assert running(one, jobs) == [0]
+    one.stop()
+    assert isinstance(events(two, jobs[0])[-1], Finished)
+
+
+def test_a_card_whose_engine_always_dies_loses_no_job(
+    sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, (bad, good) = on_cards(sharing, SMALL_CARD, LARGE_CARD)
+
+    def dies(job: Job, **_: object) -> Iterator[Event | None]:
+        raise EngineDied(-6)
+        yield
+
+    monkeypatch.setattr(bad, "run", dies)
+    jobs = [sharing.add(service, str(number)) for number in range(4)]
+    service.start()
+    good.go(1000)
+    found = [events(service, job) for job in jobs]
+    assert all(isinstance(one[-1], Finished) for one in found)
+    passed_on = [e.message for one in found for e in one if isinstance(e, Warned) and "gave up" in e.message]
+    assert (
+        passed_on
+        == ["The engine on processor 1 (0.2 GB) gave up; processor 2 (4 GB) goes on with the video."] * 2
+    )  # then the card is out of service
+    assert {service.job(job.id).card for job in jobs} == {"processor 2 (4 GB)"}

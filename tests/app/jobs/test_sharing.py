@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow  # programs wait for each other
 
 @pytest.fixture
 def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sharing]:
-    monkeypatch.setattr("app.jobs.making.worker._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("app.jobs.making.crew._LOOK_SECONDS", 0.05)
     sharing = Sharing(tmp_path)
     yield sharing
     sharing.close()

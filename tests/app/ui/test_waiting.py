@@ -177,9 +177,9 @@ def test_one_watch_serves_all_pages_and_ends_with_the_last(
     watches = list[JobService]()
     watch = subscribe.watch
 
-    def counted(service: JobService) -> Any:
+    def counted(service: JobService, chosen: str) -> Any:
         watches.append(service)
-        return watch(service)
+        return watch(service, chosen)
 
     monkeypatch.setattr(subscribe, "watch", counted)
     service = JobService(tmp_path / "outputs", StagedEngine())
@@ -190,11 +190,10 @@ def test_one_watch_serves_all_pages_and_ends_with_the_last(
             pages = [sender.changes(place) for _ in range(5)]
             shown = [(await anext(page))["state"] for page in pages]
             assert shown == ["idle"] * 5
-            thread = sender._watch.thread if sender._watch else None
-            assert thread is not None
+            (thread,) = (one.thread for one in sender._watches.values())
             for page in pages:
                 await page.aclose()
-            assert sender._watch is None
+            assert not sender._watches
             await asyncio.to_thread(thread.join, 30)
             assert not thread.is_alive()
 

@@ -223,7 +223,7 @@ INDEX: dict[str, Damage] = {
 def test_a_damaged_index_is_healed_while_programs_run(
     studio: Studio, monkeypatch: pytest.MonkeyPatch, damage: str, first: str
 ) -> None:
-    monkeypatch.setattr("app.jobs.making.worker._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("app.jobs.making.crew._LOOK_SECONDS", 0.05)
     studio.service.start()
     other = JobService(studio.outputs)  # another program
     running = studio.submit("sections=2 steps=2 at=1 fault=pause")

@@ -27,7 +27,7 @@ def studio(studio: Studio) -> Studio:
 def test_an_end_that_cannot_be_written_is_told_all_the_same_and_written_later(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.jobs.making.worker._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.making.crew._LOOK_SECONDS", 0.1)
     job = studio.submit(WAITS)
     studio.until(job, StepDone)
     refused: list[str] = []

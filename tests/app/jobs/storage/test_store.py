@@ -57,7 +57,7 @@ def test_a_job_that_is_resumed_the_moment_it_ends_can_be_made_again(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, job = studio.service._store, studio.submit("steps=1")
-    assert store.claim() is not None
+    assert store.claim(lambda job: "") is not None
     store.enter(job.id, "cancelled")
     enter = StateLog.enter
 
@@ -68,12 +68,12 @@ def test_a_job_that_is_resumed_the_moment_it_ends_can_be_made_again(
 
     monkeypatch.setattr(StateLog, "enter", and_let_go)
     studio.service.queue.resume(job.id)
-    assert store.claim() is not None
+    assert store.claim(lambda job: "") is not None
 
 
 def test_an_end_that_could_not_be_written_is_written_before_the_job_is_resumed(studio: Studio) -> None:
     store, job = studio.service._store, studio.submit("steps=1")
-    assert store.claim() is not None
+    assert store.claim(lambda job: "") is not None
     away = job.folder.with_name("away")
     job.folder.rename(away)
     store.hold(job.id, "failed", message="The job's folder cannot be used.")
@@ -112,7 +112,7 @@ def test_a_program_that_dies_later_is_noticed_too(
     adopt: bool, studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect a server to continue the job, and a program with a job of its own to leave it interrupted."""
-    monkeypatch.setattr("app.jobs.making.worker._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.making.crew._LOOK_SECONDS", 0.1)
     process, (running,) = run_program(studio, "fault=hang times=1")
     studio.service.start(adopt=adopt)
     assert studio.service.is_follower == adopt
@@ -322,14 +322,14 @@ def test_a_job_whose_folder_was_removed_fails_and_the_next_one_runs(studio: Stud
 
 def test_a_job_whose_folder_was_away_is_resumed_once_it_is_back(studio: Studio, tmp_path: Path) -> None:
     store, job = studio.service._store, studio.submit("steps=1")
-    assert store.claim() is not None
+    assert store.claim(lambda job: "") is not None
     job.folder.rename(tmp_path / "aside")
     store.record(Failed(job=job.id, time=1.0, message="No such file.", remedy=""))
     store.let_go(job.id)
     assert studio.service.job(job.id).message == "The job's folder was removed."
     (tmp_path / "aside").rename(job.folder)
     assert studio.service.queue.resume(job.id).state == "queued"
-    assert store.claim() is not None
+    assert store.claim(lambda job: "") is not None
 
 
 def test_open_jobs_are_those_that_run_or_wait(studio: Studio) -> None:

@@ -80,7 +80,7 @@ def test_a_rebuilt_index_has_the_unfinished_jobs_in_their_order(studio: Studio, 
 def test_an_index_that_is_removed_from_a_living_server_is_rebuilt(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.jobs.making.worker._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.making.crew._LOOK_SECONDS", 0.1)
     studio.service.start()
     first, second = studio.submit("steps=2 at=1 fault=wait"), studio.submit("steps=1")
     studio.until(first, StepDone)

@@ -1,0 +1,237 @@
+"""The workers of a program, one for each card, and the thread that gives them the jobs of the queue."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+from app.jobs.history import Retention, tidy
+from app.jobs.job import Job
+from app.jobs.making.worker import Worker
+from app.jobs.storage.store import JobStore
+from app.jobs.storage.trouble import TROUBLE, facts_of
+from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.machine.file_locks import Lock
+from diffusers_helper.machine.signals import block_ctrl_c
+
+One = TypeVar("One")
+_log = logging.getLogger(__name__)
+_TIDY_SECONDS = 3600.0
+_LOOK_SECONDS = 1.0  # the pause between two searches for new jobs and for processes that have ended
+_RETRY_SECONDS = 2.0  # the pause after a search that failed
+_MOST_FAILURES = 2  # the jobs in a row on which a card's engine may die before the card is left out
+
+
+class Crew:
+    """The workers of one program, and the locks of their cards. Any thread may call any method.
+
+    A card that another process uses is left to it until that ends. The first job in the queue that a free
+    card fits begins on the smallest such card, so that no card is idle while a job fits it.
+
+    Args:
+        on_change: Called after each change of what a user sees.
+        retention: The limits beyond which old videos are removed.
+
+    Attributes:
+        workers: The workers in the order in which a user has named their cards.
+        is_follower: Whether other processes use all its cards while this one waits to take over.
+    """
+
+    def __init__(
+        self, store: JobStore, workers: Sequence[Worker], on_change: Callable[[], None], retention: Retention
+    ) -> None:
+        self._store, self.workers, self._on_change, self._retention = store, workers, on_change, retention
+        self._smallest_first = sorted(workers, key=lambda one: one.card.profile.cap_bytes.value)
+        self._mutex, self._tidied = threading.RLock(), -_TIDY_SECONDS
+        self._locks: dict[Worker, Lock] = {}  # of the cards that this process uses
+        self._gave_up: defaultdict[str, set[Worker]] = defaultdict(set)  # by the ids of jobs
+        self._woken, self._stopping = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self.is_follower = False
+
+    def start(self, *, warm: bool) -> None:
+        """Start all threads.
+
+        Args:
+            warm: Whether to start the engines as soon as this process may use their cards.
+        """
+        for worker in self.workers:
+            worker.start(self.wake, self.passes_on)
+        self._thread = threading.Thread(target=self._work, args=(warm,), name="queue", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Make the thread look for new jobs at once."""
+        self._woken.set()
+
+    def stop(self, timeout: float) -> None:
+        """Interrupt the running jobs and end the engines, within `timeout` seconds for those that end."""
+        deadline = time.monotonic() + timeout
+        self._stopping.set()
+        self.wake()
+        for worker in self.workers:
+            worker.interrupt()
+        if self._thread is not None:
+            self._thread.join(timeout / 2)
+        for worker in self.workers:
+            worker.stop(max(0.0, deadline - time.monotonic()))
+        self._give_up(*self._locks)
+
+    def _work(self, warm: bool) -> None:
+        block_ctrl_c()  # only the main thread handles it
+        trouble = ""
+        while not self._stopping.is_set():
+            self._woken.clear()
+            try:
+                if self.take() and warm:
+                    warm = False
+                    for worker in self._locks:
+                        worker.warm_up()
+                self._give_out()
+            except TROUBLE as error:
+                if trouble != (trouble := facts_of(error)["message"]):
+                    _log.warning("No job can be taken from the queue; this is tried again. %s", trouble)
+                self._woken.wait(_RETRY_SECONDS)
+            else:
+                trouble = ""
+                self._woken.wait(_LOOK_SECONDS)
+
+    def take(self) -> bool:
+        """Take the locks of the cards that are in service, and return whether this process holds any.
+
+        Raises:
+            OSError, sqlite3.Error: If the folder cannot be written.
+        """
+        with self._mutex:
+            wants, led = self._store.has_work(), bool(self._locks)
+            for worker in self.workers:
+                wanted = wants and (worker.is_busy or worker.is_in_service)
+                if not (wanted and (lock := self._locks.get(worker)) and lock.holds()):
+                    self._give_up(worker)
+                    if wanted and (lock := self._store.lead(worker.card.key)):
+                        self._locks[worker] = lock
+            leads = bool(self._locks)
+            if (follows := wants and not leads) != self.is_follower:
+                self.is_follower = follows
+                if leads and not led and self._store.adopts:
+                    _log.warning("The program that made the jobs has ended. This one makes them now.")
+                self._on_change()
+            return leads
+
+    def _give_up(self, *workers: Worker) -> None:
+        """Let other processes use these cards."""
+        with self._mutex:
+            for worker in workers:
+                if lock := self._locks.pop(worker, None):
+                    lock.release()
+
+    def _give_out(self) -> None:
+        """Give each free card its job, and look after the folder if a card stays free."""
+        free = [one for one in self._smallest_first if one in self._locks and not one.is_busy]
+        while free and not self._stopping.is_set():
+            claimed = self._store.claim(lambda job: choose(free, self.able(job)))
+            if claimed is None:
+                break
+            job, worker = claimed
+            free.remove(worker)
+            worker.make(job)
+        for worker in self.workers:
+            if not worker.is_busy:
+                worker.rest(leaves=worker not in self._locks)  # another process may use the card now
+        if not all(worker.is_busy for worker in self.workers):
+            self._look_around()
+
+    def uses(self, worker: Worker) -> bool:
+        return worker in self._locks
+
+    def serve(self, card: str, *, leaves: bool, now: bool) -> None:
+        """Take a card out of service, also for other and later programs on the folder, or put it back.
+
+        Args:
+            card: The card's `Card.key`.
+            leaves: Whether it makes no further job.
+            now: Whether its present job goes back to the queue, and so to another card.
+
+        Raises:
+            InputError: If there is no such card.
+            OSError: If that cannot be written.
+        """
+        worker = next((one for one in self.workers if one.card.key == card), None)
+        if worker is None:
+            known = ", ".join(one.card.key for one in self.workers)
+            raise InputError(f"There is no card {short_repr(card)}; expected one of {known}.")
+        self._store.set_out(card, leaves)
+        worker.trouble, worker.failures, worker.gives_back = "", 0, leaves and now and worker.is_busy
+        self.wake()
+
+    def able(self, job: Job) -> Sequence[Worker]:
+        """Return the workers that may make a job: those whose cards it fits, smallest first.
+
+        If possible, those whose engines have died on it are left out. If it fits none, the engine of the
+        largest card says why.
+        """
+        if len(self.workers) == 1:
+            return self.workers
+        fitting = [one for one in self._smallest_first if one.card.fits(job)] or self._smallest_first[-1:]
+        fresh = [one for one in fitting if one not in self._gave_up[job.id]]
+        return fresh if any(one.is_in_service for one in fresh) else fitting
+
+    def why_waiting(self, job: Job) -> str:
+        """Return a sentence for a queued job that not all cards fit; "" for any other job."""
+        able = self.able(job)
+        if not any(one.is_in_service for one in able):
+            return f"Waits for {_names(able)}, which {'is' if len(able) == 1 else 'are'} out of service"
+        small = [one.card for one in self.workers if one not in able and not one.card.fits(job)]
+        if not small or not able[0].card.fits(job):
+            return ""
+        return f"Waits for {_names(able)}: {', '.join(f'{card.label} has {card.size}' for card in small)}"
+
+    def passes_on(self, worker: Worker, job: Job) -> str:
+        """Return the sentence with which a job on which a card's engine has died goes to another card.
+
+        Returns:
+            The sentence; "" if there is no such card.
+        """
+        with self._mutex:
+            self._gave_up[job.id].add(worker)
+            worker.failures += 1
+            others = [one for one in self.able(job) if one not in self._gave_up[job.id] and one.is_in_service]
+            if not others:
+                return ""
+            if worker.failures >= _MOST_FAILURES:
+                worker.trouble = "Its engine died with one video after the other."
+                _log.warning("%s is out of service. %s", worker.card.name, worker.trouble)
+            return f"The engine on {worker.card.name} gave up; {_names(others)} goes on with the video."
+
+    def _look_around(self) -> None:
+        """Recover the jobs of processes that have died, and remove old videos now and then."""
+        with self._mutex:
+            if self._store.select("WHERE state IN ('running', 'waiting', 'interrupted') LIMIT 1", what="id"):
+                self._store.recover()
+                self._on_change()
+            if not self._locks:
+                return
+            if not self._store.adopts:
+                self._give_up(*(one for one in self.workers if not one.is_busy))
+            elif time.monotonic() - self._tidied >= _TIDY_SECONDS:
+                self._tidied = time.monotonic()
+                if removed := tidy(self._store, self._retention):
+                    _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
+                    self._on_change()
+
+
+def choose(free: Sequence[One], able: Collection[One]) -> One | None:
+    """Return which of the free cards, smallest first, makes the next job; None if that waits.
+
+    This is the whole order: the queue asks for each job in turn, so each goes to the smallest free card that
+    it fits, and one that fits none of them lets the next job go first.
+    """
+    return next((one for one in free if one in able), None)
+
+
+def _names(workers: Sequence[Worker]) -> str:
+    return " or ".join(one.card.name for one in workers)

@@ -1,0 +1,71 @@
+"""The endpoints of the cards that make this program's videos, and what the page shows of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.jobs.job import NoSuchJob
+from app.jobs.making.worker import Worker
+from app.jobs.service import JobService
+from diffusers_helper.units import gb_text
+
+_OUT = "Out of service"
+_PAUSE, _LEAVE = ("pause", "Pause this card"), ("leave", "Take out of service")
+_RETURN = ("return", "Put back into service")
+
+
+def lines(service: JobService) -> list[dict[str, Any]]:
+    """Return what the page shows of each card; nothing if there is only one."""
+    return [_line(service, one) for one in service.workers] if service.engines > 1 else []
+
+
+def _line(service: JobService, worker: Worker) -> dict[str, Any]:
+    card, used, is_in = worker.card, worker.used_bytes, worker.is_in_service
+    offered = [_PAUSE, _LEAVE] if is_in else [_RETURN, *([_PAUSE] if worker.is_busy else [])]
+    return {
+        "card": card.key,
+        "name": card.label,
+        "memory": f"{gb_text(used)} GB of {card.size}" if used and card.size else card.size,
+        "job": worker.job,
+        "now": _now(service, worker),
+        "isOut": not is_in,
+        "buttons": offered,
+    }
+
+
+def _now(service: JobService, worker: Worker) -> str:
+    if worker.is_busy:
+        try:
+            prompt = " ".join(service.job(worker.job).request.prompt.split()) or "a video without a prompt"
+        except NoSuchJob:  # it has just been removed
+            prompt = "a video"
+        return f"Makes {prompt}" if worker.is_in_service else f"{_OUT} after this video: {prompt}"
+    if not worker.is_in_service:
+        return f"{_OUT}. {worker.trouble}" if worker.trouble else _OUT
+    return "Free" if service.uses(worker) else "Another program uses it"
+
+
+class CardCalls:
+    """The endpoints for one service's cards. The docstring of a method is what programs read about it."""
+
+    def __init__(self, service: JobService) -> None:
+        self._service = service
+
+    def cards_list(self) -> list[dict[str, Any]]:
+        """Return the cards, if there are several: `card`, `name`, `memory`, `job`, and what it does `now`."""
+        return lines(self._service)
+
+    def cards_leave(self, card: str) -> list[dict[str, Any]]:
+        """Take a card out of service after the video that it makes, until `cards_return`."""
+        self._service.serve(card, leaves=True)
+        return lines(self._service)
+
+    def cards_pause(self, card: str) -> list[dict[str, Any]]:
+        """Free a card at once, until `cards_return`; another card goes on with its video."""
+        self._service.serve(card, leaves=True, now=True)
+        return lines(self._service)
+
+    def cards_return(self, card: str) -> list[dict[str, Any]]:
+        """Put a card back into service."""
+        self._service.serve(card)
+        return lines(self._service)
