@@ -189,7 +189,7 @@ function tick() {
 
 /** Set up the live view. */
 export default function startLive() {
-  find('.lt-next button').addEventListener('click', watchRunning);
+  find('.lt-next button').addEventListener('click', () => watchRunning());
   prepareNotify(find('.lt-notify'));
   show({ job: '', state: 'idle' });
   follow(receive);
