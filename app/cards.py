@@ -111,7 +111,7 @@ def _cap(text: str) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class Card:
+class VideoCard:
     """A card, or the processor, on which one engine makes one job at a time.
 
     Attributes:
@@ -130,7 +130,7 @@ class Card:
     _known: dict[object, bool] = field(default_factory=dict[object, bool])
 
     @classmethod
-    def seen_with(cls, environ: Mapping[str, str], root: Path = ROOT) -> Card:
+    def seen_with(cls, environ: Mapping[str, str], root: Path = ROOT) -> VideoCard:
         """Return the card on which a process with these environment variables computes.
 
         Raises:
@@ -188,9 +188,9 @@ class Card:
         return True
 
 
-def told_apart(cards: Sequence[Card]) -> list[Card]:
+def told_apart(cards: Sequence[VideoCard]) -> list[VideoCard]:
     """Return cards, in which those of the same key, such as several engines on the processor, get numbers."""
-    found = list[Card]()
+    found = list[VideoCard]()
     keys = [card.key for card in cards]
     for number, card in enumerate(cards):
         same = keys[:number].count(card.key)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING
 
-from app.cards import Card
+from app.cards import VideoCard
 from app.commands.arguments import EXIT_BAD_INPUT, EXIT_FAILED, take_engine_environment, take_find_mode
 from app.commands.origin import VideoOrigin, check_changes_of, chosen_origin, save_given, usable_model
 from app.commands.terminal import JsonLines, ProgressBar
@@ -282,8 +282,8 @@ class InProcessEngine:
         self._runner: Runner | None = None
 
     @property
-    def card(self) -> Card:
-        return Card.seen_with(os.environ)
+    def card(self) -> VideoCard:
+        return VideoCard.seen_with(os.environ)
 
     @property
     def used_bytes(self) -> int:

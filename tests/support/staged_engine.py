@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from app.cards import Card
+from app.cards import VideoCard
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineDied, Trial
 from diffusers_helper.events import (
@@ -70,7 +70,7 @@ class StagedEngine:
     used_bytes = 3 * 2**30
 
     def __init__(self, **variables: str) -> None:
-        self.card = Card.seen_with({**os.environ, **variables})
+        self.card = VideoCard.seen_with({**os.environ, **variables})
         self._changed = threading.Condition()
         self._permits = 0
         self._cancelled: set[str] = set()

@@ -152,7 +152,7 @@ class Crew:
         """Take a card out of service, also for other and later programs on the folder, or put it back.
 
         Args:
-            card: The card's `Card.key`.
+            card: The card's `VideoCard.key`.
             leaves: Whether it makes no further job.
             now: Whether its present job goes back to the queue, and so to another card.
 

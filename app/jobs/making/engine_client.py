@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import IO, Any, Literal, Protocol
 
-from app.cards import Card
+from app.cards import VideoCard
 from app.jobs.job import Job
 from app.jobs.stdio import ErrorTail, close_child, opened, wait_or_kill
 from app.machine import module_command, this_profile
@@ -68,7 +68,7 @@ class Engine(Protocol):
     restarts: bool
 
     @property
-    def card(self) -> Card:
+    def card(self) -> VideoCard:
         """Return what is known of its card, wherever that is."""
         ...
 
@@ -125,15 +125,15 @@ class EngineProcess:
         self, command: tuple[str, ...] = (), variables: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         self._command, self._variables = command, variables
-        self._card: Card | None = None
+        self._card: VideoCard | None = None
         self._lock = threading.Lock()  # guards the attributes below and writing to stdin
         self._process: subprocess.Popen[bytes] | None = None
         self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._errors: ErrorTail | None = None
 
     @property
-    def card(self) -> Card:
-        self._card = self._card or Card.seen_with({**os.environ, **self._variables})
+    def card(self) -> VideoCard:
+        self._card = self._card or VideoCard.seen_with({**os.environ, **self._variables})
         return self._card
 
     @property

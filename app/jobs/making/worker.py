@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.cards import Card
+from app.cards import VideoCard
 from app.jobs.job import Command, Job
 from app.jobs.making.awake import Awake
 from app.jobs.making.engine_client import Engine, EngineDied
@@ -56,7 +56,7 @@ class Worker:
         self,
         store: JobStore,
         engine: Engine,
-        card: Card,
+        card: VideoCard,
         timeouts: WatchdogTimeouts,
         on_change: Callable[[], None],
     ) -> None:

@@ -84,7 +84,7 @@ class JobStore:
         """Take the lock for making jobs on a card, and tidy up after dead holders; None if it is taken.
 
         Args:
-            card: The card's `Card.key`.
+            card: The card's `VideoCard.key`.
         """
         if not self._index.is_there:
             with self.transaction():  # opens it anew
