@@ -110,6 +110,7 @@ export class Actions {
   #branch = null; // made when one of its folds is first opened
   #offered = ''; // the job from which the others lead on
   #scene = {};
+  #told = ''; // the job that the sentence is about, which may take the stage at once
   #expect;
 
   /** `expect` is called when a user has queued or resumed a video. */
@@ -167,7 +168,7 @@ export class Actions {
     if (offered) this.#showStar();
     if (offered === this.#offered) return;
     this.#offered = offered;
-    if (isOther || offered) this.report('');
+    if ((isOther || offered) && scene.job !== this.#told) this.report('');
     for (const fold of this.#folds) fold.open &&= !isOther;
     for (const part of this.#onward) part.hidden = !offered && !part.open;
   }
@@ -197,6 +198,7 @@ export class Actions {
 
   /** Show a sentence, with a link to a job if one is given. */
   report(words, job = '') {
+    this.#told = job;
     const link = make('a', { href: `#history/${encodeURIComponent(job)}`, textContent: 'Show it' });
     this.#find('.lt-after-say').replaceChildren(words, ...(job ? [' ', link] : []));
   }
