@@ -210,9 +210,11 @@ def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
     """Decode a section with the one made before it, and return the frames (T, H, W, 3), about -1 to 1.
 
     Args:
-        latents: The latents of both, and before them any that only lead in.
+        latents: The latents of both, and before them any that only lead in, or behind them those of a video
+            to which the section leads.
     """
-    begin = section.begin - (latents.shape[2] - section.decode_latents)
+    leads = job.original.frames_behind(section) if job.original else 0
+    begin = section.begin - (0 if leads else latents.shape[2] - section.decode_latents)
     part, pieces = Part(section.number, begin), job.pieces("decode", section)
     frames = job.captured(
         "decode",
@@ -220,7 +222,13 @@ def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
         section=section.number,
         latents=latents,
     )
-    frames = frames[len(frames) - section.decoded_frames :]
+    if leads:
+        frames, latents = (
+            frames[: section.decoded_frames + leads],
+            latents[:, :, : section.decode_latents + 1],
+        )
+    else:
+        frames = frames[len(frames) - section.decoded_frames :]
     job.preview.fit(Image.fromarray(to_uint8(frames[-1])), latents[:, :, -1:])
     job.report.decoded(section, frames)
     return frames

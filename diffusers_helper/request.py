@@ -32,6 +32,7 @@ WEIGHT_TYPES = {
 }  # fmt: skip
 ATTENTIONS = {AUTO: "Automatic", **{name: way.label for name, way in WAYS.items()}}
 SHAPES = {"1:1": "Square", "4:3": "4:3", "16:9": "16:9, wide", "3:4": "3:4", "9:16": "9:16, tall"}
+AFTER, BEFORE = "after", "before"
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
 MAX_SEED = 2**63 - 1
@@ -257,6 +258,12 @@ class GenerationRequest:
         "section, or both pictures in equal shares throughout.",
         "Look", choices={"linear": "Linear", "constant": "Constant"}, scope="section",
     )] = "linear"
+    extend: Annotated[str, SettingInfo(
+        "New Part of a Continued Video",
+        "After the video that is continued, or before it: then the new part leads from a start picture to "
+        "that video's first frame, which needs inverted order.",
+        "What to make", choices={AFTER: "After it", BEFORE: "Before it"}, scope="input", on_page=False,
+    )] = AFTER
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -268,6 +275,11 @@ class GenerationRequest:
         for name, setting in settings_of(type(self)).items():
             object.__setattr__(self, name, setting.check(getattr(self, name)))
         if not self.image.strip():
+            if self.is_before:
+                raise PictureError(
+                    "There is no start picture; what comes before a video begins with one.",
+                    "Choose a picture.",
+                )
             object.__setattr__(self, "image", self.video)  # a video stands for its last frame
         if self.is_from_words and not self.prompt.strip():
             raise PictureError(
@@ -285,6 +297,9 @@ class GenerationRequest:
              "Set `mode` to inverted, or `loop` to off."),
             ("loop", self.is_loop and self.video, "off for a video that continues another one",
              "Set it to off."),
+            ("extend", self.is_before and (is_forward or self.end_image or not self.video),
+             f"{AFTER} in forward order, with an end picture, or without a video",
+             f"Set `mode` to inverted, or `extend` to {AFTER}."),
             ("one_frame", self.one_frame and is_forward, "0 in forward order, which makes no picture",
              "Set `mode` to inverted, or `one_frame` to 0."),
             ("one_frame", self.one_frame and (others or self.is_loop or self.is_from_words),
@@ -299,6 +314,11 @@ class GenerationRequest:
     def gives_picture(self) -> bool:
         """Return whether the first frame is kept as a picture, since the user has not given it."""
         return self.is_from_words or self.one_frame > 0
+
+    @property
+    def is_before(self) -> bool:
+        """Return whether the new part leads to the video that is given, instead of following it."""
+        return self.extend == BEFORE
 
     @property
     def is_loop(self) -> bool:

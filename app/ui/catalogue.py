@@ -18,7 +18,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import PLACED, GenerationRequest
+from diffusers_helper.request import BEFORE, PLACED, GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Catalogue:
             settings |= {name: value for name, value in own.items() if settings.get(name) is None}
         if video := settings.get("video"):
             settings["video"] = uploaded_file(str(video), "video")
-            if not settings.get("image"):
+            if not settings.get("image") and settings.get("extend") != BEFORE:
                 settings |= offered_end(read_footage(Path(settings["video"])))
         settings[PLACED] = uploaded_pictures(settings.get(PLACED))
         request = GenerationRequest.from_dict(settings)

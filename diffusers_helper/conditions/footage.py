@@ -10,9 +10,10 @@ from __future__ import annotations
 import stat
 from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,17 @@ def _last_frames(path: Path, most: int, fps: int, *, is_near: bool) -> list[Imag
         return [_picture(frame, _ratio(container)) for frame in kept]
 
 
-def all_frames(path: Path, fps: int = FPS) -> Iterator[Image.Image]:
+def first_frames(path: Path, most: int, fps: int = FPS) -> list[Image.Image]:
+    """Return up to so many frames from the beginning of a video.
+
+    Raises:
+        PictureError: If it cannot be used.
+    """
+    with closing(all_frames(path, fps)) as frames:
+        return [*islice(frames, most)]
+
+
+def all_frames(path: Path, fps: int = FPS) -> Generator[Image.Image]:
     """Yield all frames of a video.
 
     Raises:

@@ -46,6 +46,7 @@ class LatentHistory:
         start: Tensor,
         end: Tensor | None = None,
         before: Tensor | None = None,
+        after: Tensor | None = None,
         *,
         distance: int = 0,
         starts: Mapping[int, Tensor] = _NONE,
@@ -58,13 +59,16 @@ class LatentHistory:
             end: The latent of the picture that an inverted video leads to, which is no part of the video.
             before: The latents at which the video begins: by default the start picture's, or the last ones of
                 the video that is continued, or none.
+            after: The first latents of the video to which an inverted one leads; none by default.
             distance: The latent frames between the video and the end picture.
             starts: The latents of other pictures that sections see at their start, by the sections' numbers.
         """
         self._mode, self._end, self._distance, self._starts = mode, end, distance, starts
         self._before = start if before is None else before
         self.start = self._before[:, :, -1:] if self._before.shape[2] else start
-        self.latents = self._before if mode == "forward" else start[:, :, :0]
+        after = start[:, :, :0] if after is None else after
+        self._behind = min(after.shape[2], WINDOW)
+        self.latents = self._before if mode == "forward" else after
 
     def add(self, window: Tensor, section: Section) -> None:
         """Add the latents (1, 16, W, h, w) of a section."""
@@ -93,9 +97,10 @@ class LatentHistory:
     def to_decode(self, section: Section) -> Tensor:
         """Return the latents to decode after a section was added.
 
-        A video that is continued leads in to its continuation, as each section does to the next.
+        A video that is continued leads in to its continuation, as each section does to the next. One that a
+        new part leads to is decoded behind the first section, as the section made before is behind others.
         """
-        count, first = section.decode_latents, 0
+        count, first = section.decode_latents + (self._behind if section.number == 1 else 0), 0
         if section.video_position == 0:
             first = max(0, self._before.shape[2] - 1)
             lead = min(first, WINDOW)
@@ -135,15 +140,17 @@ class FrameBlender:
         Raises:
             ValueError: If the number of frames is not the planned one.
         """
-        if len(frames) != section.decoded_frames:
-            raise ValueError(f"{len(frames)} frames were decoded; expected {section.decoded_frames}.")
+        planned = section.decoded_frames
+        planned += self._original.frames_behind(section) if self._original else 0
+        if len(frames) != planned:
+            raise ValueError(f"{len(frames)} frames were decoded; expected {planned}.")
         if section.is_closing:
             return to_uint8(self._led_to_start(frames[section.overlap_frames :])), to_uint8(frames[:0])
         if section.has_start:
             self._start = frames[:1].clone()
-        continued = self._original if section.video_position == 0 else None
+        continued = self._original if self._original and self._original.meets(section) else None
         if continued:
-            frames = _led_from(continued, frames)
+            frames = _joined_to(continued, frames)
         overlap, pending = section.overlap_frames, section.pending_frames
         if self._pending is not None and overlap:
             # The weight of the frame that is earlier in time, from 1 to 0
@@ -159,8 +166,9 @@ class FrameBlender:
         else:
             final, kept = frames[: len(frames) - pending], frames[len(frames) - pending :]
         self._pending = kept.clone() if pending else None
-        # The first frame stands for the last one of the video that is continued.
-        return to_uint8(final[1:] if continued else final), to_uint8(kept)
+        if continued:  # without the frame that stands for one of the original
+            final = final[:-1] if continued.is_last else final[1:]
+        return to_uint8(final), to_uint8(kept)
 
     def _led_to_start(self, frames: Tensor) -> Tensor:
         """Return the frames between the end of a loop and its start, which follows the last of them.
@@ -173,11 +181,13 @@ class FrameBlender:
         return frames + shares * (self._start - frames[-1:])
 
 
-def _led_from(original: Original, frames: Tensor) -> Tensor:
-    """Return decoded frames that begin with the last frame of a video and go over to themselves.
+def _joined_to(original: Original, frames: Tensor) -> Tensor:
+    """Return decoded frames of which the one at the joint with a video is the video's.
 
-    What the first frame lacks of it is added to all, in a share that falls linearly to none.
+    What that one lacks is added to all, in a share that falls linearly to none.
     """
-    wanted = torch.from_numpy(np.array(original.tail[-1])).float() / 127.5 - 1
+    place = -1 if original.is_last else 0
+    wanted = torch.from_numpy(np.array(original.edge)).float() / 127.5 - 1
     shares = torch.linspace(1, 0, len(frames)).view(-1, 1, 1, 1)
-    return frames + shares * (wanted - frames[:1])
+    shares = shares.flip(0) if original.is_last else shares
+    return frames + shares * (wanted - frames[place].clone())

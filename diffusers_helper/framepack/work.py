@@ -102,11 +102,11 @@ def _latent(job: OpenJob, of: str = START_PICTURE) -> Tensor:
 
 
 def _tail(job: OpenJob, original: Original) -> Tensor:
-    """Encode the end of the video that is continued, in one causal pass, and return its latents."""
-    tail = original.tail[-in_fours(len(original.tail)) :]
-    count = (len(tail) - 1) // job.family.latent_frames + 1
-    noise = noise_for(job.root.seed, _TAIL, 0, job.latents_shape(count))
-    return encode_pictures(job.vae, tail, noise, job.pieces("vae_encode"), job.cancel)
+    """Encode the end that is continued of a video, in one causal pass, and return its latents."""
+    many = in_fours(len(original.seen))
+    seen = original.seen[:many] if original.is_last else original.seen[-many:]
+    noise = noise_for(job.root.seed, _TAIL, 0, job.latents_shape((many - 1) // job.family.latent_frames + 1))
+    return encode_pictures(job.vae, seen, noise, job.pieces("vae_encode"), job.cancel)
 
 
 def _vision_states(job: OpenJob, of: str = START_PICTURE) -> Tensor:
@@ -152,12 +152,15 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
     strength = job.root.end_strength
     distance = round((1 - strength) * (HISTORY - HISTORY_1X))
     start, end = encodings["start"], encodings.get(_named("start", END_PICTURE))
-    before = encodings.get(_TAIL, start) if job.pictures.start else start[:, :, :0]
+    tail = encodings.get(_TAIL, start)
+    before, after = (start, tail) if job.original and job.original.is_last else (tail, start[:, :, :0])
+    if not job.pictures.start:
+        before = start[:, :, :0]
     starts = {
         section.number: encodings[_named("start", of)] for section in job.sections
         if (of := start_of(section.number, job.request, job.lineage, job.family)) != START_PICTURE
     }  # fmt: skip
-    return LatentHistory(job.request.mode, start, end, before, distance=distance, starts=starts)
+    return LatentHistory(job.request.mode, start, end, before, after, distance=distance, starts=starts)
 
 
 def joiner(job: OpenJob) -> FrameBlender:

@@ -208,7 +208,7 @@ def _encoded(job: OpenJob, frames: Sequence[Image.Image], purpose: Purpose, numb
 
 def _tail(job: OpenJob, original: Original) -> Tensor:
     """Encode the end of the video that is continued, in sections as Helios makes them."""
-    tail = original.tail
+    tail = original.seen
     begins = range(len(tail) % SECTION_FRAMES if len(tail) > SECTION_FRAMES else 0, len(tail), SECTION_FRAMES)
     parts = (tail[begin : begin + SECTION_FRAMES] for begin in begins)
     return torch.cat([_encoded(job, part, "tail", n) for n, part in enumerate(parts)], dim=2)

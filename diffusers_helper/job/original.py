@@ -1,4 +1,4 @@
-"""The video that a job continues, as far as the job needs it: its end, in the size of the new video."""
+"""The video that a job continues, as far as the job needs it: its frames at the joint, in the new size."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from diffusers_helper.conditions.footage import all_frames, last_frames
+from diffusers_helper.conditions.footage import all_frames, first_frames, last_frames
 from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.families.family import Family
+from diffusers_helper.families.packing import Section
 from diffusers_helper.files import file_sum
 
 
@@ -23,22 +24,40 @@ class Original:
     Attributes:
         shape: The height and width of the new video in pixels.
         crop: The position of the part to keep; see `picture.fit_picture`.
+        is_last: Whether the new part leads to it, instead of following it.
     """
 
     path: Path
     shape: tuple[int, int]
     crop: float
     family: Family
+    is_last: bool = False
 
     @cached_property
-    def tail(self) -> list[Image.Image]:
-        """Return as many of the last frames as a section sees, or all of them."""
-        found = last_frames(self.path, self.family.tail_frames, self.family.fps)
-        return [self._fitted(frame) for frame in found]
+    def seen(self) -> list[Image.Image]:
+        """Return as many of the frames next to the new part as a section sees, or all, in their order."""
+        read = first_frames if self.is_last else last_frames
+        return [self._fitted(frame) for frame in read(self.path, self.family.tail_frames, self.family.fps)]
+
+    @property
+    def edge(self) -> Image.Image:
+        """Return the frame next to the new part."""
+        return self.seen[0 if self.is_last else -1]
 
     @cached_property
     def checksum(self) -> str:
         return file_sum(self.path)
+
+    def meets(self, section: Section) -> bool:
+        """Return whether a section is next to the video."""
+        return section.number == 1 if self.is_last else section.video_position == 0
+
+    def frames_behind(self, section: Section) -> int:
+        """Return how many frames are decoded behind those of a section, to lead to the video.
+
+        A further latent becomes four frames, of which the last stands for the first one of the video.
+        """
+        return self.family.latent_frames if self.is_last and self.meets(section) else 0
 
     def frames(self) -> Iterator[np.ndarray]:
         """Yield all frames, (height, width, 3), in the size and at the rate of the new video."""

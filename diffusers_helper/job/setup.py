@@ -212,6 +212,7 @@ class OpenJob:
         facts = {"size": f"{width}x{height}", "weights": self.models.fingerprint, **self.loras.origin}
         if self.original:
             facts["video"] = self.original.checksum
+            facts |= {"extend": self.request.extend} if self.original.is_last else {}
         origins = Origins(self.request, self.lineage, self.pictures.origin, self.family, **facts)
         checkpoints = Checkpoints(
             self.folder, origins, self.earlier, self.latents_shape(self.sections.window)
@@ -287,8 +288,14 @@ def open_job(
     video = _open_video(opened, request, family, (height, width))
     report = Report(opened, sections, video, on_event)
     report.started(width, height, plans.attention[0])
-    original = Original(opened.original, (height, width), request.crop, family) if request.video else None
-    begun = video.begin_with(original.path, _reported(original.frames(), report)) if original else ""
+    original = None
+    if request.video:
+        original = Original(opened.original, (height, width), request.crop, family, request.is_before)
+    begun = (
+        video.join_to(original.path, _reported(original.frames(), report), is_last=original.is_last)
+        if original
+        else ""
+    )
     for doubt in filter(None, (video.doubt, begun, *plans.notes)):
         report.warned(doubt)
     if unknown := models.info.unknown_words(" ".join(Timeline.of(request.prompt).texts)):

@@ -141,6 +141,7 @@ class GrowingVideo:
         made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
         self.recipe: Callable[[], Recipe] | None = None
         self._original: Path | None = None
+        self._ends_with_original = False
         versions = map(self._version, sorted(self._versions(), reverse=True))
         self.latest = next(filter(self._is_whole, versions), None)
         self.frames = _count_frames(self.latest) if self.latest else 0
@@ -159,8 +160,8 @@ class GrowingVideo:
                 "are decoded again."
             )
 
-    def begin_with(self, original: Path, frames: Iterator[np.ndarray]) -> str:
-        """Put a video in front of the first section in time.
+    def join_to(self, original: Path, frames: Iterator[np.ndarray], *, is_last: bool = False) -> str:
+        """Put a video in front of the first section in time, or behind the last one.
 
         Its packets are copied if they have the headers of the sections, as those of the same version of
         Longtake do. Otherwise its frames are encoded as those of sections are.
@@ -171,7 +172,7 @@ class GrowingVideo:
         Returns:
             A sentence for the user on how that was done; "" if an earlier writer has done it.
         """
-        self._original = self._segments / "original.mp4"
+        self._original, self._ends_with_original = self._segments / "original.mp4", is_last
         if self._is_whole(self._original):
             return ""
         first = next(frames)
@@ -239,8 +240,10 @@ class GrowingVideo:
             order.reverse()
         if is_behind:
             order.append(order.pop(0))
-        # In inverted order the section that meets the original comes last.
-        if self._original and (self._mode == "forward" or not len(pending)):
+        # In inverted order the section that follows the original comes last.
+        if self._original and self._ends_with_original:
+            order.append(self._original)
+        elif self._original and (self._mode == "forward" or not len(pending)):
             order.insert(0, self._original)
         version = self._version(number)
         try:

@@ -19,6 +19,8 @@ from diffusers_helper.placed import Placed
 from diffusers_helper.provenance.lineage import Lineage, Span, joined, recorded
 from diffusers_helper.provenance.metadata import MAX_TEXT, Embedded, read_embedded
 from diffusers_helper.request import (
+    AFTER,
+    BEFORE,
     PICTURES,
     PLACED,
     SETTINGS,
@@ -130,7 +132,7 @@ class Recipe:
         if lora:
             settings[_LORA] = lora
         if video:
-            settings |= {_VIDEO: video, "crop": request.crop}
+            settings |= {_VIDEO: video, "crop": request.crop, "extend": request.extend}
         if request.pictures:
             named = enumerate(request.placed, 1)
             settings[PLACED] = text_of(Placed(one.time, placed_name(n)) for n, one in named)
@@ -252,9 +254,10 @@ def _parsed(text: bytes, name: str) -> Recipe:
         settings |= checked
         more += worse
     if continued := settings.pop(_VIDEO, ""):
+        how = f", and `extend` as {BEFORE}," if settings.pop("extend", AFTER) == BEFORE else ""
         more.append(
             f"The video continues another one, which the file does not contain (its checksum begins with "
-            f"{continued[:8]}); give that one as `{_VIDEO}` to continue it again."
+            f"{continued[:8]}); give that one as `{_VIDEO}`{how} to continue it again."
         )
     spans, span_notices = _spans(data.get("earlier"))
     made_with = data.get("made_with")

@@ -19,7 +19,7 @@ from PIL import Image
 from benchmarks.continuing import CLIPS
 from diffusers_helper.conditions.footage import all_frames, last_frames, read_footage
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Event, Warned
+from diffusers_helper.events import Event, SectionFinished, Warned
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.checkpoints import read_tensors
@@ -225,3 +225,70 @@ def test_a_recipe_names_the_video_by_its_checksum(clip: Path, models: Models, tm
 def test_a_loop_continues_nothing(clip: Path) -> None:
     with pytest.raises(InputError, match="continues another one"):
         GenerationRequest(image="", video=str(clip), loop="on")
+
+
+def leading(clip: Path, picture: Path, sections: int = 2) -> GenerationRequest:
+    return replace(continuing(clip, "inverted", sections), image=str(picture), extend="before")
+
+
+@pytest.mark.parametrize("sections", [1, 2])
+def test_what_comes_before_a_video_leads_to_its_first_frame(
+    sections: int, clip: Path, models: Models, small_scene: Path, tmp_path: Path
+) -> None:
+    request = leading(clip, small_scene, sections)
+    result, events = make(request, models, tmp_path / "job")
+    given, found = imageio.imread(clip), imageio.imread(result.video)
+    new = 36 * sections + 1 + 3  # with the picture's own frame, and those of the video's first latent
+    assert np.array_equal(found[new:], given), "its packets are copied"
+    assert result.frames == len(found) == new + 30
+    with Image.open(small_scene) as picture:
+        wanted = np.asarray(picture.convert("RGB").resize((64, 64))).astype(np.int16)
+    assert (
+        np.abs(found[0].astype(np.int16) - wanted).mean()
+        < np.abs(found[new].astype(np.int16) - wanted).mean()
+    )
+    steps = np.abs(np.diff(found[: new + 1].astype(np.int16), axis=0)).mean((1, 2, 3))
+    assert steps[-1] < 2 * steps.mean(), "the joint is no jump"
+
+    tail, _ = read_tensors(tmp_path / "job" / "encodings.safetensors")
+    assert tail["tail"].shape[2] == 8, "29 of the 30 frames are seen"
+    recipe = read_recipe(result.video)
+    assert "extend" not in recipe.settings
+    assert [one for one in recipe.notices if "`video`, and `extend` as before, to continue it again" in one]
+    folder = tmp_path / "resumed"
+    shutil.copytree(tmp_path / "job", folder)
+    for file in [*folder.glob("*.mp4"), *folder.glob("sections/*")]:
+        if file.stem != "0001" or sections == 1:
+            file.unlink()
+    own = replace(request, image=str(folder / "input.png"), video=str(folder / "original"))
+    resumed, _ = make(own, models, folder, resume_from=folder)
+    assert resumed.video.read_bytes() == result.video.read_bytes()
+    assert warnings(events) == ["The frames of the video that is continued are copied as they are."]
+
+
+def test_a_video_is_played_behind_each_section_that_leads_to_it(
+    clip: Path, models: Models, small_scene: Path, tmp_path: Path
+) -> None:
+    result, events = make(leading(clip, small_scene), models, tmp_path / "job")
+    versions = [imageio.imread(event.video) for event in events if isinstance(event, SectionFinished)]
+    given = imageio.imread(clip)
+    assert [len(one) for one in versions] == [33 + 3 + 30, 72 + 1 + 3 + 30]
+    assert all(np.array_equal(one[-30:], given) for one in versions)
+    assert result.frames == len(versions[-1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"image": ""}, "no start picture"),
+        ({"video": ""}, "without a video"),
+        ({"mode": "forward"}, "in forward order"),
+        ({"end_image": "end.png"}, "with an end picture"),
+        ({"loop": "on"}, "continues another one"),
+    ],
+)
+def test_what_comes_before_a_video_needs_a_picture_and_inverted_order(
+    changes: dict[str, str], sentence: str, clip: Path
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        replace(leading(clip, Path("start.png")), **changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.placed import placed_of
 from diffusers_helper.request import (
+    BEFORE,
     END_PICTURE,
     PICTURES,
     PLACED,
@@ -82,13 +84,18 @@ class Describer:
         memory = self._memory(request, info, shape)
         lora = str(settings.get("lora") or "")
         timeline, times = strip(settings, info.family)
-        from_words = bool(info.family.from_words) and not _whole(settings.get("one_frame"), 0)
+        extras = _extras(settings)
+        needer = info.title if info.family.from_words is None else ""
+        if _whole(settings.get("one_frame"), 0):
+            needer = "One frame"
+        elif isinstance(extras, Extras) and extras.is_before:
+            needer = "What comes before a video"
         weights = {one.file: f"{one.weight:.15g}" for one in named(lora)}
         facts = {
             "crops": _crops(sizes, settings, shape),
             "ratio": round(width / height, 4),
             "size": f"{width} × {height} of {start.width} × {start.height}" if start else "",
-            "starts": "picture or words" if from_words else "picture",
+            "starts": "picture" if needer else "picture or words",
             "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
             f"guidance {_text(settings.get(info.family.guided_by))}"
             + (f" · {count_text(len(weights), 'LoRA')}" if weights else ""),
@@ -105,7 +112,7 @@ class Describer:
             "program": self._program(settings, info),
             "defaults": self._planner.defaults,
         }  # fmt: skip
-        wordy = "" if start else _words_note(settings, info, shape, from_words)
+        wordy = "" if start else _words_note(settings, info, shape, needer)
         markup = {
             "length": self._length(settings, request, info, height * width),
             "picture-note": refusal_line(refused, is_alert=True) if refused else wordy,
@@ -113,7 +120,7 @@ class Describer:
             "timeline-note": times + (_order_note(settings, info) if settings.get(PLACED) else ""),
             "model-note": model_note(info, absence_of(info), takes_days=self._planner.takes_days(info)),
             "memory-plan": memory.markup,
-            "extras-line": extras_line(_extras_words(settings)),
+            "extras-line": _extras_line(extras, info),
         }  # fmt: skip
         return {"markup": markup, "facts": facts}
 
@@ -199,11 +206,20 @@ def _many(settings: dict[str, Any]) -> str:
     return "" if count == 1 else f"{count} videos with different seeds"
 
 
-def _extras_words(settings: dict[str, Any]) -> str:
+def _extras(settings: dict[str, Any]) -> Extras | InputError:
+    """Return what the form carries along, or why it cannot be read; the start refuses that."""
     try:
-        return Extras.from_text(settings.get("extras")).words
-    except InputError as error:  # the start refuses it
-        return error.message
+        return Extras.from_text(settings.get("extras"))
+    except InputError as error:
+        return error
+
+
+def _extras_line(found: Extras | InputError, info: ModelInfo) -> str:
+    if isinstance(found, InputError):
+        return extras_line(found.message, "")
+    is_video = found.settings.get("video") and not found.is_before and not found.spans
+    turned = replace(found, settings={**found.settings, "extend": BEFORE}).to_text()
+    return extras_line(found.words, turned if is_video and "inverted" in info.modes else "")
 
 
 def length_text(seconds: float, plan: SectionPlan) -> str:
@@ -216,14 +232,18 @@ def length_text(seconds: float, plan: SectionPlan) -> str:
     )
 
 
-def _words_note(settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int], from_words: bool) -> str:
-    """Return what happens without a start picture, once there are words to start from."""
+def _words_note(settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int], needer: str) -> str:
+    """Return what happens without a start picture, once there are words to start from.
+
+    Args:
+        needer: What needs one, if anything does.
+    """
     if not str(settings.get("prompt") or "").strip():
         return ""
     height, width = shape
     words = f"Without a picture, the video starts from your words alone, in {width} × {height}."
-    if not from_words:
-        words = f"{'One frame' if info.family.from_words else info.title} needs a picture to start from."
+    if needer:
+        words = f"{needer} needs a picture to start from."
     elif info.vocabulary:
         words += " This small model has never seen that, and makes only colours."
     return hint(words)

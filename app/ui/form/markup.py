@@ -107,12 +107,17 @@ def restored_note(name: str, notices: Sequence[str]) -> str:
     )
 
 
-def extras_line(words: str) -> str:
-    """Return the line about settings that the form carries along, or "" if there are none."""
+def extras_line(words: str, before: str) -> str:
+    """Return the line about settings that the form carries along, or "" if there are none.
+
+    Args:
+        before: What the form would carry along to make what comes before a video; "" without a video.
+    """
     if not words:
         return ""
+    turn = f'<button type="button" class="lt-quiet-button" data-before="{escape(before)}">Make what comes before it</button> '
     return (
-        f'<p class="lt-hint lt-extras">{escape(words)} '
+        f'<p class="lt-hint lt-extras">{escape(words)} {turn if before else ""}'
         '<button type="button" class="lt-quiet-button lt-forget">Forget this</button></p>'
     )
 

@@ -25,7 +25,7 @@ from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import Recipe
-from diffusers_helper.request import PICTURES, PLACED, SETTINGS, START_PICTURE, with_pictures
+from diffusers_helper.request import BEFORE, PICTURES, PLACED, SETTINGS, START_PICTURE, with_pictures
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 from diffusers_helper.strangers.limited_json import parse_json
 
@@ -99,6 +99,11 @@ class Extras:
             raise InputError(
                 "The settings of the earlier video cannot be read.", "Forget them, or restore them again."
             ) from error
+
+    @property
+    def is_before(self) -> bool:
+        """Return whether the video leads to another one, which it has to be given."""
+        return self.settings.get("extend") == BEFORE
 
     @property
     def lineage(self) -> Lineage:

@@ -82,6 +82,28 @@ def test_a_dropped_batch_is_queued_or_refused_as_a_whole(page: Any, stand: Stand
     assert [(job.request.prompt, job.request.steps) for job in jobs] == [("a ball", 3), ("another", 4)]
 
 
+def test_what_came_before_a_dropped_video_asks_for_a_start_picture(
+    page: Any, stand: Stand, photo: Path, tmp_path: Path
+) -> None:
+    page.get_by_role("radio", name="Forward · F1").check(force=True)
+    video = GrowingVideo(tmp_path, width=96, height=64, mode="forward", crf=16)
+    content = video.add_section(scene(30), None).read_bytes()
+    drop(page, content, "holiday.mp4", "video/mp4")
+    page.get_by_label("Prompt", exact=True).fill("a ball")
+    page.get_by_role("button", name="Make what comes before it").click()
+    page.locator("#picture-note").get_by_text("What comes before a video needs a picture").wait_for()
+    page.wait_for_selector('#start[data-missing="choose a picture first"]')
+    page.locator("#extras-line").get_by_text("New Part of a Continued Video: Before it.").wait_for()
+    page.set_input_files("#set-image input[type=file]", str(photo))
+    page.click("#start:not([disabled])")
+    page.wait_for_selector(".lt-stage[data-job]:not([data-job=''])")
+    (job,) = stand.service.jobs()
+    assert (job.request.mode, job.request.extend) == ("inverted", "before")
+    folder = JobFolder(job.folder)
+    assert folder.original.read_bytes() == content
+    assert np.array_equal(load_picture(folder.input), load_picture(photo))
+
+
 def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Path) -> None:
     open_folds(page)
     page.get_by_label("number input for Videos at Once").fill("3")
