@@ -260,8 +260,7 @@ class GenerationRequest:
     )] = "linear"
     extend: Annotated[str, SettingInfo(
         "New Part of a Continued Video",
-        "After the video that is continued, or before it: then the new part leads from a start picture to "
-        "that video's first frame, which needs inverted order.",
+        "After the video that is continued, or before it: from a start picture to its first frame.",
         "What to make", choices={AFTER: "After it", BEFORE: "Before it"}, scope="input", on_page=False,
     )] = AFTER
     # fmt: on
@@ -276,10 +275,7 @@ class GenerationRequest:
             object.__setattr__(self, name, setting.check(getattr(self, name)))
         if not self.image.strip():
             if self.is_before:
-                raise PictureError(
-                    "There is no start picture; what comes before a video begins with one.",
-                    "Choose a picture.",
-                )
+                raise PictureError("What comes before a video begins with a picture.", "Choose a picture.")
             object.__setattr__(self, "image", self.video)  # a video stands for its last frame
         if self.is_from_words and not self.prompt.strip():
             raise PictureError(
@@ -291,7 +287,7 @@ class GenerationRequest:
             object.__setattr__(self, "seconds", MIN_SECONDS)  # it has no length, and is one section
 
     def _check_together(self) -> None:
-        is_forward, others = self.mode != "inverted", self.video or self.end_image or self.pictures
+        is_forward, others = self.mode != "inverted", self.video or self.end_image
         for setting, is_wrong, expected, remedy in (
             ("loop", self.is_loop and is_forward, "off in forward order, which leads to no picture",
              "Set `mode` to inverted, or `loop` to off."),
@@ -303,8 +299,8 @@ class GenerationRequest:
             ("one_frame", self.one_frame and is_forward, "0 in forward order, which makes no picture",
              "Set `mode` to inverted, or `one_frame` to 0."),
             ("one_frame", self.one_frame and (others or self.is_loop or self.is_from_words),
-             "0 unless there is a start picture, and no other picture, video or loop",
-             "Set it to 0, or give the start picture alone."),
+             "0 unless there is a start picture, and no end picture, video or loop",
+             "Set it to 0, or leave the others out."),
         ):  # fmt: skip
             if is_wrong:
                 value = getattr(self, setting)

@@ -24,6 +24,7 @@ from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import END_PICTURE, SETTINGS, START_PICTURE, GenerationRequest, placed_name
 
 _TIME = r"(\d{1,9}(?:\.\d*)?)\s*s"
+_REFERENCES = 0.3  # of what the vision encoder sees for a single picture, as in kijai's wrapper
 _SEED = re.compile(r"seed (\d{1,19})")
 _LORA = re.compile(r"lora (\S.*:[+-]?(?:\d+\.?\d*|\.\d+))")
 _CUE = re.compile(rf"\[\s*{_TIME}\s*(?:-\s*{_TIME}\s*)?:([^\[\]]*)\]")
@@ -276,6 +277,10 @@ def pictures_of(number: int, request: GenerationRequest, lineage: Lineage, famil
     counts; or both pictures have the same share throughout, where the request wants that.
     """
     own = lineage.request_for(number, request)
+    if own.one_frame and own.placed:
+        share = _REFERENCES / len(own.placed)
+        names = (placed_name(n) for n in range(1, len(own.placed) + 1))
+        return (START_PICTURE, 1 - _REFERENCES), *((name, share) for name in names)
     count, section = len(family.plan(own.seconds, own.mode)), family.sections(own)[number - 1]
     if section.is_closing:  # it leads to the start
         return ((START_PICTURE, 1.0),)

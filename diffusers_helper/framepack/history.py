@@ -5,7 +5,7 @@ FramePack's decoded sections overlap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -50,6 +50,7 @@ class LatentHistory:
         *,
         distance: int = 0,
         starts: Mapping[int, Tensor] = _NONE,
+        references: Sequence[tuple[int, Tensor]] = (),
     ) -> None:
         """Begin with the pictures.
 
@@ -62,8 +63,10 @@ class LatentHistory:
             after: The first latents of the video to which an inverted one leads; none by default.
             distance: The latent frames between the video and the end picture.
             starts: The latents of other pictures that sections see at their start, by the sections' numbers.
+            references: The latents of pictures that a single picture refers to, with their places in time.
         """
         self._mode, self._end, self._distance, self._starts = mode, end, distance, starts
+        self._references = references
         self._before = start if before is None else before
         self.start = self._before[:, :, -1:] if self._before.shape[2] else start
         after = start[:, :, :0] if after is None else after
@@ -92,6 +95,9 @@ class LatentHistory:
         if self._end is not None and section.number == 1:
             (place,) = indices.history_1x
             indices, history_1x = replace(indices, history_1x=(place + self._distance,)), self._end
+        if self._references:
+            places, latents = zip(*self._references, strict=True)
+            indices, history_1x = replace(indices, history_1x=places), torch.cat(latents, dim=2)
         return CleanLatents(indices, start, history_1x, history_2x, history_4x)
 
     def to_decode(self, section: Section) -> Tensor:

@@ -32,7 +32,7 @@ from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Sample, TextStage
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
+from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest, placed_name
 from diffusers_helper.sampling import flow_sigmas, shift_of
 from diffusers_helper.sampling import sampler as sampler_named
 from diffusers_helper.sampling.schedule import noise_for, tokens_of
@@ -160,7 +160,14 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
         section.number: encodings[_named("start", of)] for section in job.sections
         if (of := start_of(section.number, job.request, job.lineage, job.family)) != START_PICTURE
     }  # fmt: skip
-    return LatentHistory(job.request.mode, start, end, before, after, distance=distance, starts=starts)
+    per_second = job.family.fps / job.family.latent_frames
+    references = [
+        (round(one.time * per_second), encodings[_named("start", placed_name(n))])
+        for n, one in enumerate(job.request.placed if job.request.one_frame else (), 1)
+    ]
+    return LatentHistory(
+        job.request.mode, start, end, before, after, distance=distance, starts=starts, references=references
+    )
 
 
 def joiner(job: OpenJob) -> FrameBlender:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -59,9 +59,16 @@ class Original:
         """
         return self.family.latent_frames if self.is_last and self.meets(section) else 0
 
-    def frames(self) -> Iterator[np.ndarray]:
-        """Yield all frames, (height, width, 3), in the size and at the rate of the new video."""
-        return (np.asarray(self._fitted(frame)) for frame in all_frames(self.path, self.family.fps))
+    def frames(self, sign: Callable[[], object] = lambda: None) -> Iterator[np.ndarray]:
+        """Yield all frames, (height, width, 3), in the size and at the rate of the new video.
+
+        Args:
+            sign: A function that is called for every thirtieth, so that no hang is suspected.
+        """
+        for number, frame in enumerate(all_frames(self.path, self.family.fps)):
+            if number % 30 == 0:
+                sign()
+            yield np.asarray(self._fitted(frame))
 
     def _fitted(self, frame: Image.Image) -> Image.Image:
         return fit_picture(frame, *self.shape, self.crop)

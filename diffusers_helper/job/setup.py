@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import av
-import numpy as np
 import torch
 from PIL import Image
 from torch import nn
@@ -288,14 +287,7 @@ def open_job(
     video = _open_video(opened, request, family, (height, width))
     report = Report(opened, sections, video, on_event)
     report.started(width, height, plans.attention[0])
-    original = None
-    if request.video:
-        original = Original(opened.original, (height, width), request.crop, family, request.is_before)
-    begun = (
-        video.join_to(original.path, _reported(original.frames(), report), is_last=original.is_last)
-        if original
-        else ""
-    )
+    original, begun = _joined(opened, request, family, video, report)
     for doubt in filter(None, (video.doubt, begun, *plans.notes)):
         report.warned(doubt)
     if unknown := models.info.unknown_words(" ".join(Timeline.of(request.prompt).texts)):
@@ -317,6 +309,17 @@ def open_job(
     )  # fmt: skip
 
 
+def _joined(
+    opened: JobFolder, request: GenerationRequest, family: Family, video: GrowingVideo, report: Report
+) -> tuple[Original | None, str]:
+    """Return the video that is continued, if any, and a sentence on how it became part of the new one."""
+    if not request.video:
+        return None, ""
+    original = Original(opened.original, video.shape, request.crop, family, request.is_before)
+    frames = original.frames(lambda: report.stage("write"))
+    return original, video.join_to(original.path, frames, is_last=original.is_last)
+
+
 def _open_video(
     opened: JobFolder, request: GenerationRequest, family: Family, shape: tuple[int, int]
 ) -> GrowingVideo:
@@ -324,14 +327,6 @@ def _open_video(
     return GrowingVideo(
         opened.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
     )
-
-
-def _reported(frames: Iterator[np.ndarray], report: Report) -> Iterator[np.ndarray]:
-    """Yield frames, and give a sign of life with every thirtieth, so that no hang is suspected."""
-    for number, frame in enumerate(frames):
-        if number % 30 == 0:
-            report.stage("write")
-        yield frame
 
 
 def _recorder_and_encodings(opened: JobFolder, local: Local) -> tuple[Recorder | None, EncodingCache]:

@@ -133,6 +133,7 @@ class GrowingVideo:
         job_folder.remove_leftovers()
         self._segments, self._sums_file = job_folder.segments, job_folder.sums
         self._width, self._height, self._mode = width, height, mode
+        self.shape = height, width
         self._crf, self._fps, self._tick = effective_crf(crf), fps, Fraction(1, fps)
         for folder in (self._segments.parent, self._segments):  # but not the folder that holds all jobs
             make_folder(folder)

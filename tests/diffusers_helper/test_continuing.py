@@ -280,7 +280,7 @@ def test_a_video_is_played_behind_each_section_that_leads_to_it(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"image": ""}, "no start picture"),
+        ({"image": ""}, "begins with a picture"),
         ({"video": ""}, "without a video"),
         ({"mode": "forward"}, "in forward order"),
         ({"end_image": "end.png"}, "with an end picture"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,16 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.helios import HELIOS
 from diffusers_helper.families.packing import FrameIndices, plan_one_frame
+from diffusers_helper.framepack import work as framepack
+from diffusers_helper.framepack.guidance import FramePackCondition
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.sampling.guidance import CleanLatents
 from tests.support.clips import read
-from tests.support.making import load_tiny, make, tiny_request
+from tests.support.making import load_tiny, make, tiny_request, write_scene
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +42,39 @@ def test_the_one_latent_frame_stands_at_its_time_and_the_history_after_it() -> N
     plan = FRAMEPACK.sections(request)
     assert plan == plan_one_frame(3)
     assert (plan.window, plan.total_frames, request.seconds) == (1, 1, 1.0)
+
+
+def test_pictures_at_times_are_controls_at_their_places(
+    models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [write_scene(tmp_path / f"{name}.png", 64, 64) for name in "ab"]
+    Image.open(others[1]).transpose(Image.Transpose.ROTATE_180).save(others[1])
+    contexts: list[CleanLatents] = []
+    shown: list[FramePackCondition] = []
+    made_by = framepack.denoiser
+
+    def note(network: Any, condition: FramePackCondition, context: CleanLatents, passes: Any) -> Any:
+        contexts.append(context)
+        shown.append(condition)
+        return made_by(network, condition, context, passes)
+
+    monkeypatch.setattr(framepack, "denoiser", note)
+    pictures = f"1.333s: {others[0]}\n0.4s: {others[1]}"
+    request = tiny_request(small_scene, one_frame=1, steps=1, pictures=pictures)
+    made, _ = make(request, models, tmp_path / "job")
+    encodings, _ = read_tensors(tmp_path / "job" / "encodings.safetensors")
+    (context,), (condition,) = contexts, shown
+    assert context.indices.clean == (0, 3, 10)
+    assert context.indices.noisy == (1,)
+    seen = torch.cat([encodings["start_pictures_1"], encodings["start_pictures_2"]], dim=2)
+    assert torch.equal(context.history_1x, seen)
+    assert not torch.equal(seen[:, :, 0], seen[:, :, 1])
+    assert not context.history_2x.any()
+    vision = 0.7 * encodings["vision"]
+    vision += 0.15 * encodings["vision_pictures_1"] + 0.15 * encodings["vision_pictures_2"]
+    torch.testing.assert_close(condition.vision, vision)
+    alone, _ = make(replace(request, pictures=""), models, tmp_path / "alone")
+    assert not torch.equal(made.latents, alone.latents)
 
 
 def test_the_picture_depends_on_its_time_and_its_words_and_its_recipe_makes_it_again(
@@ -66,7 +103,7 @@ def test_the_picture_depends_on_its_time_and_its_words_and_its_recipe_makes_it_a
 
 @pytest.mark.parametrize(
     "others",
-    [{"mode": "forward"}, {"loop": "on"}, {"end_image": "b.png"}, {"pictures": "1s: b.png"},
+    [{"mode": "forward"}, {"loop": "on"}, {"end_image": "b.png"},
      {"video": "a.mp4"}, {"image": ""}],
 )  # fmt: skip
 def test_what_has_no_meaning_for_one_picture_is_refused(others: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ import { keep, recall, recallTexts } from '../storage.js';
 import { changed, describe, facts, keptSettings, onDescribed, put, restored, take, takeSettings } from './describe.js';
 import { startLoras } from './loras.js';
 import { judge, refuse } from './notice.js';
-import { restorePictures, setPicture } from './picture.js';
+import { restorePictures } from './picture.js';
 import { acceptPictures } from './pictures.js';
 import { startPresets } from './presets.js';
 import { press, resume } from './press.js';
@@ -142,7 +142,7 @@ function prepareBoxes() {
   within('#extras-line', '[data-before]', ({ dataset }) => {
     put('extras', dataset.before);
     put('mode', 'inverted');
-    setPicture(null); // the video's last frame
+    put('image', null); // the video's last frame
     take({ notice: '' });
     find('#set-prompt textarea').focus(); // the button is about to disappear
   });

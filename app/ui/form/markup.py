@@ -115,7 +115,10 @@ def extras_line(words: str, before: str) -> str:
     """
     if not words:
         return ""
-    turn = f'<button type="button" class="lt-quiet-button" data-before="{escape(before)}">Make what comes before it</button> '
+    turn = (
+        f'<button type="button" class="lt-quiet-button" data-before="{escape(before)}">'
+        "Make what comes before it</button> "
+    )
     return (
         f'<p class="lt-hint lt-extras">{escape(words)} {turn if before else ""}'
         '<button type="button" class="lt-quiet-button lt-forget">Forget this</button></p>'

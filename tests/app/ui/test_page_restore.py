@@ -96,7 +96,7 @@ def test_what_came_before_a_dropped_video_asks_for_a_start_picture(
     page.locator("#extras-line").get_by_text("New Part of a Continued Video: Before it.").wait_for()
     page.set_input_files("#set-image input[type=file]", str(photo))
     page.click("#start:not([disabled])")
-    page.wait_for_selector(".lt-stage[data-job]:not([data-job=''])")
+    wait_until(lambda: len(stand.service.jobs()) == 1)
     (job,) = stand.service.jobs()
     assert (job.request.mode, job.request.extend) == ("inverted", "before")
     folder = JobFolder(job.folder)
