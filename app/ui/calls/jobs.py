@@ -16,7 +16,7 @@ from app.jobs.view import full_record, record, row_buttons, states_named, view
 from app.ui.calls import cards
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
-from app.ui.live.scene import Presenter
+from app.ui.live.scene import Presenter, thumb_url
 from app.ui.loras import with_lora_files, with_lora_names
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.added import ADDED_MODELS
@@ -48,10 +48,11 @@ class Records:
         shown = view(job, commands, held=held, turn=turn, card=card)
         address, request = _address(job.folder.parent), job.request
         tells_card = self._service.engines > 1 or " on " in job.card  # or several cards have made it
+        small = thumb_url(job, 1) or "" if request.is_from_words else address(job.folder / SMALL_PICTURE)
         order, length = SETTINGS["mode"].choices[request.mode], _length(request)
         return self._outward(record(job, address) | shown, job.folder.parent) | {
             "wishes": sorted(commands),
-            "picture": address(job.folder / SMALL_PICTURE),
+            "picture": small,
             "title": " ".join(request.prompt.split()) or "a video without a prompt",
             "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
             "about": f"{order} · {length:.1f} s · {self._title(request.model, ADDED_MODELS.revision)}"

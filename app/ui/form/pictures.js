@@ -29,6 +29,8 @@ async function photograph() {
 
 const BATCH = /\.(csv|jsonl|ndjson)$/i;
 const START = 'image';
+let reading = Promise.resolve();
+let open = 0; // the files that are being read
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 
 /** Let the form take the settings in a file, or else the field of a setting the picture. */
@@ -65,10 +67,19 @@ function handle(files, name = START) {
     if (found.length) await takeFiles(found, name);
   };
   problem.remove();
-  actOnce(field, act, (words) => {
+  open += 1;
+  const done = actOnce(field, act, (words) => {
     problem.textContent = words;
     if (words) field.after(problem);
   });
+  reading = Promise.all([reading, done.finally(() => { open -= 1; })]);
+}
+
+/** Wait for the files that are still on their way. Return whether they can be used. */
+export async function filesRead() {
+  if (!open) return true;
+  await reading;
+  return !problem.isConnected;
 }
 
 function take(event, transfer) {

@@ -8,6 +8,7 @@ import { expectStage, showStage } from '../live/live.js';
 import { goTo } from '../tabs.js';
 import { changed, restoreForm, take } from './describe.js';
 import { judge, refuse, showNotice } from './notice.js';
+import { filesRead } from './pictures.js';
 import { pictureNames, read, values, write } from './values.js';
 
 const SLOW = 2000; // milliseconds after which an answer is missed
@@ -67,8 +68,11 @@ async function deliver(own) {
   requestAnimationFrame(() => showStage());
 }
 
-function begin(mayDownload = false) {
+async function begin(mayDownload = false) {
   if (pending) return;
+  let isRead = false;
+  await actOnce(find('#start'), async () => { isRead = await filesRead(); }); // they belong to the video
+  if (!isRead) return;
   showNotice('');
   judge();
   deliver({ id: newId(), settings: values(), mayDownload });

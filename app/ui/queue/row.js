@@ -44,7 +44,8 @@ export class Row {
     this.element.dataset.job = job.id;
     this.element.dataset.state = job.state;
     const { picture, handle, name, words, more } = this.#parts;
-    if (picture.getAttribute('src') !== job.picture) picture.src = job.picture;
+    if (!job.picture) picture.removeAttribute('src');
+    else if (picture.getAttribute('src') !== job.picture) picture.src = job.picture;
     setText(name, job.title);
     name.title = job.title;
     setText(words, job.about);

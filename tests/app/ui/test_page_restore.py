@@ -104,6 +104,31 @@ def test_what_came_before_a_dropped_video_asks_for_a_start_picture(
     assert np.array_equal(load_picture(folder.input), load_picture(photo))
 
 
+def test_a_start_waits_for_the_picture_that_is_on_its_way(page: Any, stand: Stand, photo: Path) -> None:
+    held: list[Any] = []
+    page.route("**/gradio_api/upload", lambda route: held.append(route))
+    page.get_by_label("Prompt", exact=True).fill("a ball")
+    page.click("#start:not([data-missing^=choose])", trial=True)
+    page.set_input_files("#set-image input[type=file]", str(photo))
+    wait_until(lambda: page.evaluate("1") and held)
+    page.click("#start")
+    page.wait_for_selector("#start[aria-busy=true]")
+    page.click("#start", force=True)
+    assert stand.service.jobs() == []
+    held.pop().continue_()
+    wait_until(lambda: page.evaluate("1") and len(stand.service.jobs()) == 1)
+    (job,) = stand.service.jobs()
+    assert np.array_equal(load_picture(JobFolder(job.folder).input), load_picture(photo))
+
+    page.set_input_files("#set-image input[type=file]", str(photo))
+    wait_until(lambda: page.evaluate("1") and held)
+    page.click("#start")
+    held.pop().abort()
+    page.locator("#set-image + .lt-refusal").wait_for()
+    page.wait_for_selector("#start:not([aria-busy=true])")
+    assert len(stand.service.jobs()) == 1
+
+
 def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Path) -> None:
     open_folds(page)
     page.get_by_label("number input for Videos at Once").fill("3")
