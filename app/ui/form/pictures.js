@@ -29,7 +29,7 @@ async function photograph() {
 
 const BATCH = /\.(csv|jsonl|ndjson)$/i;
 const START = 'image';
-let reading = Promise.resolve();
+let reading = null; // whether all of them can be used
 let open = 0; // the files that are being read
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 
@@ -67,20 +67,19 @@ function handle(files, name = START) {
     if (found.length) await takeFiles(found, name);
   };
   problem.remove();
+  const earlier = open ? reading : true;
   open += 1;
+  let isTaken = true;
   const done = actOnce(field, act, (words) => {
+    isTaken = false;
     problem.textContent = words;
     if (words) field.after(problem);
-  });
-  reading = Promise.all([reading, done.finally(() => { open -= 1; })]);
+  }).then(() => { open -= 1; });
+  reading = Promise.all([earlier, done]).then(([isGood]) => isGood && isTaken);
 }
 
 /** Wait for the files that are still on their way. Return whether they can be used. */
-export async function filesRead() {
-  if (!open) return true;
-  await reading;
-  return !problem.isConnected;
-}
+export const filesRead = async () => !open || reading;
 
 function take(event, transfer) {
   const files = [...(transfer?.files ?? [])];

@@ -124,7 +124,7 @@ def test_a_start_waits_for_the_picture_that_is_on_its_way(page: Any, stand: Stan
     wait_until(lambda: page.evaluate("1") and held)
     page.click("#start")
     held.pop().abort()
-    page.locator("#set-image + .lt-refusal").wait_for()
+    page.get_by_text("The server does not answer.").wait_for()
     page.wait_for_selector("#start:not([aria-busy=true])")
     assert len(stand.service.jobs()) == 1
 
