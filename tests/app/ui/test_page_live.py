@@ -329,9 +329,9 @@ def test_a_connection_that_hangs_is_reported_and_replaced(
 ) -> None:
     hanging, over = threading.Event(), threading.Event()
 
-    def hang(service: JobService) -> Iterator[Scene]:
+    def hang(service: JobService, chosen: str) -> Iterator[Scene]:
         is_later = hanging.is_set()
-        for scene in watch(service):
+        for scene in watch(service, chosen):
             if hanging.is_set() and not is_later:
                 over.wait()
             yield scene
