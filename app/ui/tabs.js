@@ -42,12 +42,12 @@ function show() {
 
 function showCount(name, title, count, more) {
   setText(tabOf(name).querySelector('.lt-tab-count'), String(count || ''));
-  tabOf(name).setAttribute('aria-label', count ? `${title}, ${count} ${more}` : title);
+  tabOf(name).setAttribute('aria-label', count ? `${title}, ${count}${more}` : title);
 }
 
 function showCounts() {
-  showCount('queue', 'Queue', queueNow().waiting, 'waiting');
-  showCount('models', 'Models', queueNow().download, 'downloaded');
+  showCount('queue', 'Queue', queueNow().waiting, ' waiting');
+  showCount('models', 'Models', queueNow().download, ' downloaded');
 }
 
 function takeKey(event) {
