@@ -13,10 +13,12 @@ import bisect
 import heapq
 import json
 import random
+import sys
 from dataclasses import dataclass, field
 
 from app.jobs.making.crew import choose
 from app.jobs.stdio import say
+from benchmarks.rows import Rows
 
 SIZES = (8, 12, 16, 24, 32, 48)  # GB of the cards, in equal numbers
 SECTIONS, SECONDS = range(2, 13), (90.0, 180.0)  # of a job, and of each of its sections
@@ -31,7 +33,6 @@ class SimulatedCard:
     job: SimulatedJob | None = None
     began: float = 0.0
     turn: int = 0  # events of earlier turns do not count
-    is_lost: bool = False
     away: float = 0.0
     wasted: float = 0.0
 
@@ -81,14 +82,13 @@ class Simulation:
             elif what == "fails":
                 self._fail(card, number)
             elif what == "returns":
-                card.is_lost = False
                 self._fails_some_time(number)
                 self._frees(card)
         return self.now
 
     def _fail(self, card: SimulatedCard, number: int) -> None:
         self.failures += 1
-        card.turn, card.is_lost = card.turn + 1, True
+        card.turn += 1
         if card.job:
             made, part = divmod(self.now - card.began, card.job.section)
             card.job.left, card.wasted = card.job.left - int(made), card.wasted + part
@@ -96,8 +96,7 @@ class Simulation:
             card.job = None
         else:
             self.free.remove(card)
-        seconds = self.chance.uniform(60, HOUR)
-        card.away += seconds
+        card.away += (seconds := self.chance.uniform(60, HOUR))
         heapq.heappush(self.events, (self.now + seconds, number, -1, "returns"))
         self._give_out()
 
@@ -131,20 +130,21 @@ def bound(made: Simulation) -> float:
     return least
 
 
-def main() -> None:
-    """Print the figures of one run as JSON."""
+def main() -> int:
+    """Print the figures of one run as JSON, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cards", type=int, default=200)
-    parser.add_argument("--jobs", type=int, default=10_000)
+    for name, default in (("cards", 200), ("jobs", 10_000), ("seed", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--hours-to-failure", type=float, default=20.0)
-    parser.add_argument("--seed", type=int, default=5)
     given = parser.parse_args()
-    made = Simulation(given.cards, given.jobs, given.hours_to_failure, given.seed)
-    hours, least = made.run() / HOUR, bound(made) / HOUR
-    found = {"hours": hours, "bound_hours": least, "share": least / hours, "failures": made.failures}
-    found |= {"overtakings": made.late}
-    say(json.dumps({name: round(value, 4) for name, value in found.items()}))
+    with Rows(__file__) as rows:
+        made = Simulation(given.cards, given.jobs, given.hours_to_failure, given.seed)
+        hours, least = made.run() / HOUR, bound(made) / HOUR
+        found = {"hours": hours, "bound_hours": least, "share": least / hours, "failures": made.failures}
+        rows.add({name: round(value, 4) for name, value in found.items()} | {"overtakings": made.late})
+    say(json.dumps([*rows]))
+    return rows.exit_code()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

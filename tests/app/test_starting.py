@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -240,15 +241,15 @@ def test_a_service_that_is_stopped_while_it_starts(tmp_path: Path, monkeypatch: 
     service = JobService(tmp_path / "outputs", StagedEngine())
     start = Worker.start
 
-    def stop_first(worker: Worker, *, warm: bool) -> None:
+    def stop_first(worker: Worker, *given: Any) -> None:
         stopper = threading.Thread(target=service.stop)
         stopper.start()
         stopper.join()
-        start(worker, warm=warm)
+        start(worker, *given)
         assert worker._thread is not None
         worker._thread.join(TIMEOUT)
         assert not worker._thread.is_alive()
 
     monkeypatch.setattr(Worker, "start", stop_first)
     service.start(adopt=False)
-    assert not service._workers
+    assert service._crew is None

@@ -28,8 +28,13 @@ CHANGES = (
     ("diffusers_helper/request.py", "    # fmt: on\n\n    def __post_init__", _SETTING),
     (
         "diffusers_helper/framepack/work.py",
-        "    return LatentHistory(job.request.mode, start, end, before, distance=distance, starts=starts)",
-        "    made = LatentHistory(job.request.mode, start, end, before, distance=distance, starts=starts)\n"
+        "    return LatentHistory(\n",
+        "    made = LatentHistory(\n",
+    ),
+    (
+        "diffusers_helper/framepack/work.py",
+        "starts=starts, references=references\n    )",
+        "starts=starts, references=references\n    )\n"
         '    made.depth = encodings.get("start_depth_image")\n'
         "    return made",
     ),

@@ -128,9 +128,9 @@ class Worker:
         Waits at most `timeout` seconds for a job that was asked to end.
         """
         deadline = time.monotonic() + timeout
-        if self._thread is None:
-            return
         self._orders.put(None)
+        if self._thread is None:  # should another thread start it yet, it ends at once
+            return
         commands = self._commands(job) if (job := self.job) else set[Command]()
         if self._command is not None or commands & {"cancel", "pause"}:
             self._thread.join(max(0.0, timeout - _KILL_SECONDS))
