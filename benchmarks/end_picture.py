@@ -88,6 +88,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=40)
     parser.add_argument("--first", type=int, default=0, help="the number of cases to leave out")
     parser.add_argument("--sections", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--strengths", type=float, nargs="+", default=[1.0])
     arguments = parser.parse_args()
     renderer, models = Renderer(canvases(SEED, 12)), load_models(find_model("demo"))
@@ -100,8 +101,8 @@ def main() -> int:
                 paths.append(f"{place}/{name}-{number}.png")
                 Image.fromarray(pixels).save(paths[-1])
             request = GenerationRequest(
-                image=paths[0], prompt=prompt, seconds=max(1.0, 1.2 * arguments.sections), steps=8, crf=1,
-                seed=number,
+                image=paths[0], prompt=prompt, seconds=max(1.0, 1.2 * arguments.sections), crf=1,
+                steps=arguments.steps, seed=number,
             )  # fmt: skip
             there = thing_mask(renderer, end, drawn[1])
             for strength in (math.nan, *arguments.strengths):
