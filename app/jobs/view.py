@@ -125,6 +125,11 @@ def sentence(
     return reason if job.state == "waiting" else f"{WORDS[job.state].label}: {reason}"
 
 
+def title_of(job: Job) -> str:
+    """Return the prompt of a job in one line, which stands for its name."""
+    return " ".join(job.request.prompt.split()) or "a video without a prompt"
+
+
 def share_done(job: Job) -> float:
     """Return the share of a job's frames that exist, from 0 to 1."""
     if job.state == "finished":

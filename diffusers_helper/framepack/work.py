@@ -152,10 +152,13 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
     strength = job.root.end_strength
     distance = round((1 - strength) * (HISTORY - HISTORY_1X))
     start, end = encodings["start"], encodings.get(_named("start", END_PICTURE))
-    tail = encodings.get(_TAIL, start)
-    before, after = (start, tail) if job.original and job.original.is_last else (tail, start[:, :, :0])
+    before, after = start, start[:, :, :0]
     if not job.pictures.start:
-        before = start[:, :, :0]
+        before = after
+    elif job.original and job.original.is_last:
+        after = encodings[_TAIL]
+    elif job.original:
+        before = encodings[_TAIL]
     starts = {
         section.number: encodings[_named("start", of)] for section in job.sections
         if (of := start_of(section.number, job.request, job.lineage, job.family)) != START_PICTURE

@@ -7,6 +7,7 @@ from typing import Any
 from app.jobs.job import NoSuchJob
 from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
+from app.jobs.view import title_of
 from diffusers_helper.units import gb_text
 
 _OUT = "Out of service"
@@ -36,7 +37,7 @@ def _line(service: JobService, worker: Worker) -> dict[str, Any]:
 def _now(service: JobService, worker: Worker) -> str:
     if worker.is_busy:
         try:
-            prompt = " ".join(service.job(worker.job).request.prompt.split()) or "a video without a prompt"
+            prompt = title_of(service.job(worker.job))
         except NoSuchJob:  # it has just been removed
             prompt = "a video"
         return f"Makes {prompt}" if worker.is_in_service else f"{_OUT} after this video: {prompt}"

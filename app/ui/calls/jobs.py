@@ -12,11 +12,11 @@ from urllib.parse import quote
 from app.jobs.job import BEGUN, MOVABLE, Job, allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
-from app.jobs.view import full_record, record, row_buttons, states_named, view
+from app.jobs.view import full_record, record, row_buttons, states_named, title_of, view
 from app.ui.calls import cards
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
-from app.ui.live.scene import Presenter, thumb_url
+from app.ui.live.scene import Presenter, rounded, thumb_url
 from app.ui.loras import with_lora_files, with_lora_names
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.added import ADDED_MODELS
@@ -53,7 +53,7 @@ class Records:
         return self._outward(record(job, address) | shown, job.folder.parent) | {
             "wishes": sorted(commands),
             "picture": small,
-            "title": " ".join(request.prompt.split()) or "a video without a prompt",
+            "title": title_of(job),
             "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
             "about": f"{order} · {length:.1f} s · {self._title(request.model, ADDED_MODELS.revision)}"
             + (f" · {job.card}" if job.card and tells_card else ""),
@@ -149,7 +149,7 @@ class JobCalls:
         shown = range(first, min(len(jobs), first + _bounded(limit)))
         whole = max(free) if is_known else None
         return {
-            "total": len(jobs), "first": first, "held": held, "left": _rounded(whole),
+            "total": len(jobs), "first": first, "held": held, "left": rounded(whole),
             "say": _say(len(jobs), whole, held=held), "cards": cards.lines(self._service),
             "jobs": [self._row(jobs[n], turns[n], left[n], begins[n]) for n in shown],
         }  # fmt: skip
@@ -157,7 +157,7 @@ class JobCalls:
     def _row(self, job: Job, turn: int, left: float | None, begins: float | None) -> dict[str, Any]:
         made, has_reason = self._records.of(job, turn), job.waits or job.state not in ("queued", "running")
         return made | {
-            "turn": turn, "left": _rounded(left), "begins_in": _rounded(begins),
+            "turn": turn, "left": rounded(left), "begins_in": rounded(begins),
             "reason": f"{made['message']} {made['remedy']}".strip() if has_reason else "",
             "now": f"{made['sentence']}{f', begins in {about(begins)}' if begins else ''}",
             "time": f"takes {about(left)}" if left is not None and job.state in MOVABLE else "",
@@ -320,7 +320,3 @@ def _say(total: int, left: float | None, *, held: bool) -> str:
 
 def _bounded(limit: int) -> int:
     return max(1, min(limit, _MOST_LISTED))
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 1)

@@ -115,7 +115,7 @@ def show(
         "isGuess": live.is_guess,
         "elapsed": round(elapsed, 1),
         "took": words.took(live, elapsed),
-        "left": _rounded(left),
+        "left": rounded(left),
         "warnings": _warnings(live),
         "cells": [_cell(live, cell) for cell in live.cells],
         "hidden": round(live.hidden_in_front, 4),
@@ -170,7 +170,8 @@ def _steering(scene: Scene, live: LiveJob) -> Shown | None:
     }
 
 
-def _rounded(seconds: float | None) -> float | None:
+def rounded(seconds: float | None) -> float | None:
+    """Return a time in tenths of a second, as pages and programs get it; None for an unknown one."""
     return None if seconds is None else round(seconds, 1)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from app.jobs.job import Command, JobState
-from app.jobs.view import WORDS
+from app.jobs.view import WORDS, title_of
 from app.ui.live.progress import Cell, LiveJob
 from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.families.packing import Mode
@@ -59,7 +59,7 @@ def headline(
 def announcement(live: LiveJob, headline: str, left: float | None) -> dict[str, str]:
     """Return how a job is announced beside another one on the stage: its kind, what it does, and a button."""
     state, now = live.job.state, headline if left is None else f"{headline}, {about(left)} left"
-    words = " ".join(live.job.request.prompt.split()) or "a video without a prompt"
+    words = title_of(live.job)
     kinds: dict[JobState, str] = {"finished": "Also finished", "failed": "Another one failed"}
     return {
         "kind": kinds.get(state, "Newest" if WORDS[state].ending else "Next"),
