@@ -74,7 +74,9 @@ def test_words_change_while_a_section_is_made_and_the_recipe_makes_the_same_byte
     assert paused.request.prompt == "it moves up"
     folder = JobFolder(job.folder)
     (span,) = Lineage.read(folder.lineage).spans
-    assert span.last == count_kept(folder) == 2
+    last = span.last
+    assert last in (2, 3)  # a slow machine may begin the third section before the command arrives
+    assert last == count_kept(folder)
     assert span.settings["prompt"] == "a red ball moves right"
     wait_until(lambda: director.engine.pid is None)  # the device is free
 
@@ -83,7 +85,7 @@ def test_words_change_while_a_section_is_made_and_the_recipe_makes_the_same_byte
     director.service.queue.resume(job.id)
     video = video_of(director.until_state(job, "finished"))
     spans = Lineage.read(folder.lineage).spans
-    assert [(one.last, one.settings["prompt"]) for one in spans] == [(2, "a red ball moves right")]
+    assert [(one.last, one.settings["prompt"]) for one in spans] == [(last, "a red ball moves right")]
     assert director.from_recipe(video).read_bytes() == video.read_bytes()
 
 

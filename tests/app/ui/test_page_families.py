@@ -9,7 +9,7 @@ from typing import Any
 import imageio.v3 as imageio
 import pytest
 
-from tests.support.jobs import TIMEOUT
+from tests.support.jobs import TIMEOUT, wait_until
 from tests.support.pages import (
     VIDEO,
     PageProgram,
@@ -56,18 +56,16 @@ def test_a_video_of_helios_from_the_choice_of_the_model_to_its_frames(
         return [one for one in selectors if page.locator(one).is_visible()]
 
     page.wait_for_selector("#set-mode[data-ignored]", state="attached")
-    assert not shown(*LACKING)
+    wait_until(lambda: not shown(*LACKING))
     for title, words in (("FramePack F1", "European Union"), ("Helios Base", "Apache License 2.0")):
         choose_model(page, title)
         page.locator("#model-note").filter(has_text=words).wait_for()
-    page.wait_for_selector("#set-loop[data-ignored]", state="attached")
-    assert shown(*LACKING) == ["#set-step_cache"]
+    wait_until(lambda: shown(*LACKING) == ["#set-step_cache"])
     caches = page.locator("#options-step_cache").inner_text().split("\n")
     assert [one for one in caches if one] == ["Off", "FirstBlockCache", "TaylorSeer", "EasyCache"]
 
     choose_model(page, "Longtake demo model")
-    page.wait_for_selector("#set-mode:not([data-ignored])")
-    assert shown(*LACKING) == [*LACKING]
+    wait_until(lambda: shown(*LACKING) == [*LACKING])
     page.locator('[data-opens="end_image"]').click()
     page.set_input_files("#set-end_image input[type=file]", str(photo))
     page.wait_for_selector("#set-end_image img")

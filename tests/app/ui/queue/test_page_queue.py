@@ -288,5 +288,5 @@ def test_leaving_the_edit_brings_back_what_the_form_held(page: Any, stand: Stand
     shows(page, *"ab")
     page.get_by_role("tab", name="Create").click()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'my next idea'")
-    assert page.locator("#start").is_visible()
+    page.locator("#start").wait_for()
     assert stand.service.job(second).request.prompt == "b"
