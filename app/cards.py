@@ -17,9 +17,17 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.profiles import CAP_VARIABLE, YOU, Profile, profile_in_force, visible_gpu
+from diffusers_helper.planning.profiles import (
+    CAP_VARIABLE,
+    HELPER_VARIABLE,
+    YOU,
+    Profile,
+    profile_for,
+    profile_in_force,
+    visible_gpu,
+)
 from diffusers_helper.planning.video import plan_video
-from diffusers_helper.units import gb_text
+from diffusers_helper.units import GB, gb_text
 
 _log = logging.getLogger(__name__)
 _MOST_KNOWN = 20_000
@@ -69,36 +77,67 @@ def chosen_cards(text: str, here: list[NamedCard]) -> list[dict[str, str]]:
 
     Args:
         text: "auto" for all cards, without those in the processor if there are others, or for the processor;
-            or names with commas between them, each with "=GB" behind it if it has a cap of its own.
+            or names with commas between them, each with "=GB" behind it if it has a cap of its own. A card
+            whose name follows another one's and a "+" helps that one.
         here: This machine's cards.
 
     Raises:
-        InputError: If a name is of no card, or of one that is named before, or if a cap is no number.
+        InputError: If a name is of no card, or of one that is named before, or if a cap is no number, or if a
+            card cannot help.
     """
     if text == "auto":
         alone = [card for card in here if not card.is_apu] or here
         return [dict(card.variables) for card in alone] or [{}]
-    named = [one.strip().lower().partition("=") for one in text.split(",")]
-    processors = sum(name == _CPU for name, _, _ in named)
+    groups = [[one.strip().lower().partition("=") for one in group.split("+")] for group in text.split(",")]
+    processors = sum(group[0][0] == _CPU for group in groups)
     threads = max(1, (os.cpu_count() or 1) // max(1, processors))
     taken = list[NamedCard]()
-    engines = list[dict[str, str]]()
-    for name, _, cap in named:
+
+    def variables_of(name: str) -> dict[str, str]:
         if name == _CPU:
-            variables = _HIDDEN | {"OMP_NUM_THREADS": str(threads)}
-        else:
-            card = next((one for one in here if name in one.names and one not in taken), None)
-            if card is None:
-                known = ", ".join(" or ".join(one.names) for one in here) or "it has none"
-                raise InputError(
-                    f"devices names {short_repr(name)}; expected auto, cpu, or a card of this machine, "
-                    f"each once: {known}.",
-                    "Correct the list, such as --devices 0,1.",
-                )
-            taken.append(card)
-            variables = dict(card.variables)
-        engines.append(variables | ({CAP_VARIABLE: _cap(cap)} if cap else {}))
+            return _HIDDEN | {"OMP_NUM_THREADS": str(threads)}
+        card = next((one for one in here if name in one.names and one not in taken), None)
+        if card is None:
+            known = ", ".join(" or ".join(one.names) for one in here) or "it has none"
+            raise InputError(
+                f"devices names {short_repr(name)}; expected auto, cpu, or a card of this machine, "
+                f"each once: {known}.",
+                "Correct the list, such as --devices 0,1.",
+            )
+        taken.append(card)
+        return dict(card.variables)
+
+    engines = list[dict[str, str]]()
+    for (name, _, cap), *helpers in groups:
+        engine = variables_of(name) | ({CAP_VARIABLE: _cap(cap)} if cap else {})
+        if len(helpers) > 1 or any((name == _CPU) != (helper == _CPU) for helper, _, _ in helpers):
+            raise InputError(
+                f"devices is {short_repr(text)}; expected at most one further card, of the same maker, "
+                "that helps another.",
+                "Correct the list, such as --devices 0+1.",
+            )
+        for helper, _, cap in helpers:
+            second = variables_of(helper)
+            most = _cap(cap) if cap else _default_cap(second)
+            engine |= {key: f"{engine[key]},{value}" for key, value in second.items() if name != _CPU}
+            engine[HELPER_VARIABLE] = most
+        engines.append(engine)
     return engines
+
+
+def _default_cap(variables: Mapping[str, str]) -> str:
+    """Return the cap in GB of a card that helps another one.
+
+    Raises:
+        InputError: If only its driver knows how much memory it has.
+    """
+    machine = this_machine({**os.environ, **variables})
+    if cap := profile_for(machine, {}).cap_bytes.value:
+        return f"{cap / GB:.3f}"
+    raise InputError(
+        "The memory of the card that is to help another one is not known.",
+        "Name it, such as --devices 0+1=12.",
+    )
 
 
 def _cap(text: str) -> str:
@@ -157,7 +196,8 @@ class VideoCard:
         """Return its memory in words, or the limit that a user has set; "" if only its driver knows it."""
         cap, total = self.profile.cap_bytes, self.profile.machine.total_bytes
         size = cap.value if cap.source == YOU else total or cap.value
-        return f"{gb_text(size)} GB" if size else ""
+        helper = f" and {gb_text(self.profile.helper_bytes)} GB" if self.profile.helper_bytes else ""
+        return f"{gb_text(size)} GB{helper}" if size else ""
 
     @property
     def name(self) -> str:

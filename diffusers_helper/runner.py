@@ -8,8 +8,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+
+import torch
 
 from diffusers_helper import events
 from diffusers_helper.cancel import CancelToken
@@ -21,9 +23,11 @@ from diffusers_helper.job.card import card_alone, check_card
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.terminal import LogLines
+from diffusers_helper.memory.device import second_device
 from diffusers_helper.miopen_fallback import DEVIATION, MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.pipeline import generate
+from diffusers_helper.planning.profiles import HELPER_VARIABLE
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
@@ -68,7 +72,7 @@ class Runner:
             files = JobFolder(folder)
             request = kept_request(request_content(files), files)
             models = self._load(find_model(request.model, allow_folder=True), cancel)
-            with card_alone(models.device, self._local.folder):
+            with card_alone(models.device, self._local.folder), self._helper_alone(models.device):
                 generate(
                     request, models, on_event=reporter, cancel=cancel,
                     folder=folder, resume_from=folder, local=self._local,
@@ -90,6 +94,11 @@ class Runner:
             if not isinstance(error, InputError):
                 self._drop()  # the next job must not find what an error left in memory or on the device
             reporter(end)
+
+    def _helper_alone(self, device: torch.device) -> AbstractContextManager[None]:
+        """Return a context manager that keeps other programs from the card that helps, if there is one."""
+        has_helper = self._local.environ.get(HELPER_VARIABLE) and device.type == "cuda"
+        return card_alone(second_device(device), self._local.folder) if has_helper else nullcontext()
 
     def _load(self, info: ModelInfo, cancel: CancelToken) -> Models:
         if self._models is None or info != self._info:

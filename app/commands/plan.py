@@ -155,7 +155,8 @@ def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
         "automatic_preserved_bytes": fewest,
         "automatic_saves_bytes": saved,
         "stages": [
-            {**asdict(stage), **asdict(cost)} for stage, cost in zip(job.stages, plan.costs, strict=True)
+            {**asdict(stage), **asdict(cost), "on_second_card": job.of(stage.stage) is not job}
+            for stage, cost in zip(job.all_stages, plan.costs, strict=True)
         ],
     }
 
@@ -163,7 +164,7 @@ def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
 def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
     job, budget = plan.job, plan.job.budget
     rows: list[tuple[str, ...]] = [_HEADER]
-    for stage, cost in zip(job.stages, plan.costs, strict=True):
+    for stage, cost in zip(job.all_stages, plan.costs, strict=True):
         streamed = f"{gb_text(stage.streamed_bytes)} per pass" if stage.streamed_bytes else "-"
         rows.append(
             (
@@ -180,7 +181,7 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
         f"{job.vae_tile_px} pixels. All figures are in GB.",
     ]
     reasons = [
-        f"{STAGES[stage.stage].network}: {stage.reason}" for stage in job.stages if stage.streamed_blocks
+        f"{STAGES[stage.stage].network}: {stage.reason}" for stage in job.all_stages if stage.streamed_blocks
     ]
     attention = plan.attention
     tail = [

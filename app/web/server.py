@@ -106,7 +106,7 @@ def page_parser(program: str) -> Parser:
         "--devices", metavar="LIST",
         help="cards that make videos at the same time, each one its own: auto for all, or names with commas "
         "between them (0,1 by the order on the bus, PCI addresses, UUIDs, cpu), each with =GB for a memory "
-        "limit of its own (default: the first card)",
+        "limit of its own; 0+1 for one video on two cards (default: the first card)",
     )  # fmt: skip
     add_find_mode(parser)
     parser.add_argument("--verbose", action="store_true", help="log each action to standard error")

@@ -66,6 +66,7 @@ class JobMemory:
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
         self._stage = ""
         self.store = Store(plans.device, plans, plans.plan, warn=warn)
+        self._helper = plans.helper and Store(plans.helper, plans, plans.plan.helper or plans.plan, warn=warn)
 
     def __enter__(self) -> Self:
         tile, wanted = self.plans.plan.vae_tile_px, self.plans.ladder.demands[0].vae_tile_px
@@ -74,18 +75,22 @@ class JobMemory:
                 f"The VAE works in tiles of {tile} pixels instead of {wanted}, because there is not "
                 "enough memory for larger ones. This changes the pixels slightly."
             )
-        self.store.flush(WORKER_START)
+        for store in self._stores:
+            store.flush(WORKER_START)
         return self
 
     def __exit__(self, kind: object, error: object, trace: TracebackType | None) -> None:
         with suppress(OSError):  # on a full disk, the end of the job is what has to be reported
             self.save()
-        self.store.clear()
+        for store in self._stores:
+            store.clear()
         if trace is not None:
             # The exception keeps frames whose variables hold tensors.
             traceback.clear_frames(trace)
-            self.store.flush(EXCEPTION_CLEANUP)
-        self.device.limit(None)
+        for store in self._stores:
+            if trace is not None:
+                store.flush(EXCEPTION_CLEANUP)
+            store.device.limit(None)
 
     def run(self, stage: str, work: Callable[[Any], _T], section: int | None = None) -> _T:
         """Do a stage's work with its network on the device.
@@ -128,12 +133,12 @@ class JobMemory:
         self._empty()
         try:
             self.plans.widen(network)
-            self.store.follow(self.plans.plan)
+            self._follow()
             yield
         finally:
             self._empty()
             self.plans.widen("")
-            self.store.follow(self.plans.plan)
+            self._follow()
 
     def _cure_for(self, error: Exception) -> Callable[[], None] | None:
         return partial(self.step_down, read_shortage(str(error))) if is_out_of_memory(error) else None
@@ -142,7 +147,7 @@ class JobMemory:
         self._stage = stage
         self._on_stage(stage, section)
         plan = self.plans.plan.stage(stage)
-        return self.store.on_device(
+        return self._store_of(stage).on_device(
             plan.model, working_bytes=plan.working_bytes, stage=stage, section=section
         )
 
@@ -157,7 +162,22 @@ class JobMemory:
 
     @property
     def device(self) -> Device:
-        return self.store.device
+        """Return the device that the VAE works on."""
+        return self._store_of("decode").device
+
+    @property
+    def _stores(self) -> list[Store]:
+        return [self.store, *filter(None, [self._helper])]
+
+    def _store_of(self, stage: str) -> Store:
+        is_here = self.plans.plan.of(stage) is self.plans.plan
+        return self.store if is_here or self._helper is None else self._helper
+
+    def _follow(self) -> None:
+        """Take all networks off the devices, and follow the plan that is in force now."""
+        self.store.follow(self.plans.plan)
+        if self._helper:
+            self._helper.follow(self.plans.plan.helper or self.plans.plan)
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
         """Return the job's plan for a task of the VAE, in tiles and in temporal windows."""
@@ -190,7 +210,7 @@ class JobMemory:
         tile = self.plans.plan.vae_tile_px
         self.plans.use_fp32()
         write_atomic(self._folder.overflow, b"")
-        self.store.follow(self.plans.plan)
+        self._follow()
         smaller = self.plans.plan.vae_tile_px
         tiles = f", in tiles of {smaller} pixels instead of {tile}" if smaller != tile else ""
         self._warn(f"Values overflowed in the VAE, so it works in fp32 from now on{tiles}.")
@@ -206,7 +226,7 @@ class JobMemory:
         change = self.plans.ladder.step_down(self._stage)
         if change is None:
             raise self._hopeless(shortage)
-        self.store.follow(self.plans.plan)
+        self._follow()
         self._warn(
             f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
             f"The stage is tried again ({self.plans.ladder.retries} of at most {MAX_STEPS} times)."
@@ -223,7 +243,7 @@ class JobMemory:
         change = self.plans.ladder.step_to_end(note.stage)
         if change is None:
             raise self._hopeless(read_shortage(note.text))
-        self.store.follow(self.plans.plan)
+        self._follow()
         replace(note, change=change).write(self._folder.shortage)
         self._warn(
             f"The device's memory ran out while {STAGES[note.stage].running}, and the driver ended the "
@@ -234,20 +254,23 @@ class JobMemory:
         return OutOfDeviceMemory(shortage, smaller_plans=self.plans.ladder.retries, is_apu=self.plans.is_apu)
 
     def _empty(self) -> None:
-        self.store.clear()
-        self.store.flush(EXCEPTION_CLEANUP)
+        for store in self._stores:
+            store.clear()
+            store.flush(EXCEPTION_CLEANUP)
 
     def advice(self) -> str:
         """Store the decoding time of a finished job, and return the advice that follows from all times."""
-        plan, decodes = self.plans.plan, [one for one in self.store.records if one.stage == "decode"]
+        plan, records = self.plans.plan, self._store_of("decode").records
+        decodes = [one for one in records if one.stage == "decode"]
         # The first decode may include a search for kernels. After a retry, the tiles differ.
         seconds = min((one.end - one.begin for one in decodes if one.is_complete), default=0.0)
         if not seconds or not plan.vae_tile_px or self.plans.ladder.retries:
             return ""
-        peak = max(one.measured_bytes for one in decodes) + plan.budget.reserve_bytes
+        budget = plan.of("decode").budget
+        peak = max(one.measured_bytes for one in decodes) + budget.reserve_bytes
         times = self.plans.tile_times
         times.note(plan.vae_tile_px, seconds, peak)
-        return times.advice(plan.vae_tile_px, plan.budget.cap_bytes)
+        return times.advice(plan.vae_tile_px, budget.cap_bytes)
 
     def usage(self) -> dict[str, int | None]:
         """Return the figures on memory for the `Finished` event."""
@@ -255,7 +278,7 @@ class JobMemory:
         return {
             "peak_device_bytes": self.store.peak_bytes,
             "cap_bytes": plan.budget.cap_bytes,
-            "bytes_streamed": self.store.bytes_streamed,
+            "bytes_streamed": sum(store.bytes_streamed for store in self._stores),
             "retries": self.plans.ladder.retries,
             "vae_tile_px": plan.vae_tile_px,
         }
@@ -271,4 +294,10 @@ class JobMemory:
             "keep_all_resident": plan.keep_all_resident,
             "stages": [asdict(stage) for stage in self.store.records],
         }
+        if self._helper and plan.helper:
+            record["helper"] = {
+                "cap_bytes": plan.helper.budget.cap_bytes,
+                "peak_device_bytes": self._helper.peak_bytes,
+                "stages": [asdict(stage) for stage in self._helper.records],
+            }
         write_atomic(self._folder.memory, json.dumps(record, indent=1).encode() + b"\n")

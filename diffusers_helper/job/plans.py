@@ -15,7 +15,7 @@ from diffusers_helper.loading.casting import EIGHT_BIT, WEIGHT_DTYPES, cast_weig
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Facts, Local, keep_trial, shape_key
 from diffusers_helper.machine.sysfs import host_memory
-from diffusers_helper.memory.device import Device, open_device
+from diffusers_helper.memory.device import Device, open_device, second_device
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.budget import Demand, JobPlan
@@ -111,6 +111,7 @@ class MemoryPlans:
         notes: Sentences on the type of the weights and on defaults that have given way.
         ladder: The plan in force, with the smaller ones that can follow it.
         in_fp32: The name of the network, other than the VAE, that computes in fp32; "" for none.
+        helper: The second card, which may do all but sampling; None for none.
     """
 
     def __init__(
@@ -139,7 +140,10 @@ class MemoryPlans:
         self.models, self.blocks, self.in_fp32 = models, models.blocks, ""
         self.device = open_device(models.device, is_guest=local.is_guest)
         machine = machine_of(self.device, local.environ)
+        self.helper: Device | None = None
         profile = profile_of(request, profile_in_force(machine, local), models.info)
+        if profile.helper_bytes:
+            self.helper = open_device(second_device(self.device.torch_device))
         request, profile = _with_attention(
             request, profile, models.info, (height, width), local, stored_attention
         )

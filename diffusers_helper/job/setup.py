@@ -128,7 +128,7 @@ class OpenJob:
         info = self.models.info
         return open_passes(
             STEP_CACHES.get(request.step_cache), request.steps, info.magnitudes(request.mode),
-            network, blocks, self.memory.device.repeater(),
+            network, blocks, self.memory.store.device.repeater(),
         )  # fmt: skip
 
     def on_step(self, section: Section, passes: Passes, run: int = 0, runs: int = 1) -> OnStep:
@@ -173,7 +173,7 @@ class OpenJob:
             stage,
             work,
             inputs=lambda: self._facts() | inputs,
-            free_bytes=self.memory.device.free_bytes,
+            free_bytes=self.memory.store.device.free_bytes,
         )
 
     def _facts(self) -> dict[str, Any]:
@@ -304,7 +304,7 @@ def open_job(
     return OpenJob(
         request, models, cancel, pictures, original, sections, opened, earlier,
         memory, VaeEngine(memory), video, report,
-        Preview.of(models.info, opened.preview, models.device), lineage,
+        Preview.of(models.info, opened.preview, memory.device.torch_device), lineage,
         *_recorder_and_encodings(opened, local), loras,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from diffusers_helper.errors import InputError
 from diffusers_helper.memory.accounting import Account
 
 # run(key, compute) returns the tensor that `compute` makes. With one key, it computes with the same shapes.
@@ -123,6 +124,7 @@ class CudaDevice(Device):
         given = torch_device or torch.device("cuda")
         index = torch.cuda.current_device() if given.index is None else given.index
         self.torch_device = torch.device("cuda", index)
+        self._outer: list[int] = []
 
     @property
     def total_bytes(self) -> int:
@@ -163,10 +165,12 @@ class CudaDevice(Device):
         return lambda key, compute: compute()
 
     def __enter__(self) -> Self:
+        self._outer.append(torch.cuda.current_device())
+        torch.cuda.set_device(self.torch_device)  # some kernels start on the current card
         return self
 
     def __exit__(self, *error: object) -> None:
-        return None
+        torch.cuda.set_device(self._outer.pop())
 
 
 class GuestCudaDevice(CudaDevice):
@@ -177,6 +181,23 @@ class GuestCudaDevice(CudaDevice):
 
     def limit(self, cap_bytes: int | None) -> None:
         self.cap_bytes = cap_bytes
+
+
+def second_device(first: torch.device) -> torch.device:
+    """Return the device of the card that helps the first one; for the processor, that is itself.
+
+    Raises:
+        InputError: If this process sees no further card.
+    """
+    if first.type != "cuda":
+        return first
+    number = (first.index or 0) + 1
+    if number >= torch.cuda.device_count():
+        raise InputError(
+            "A second card is to help the first, but this process sees one card only.",
+            "Name both, such as --devices 0+1, or leave out LONGTAKE_HELPER_CAP_GB.",
+        )
+    return torch.device("cuda", number)
 
 
 def open_device(torch_device: torch.device | None = None, *, is_guest: bool = False) -> Device:

@@ -66,6 +66,7 @@ class Budget:
         reserve_bytes: Memory outside of tensors: the driver's context, and the workspaces of MIOpen and BLAS.
         is_default: Whether `preserved_bytes` is the card's default.
         most_bytes: The cap to which the default cap is raised for a job that needs more; 0 for a fixed cap.
+        helper: The memory of a second card, which may do all but sampling; None for no second card.
     """
 
     total_bytes: int
@@ -74,6 +75,7 @@ class Budget:
     reserve_bytes: int
     is_default: bool = False
     most_bytes: int = 0
+    helper: Budget | None = None
 
     def with_cap(self, cap_bytes: int) -> Budget:
         """Return the same budget under another cap, which is fixed."""
@@ -117,6 +119,7 @@ class JobPlan:
         vae_tile_px: The side of the VAE's tiles in pixels; None if nothing is tiled.
         keep_all_resident: Whether all models fit at once and stay on the device between the stages.
         peak_bytes: The largest peak of any stage.
+        helper: The plan of the stages that a second card does, which `stages` and `peak_bytes` leave out.
     """
 
     budget: Budget
@@ -125,12 +128,29 @@ class JobPlan:
     keep_all_resident: bool
     peak_bytes: int
     smallest_cap_bytes: int
+    helper: JobPlan | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the most bytes of weights that stay on the device during a stage."""
+        return max(plan.resident_bytes + plan.others_bytes for plan in self.stages)
 
     @property
     def preserved_bytes(self) -> int:
         """Return the preserved memory in force, which is less than in the budget if weights cannot leave."""
-        held = max(plan.resident_bytes + plan.others_bytes for plan in self.stages)
-        return min(self.budget.preserved_bytes, self.budget.cap_bytes - held)
+        return min(self.budget.preserved_bytes, self.budget.cap_bytes - self.held_bytes)
+
+    @property
+    def all_stages(self) -> tuple[StagePlan, ...]:
+        """Return the plans of all stages, on whichever card, in the order in which they run."""
+        there = self.helper.stages if self.helper else ()  # of which the last one decodes
+        return (*there[:-1], *self.stages, *there[-1:])
+
+    def of(self, stage: str) -> JobPlan:
+        """Return this plan, or that of the second card if it does this stage."""
+        if self.helper and stage in {plan.stage for plan in self.helper.stages}:
+            return self.helper
+        return self
 
     def stage(self, name: str) -> StagePlan:
         """Return the plan of a stage.
@@ -138,10 +158,7 @@ class JobPlan:
         Raises:
             KeyError: If the job has no such stage.
         """
-        for plan in self.stages:
-            if plan.stage == name:
-                return plan
-        raise KeyError(name)
+        return {plan.stage: plan for plan in self.all_stages}[name]
 
 
 class DoesNotFit(InputError):
@@ -325,12 +342,43 @@ def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
     Raises:
         DoesNotFit: If no demand fits.
     """
+    if budget.helper and (shared := _shared(budget, budget.helper, demands)):
+        return shared
     least = min(smallest_cap(budget, demand.stages) for demand in demands)
     if least > max(budget.cap_bytes, budget.most_bytes):
         raise DoesNotFit(budget.with_cap(max(budget.cap_bytes, budget.most_bytes)), demands)
     budget = replace(budget, cap_bytes=max(budget.cap_bytes, least))
     demand = next(one for one in demands if smallest_cap(budget, one.stages) <= budget.cap_bytes)
     return _plan(budget, demand, least)
+
+
+def _shared(budget: Budget, helper: Budget, demands: Sequence[Demand]) -> JobPlan | None:
+    """Return the plan in which the second card does all but sampling, or None if that does not pay.
+
+    It pays unless everything fits on the first card. The second one has to decode in tiles at least as large.
+    """
+    alone, tile = replace(budget, helper=None), 0
+    try:
+        if (plan := plan_job(alone, demands)).keep_all_resident:
+            return None
+        tile = plan.vae_tile_px or 0
+    except DoesNotFit:
+        pass  # it may fit on both cards
+    try:
+        here = plan_job(alone, [_part(demands[0], samples=True)])
+        there = plan_job(helper, [_part(one, samples=False) for one in demands])
+    except DoesNotFit:
+        return None
+    if (there.vae_tile_px or 0) < tile:
+        return None
+    # Nothing else comes to the first card, so the transformer stays there, even where a part is streamed.
+    own = replace(here.budget, helper=helper)
+    return replace(here, budget=own, vae_tile_px=there.vae_tile_px, keep_all_resident=True, helper=there)
+
+
+def _part(demand: Demand, *, samples: bool) -> Demand:
+    """Return the needs of sampling alone, or those of all other stages."""
+    return replace(demand, stages=tuple(one for one in demand.stages if (one.name == "sample") is samples))
 
 
 def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:

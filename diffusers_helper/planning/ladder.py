@@ -158,8 +158,8 @@ class Ladder:
     @property
     def reason(self) -> str:
         """Return a description of how the plan in force differs from the first, or "" if it does not."""
-        old, new = (max(map(_held, plan.stages)) for plan in (self.first, self.plan))
-        return _changes(old, new, self.first.vae_tile_px, self.plan.vae_tile_px)
+        tiles = self.first.vae_tile_px, self.plan.vae_tile_px
+        return _changes(self.first, self.plan, self.first.held_bytes, self.plan.held_bytes, *tiles)
 
     def _plan(self, level: Level) -> JobPlan:
         demands = self.demands[min(level.tile, len(self.demands) - 1) :]
@@ -170,17 +170,27 @@ class Ladder:
         room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
         budget = self.first.budget
         preserved = max(budget.preserved_bytes, budget.cap_bytes - room)
-        return plan_job(replace(budget, preserved_bytes=preserved, is_default=False), demands)
+        smaller = replace(budget, preserved_bytes=preserved, is_default=False)
+        try:  # without the second card, whose estimates may have been too low as well
+            return plan_job(replace(smaller, helper=None), demands)
+        except DoesNotFit:
+            if budget.helper is None:
+                raise
+            return plan_job(smaller, demands)
 
 
 def _difference(before: JobPlan, after: JobPlan, stage: str) -> str:
     """Return a description of what changes for the stage that failed, or "" if nothing does."""
     tiles = (before.vae_tile_px, after.vae_tile_px) if stage in _VAE_STAGES else (None, None)
-    return _changes(_held(before.stage(stage)), _held(after.stage(stage)), *tiles)
+    return _changes(before, after, _held(before.stage(stage)), _held(after.stage(stage)), *tiles)
 
 
-def _changes(held: int, holds: int, tile_px: int | None, new_tile_px: int | None) -> str:
+def _changes(
+    before: JobPlan, after: JobPlan, held: int, holds: int, tile_px: int | None, new_tile_px: int | None
+) -> str:
     changes: list[str] = []
+    if before.helper and not after.helper:
+        changes.append("the second card no longer helps")
     if holds < held:
         changes.append(f"{gb_text(holds)} GB of weights stay on the device instead of {gb_text(held)}")
     if tile_px != new_tile_px:
@@ -268,6 +278,8 @@ def learned_levels(
     cap = "the card's"
     if request.vram_cap_gb is not None or profile.cap_bytes.source == YOU:
         cap = str(profile.budget(request.vram_cap_gb).cap_bytes)
+    if profile.helper_bytes:
+        cap += f", with {gb_text(profile.helper_bytes)} GB on a second card"
     model = info.folder or info.name
     # A level counts down from the largest tiles that such a job may use, so these settings belong to the key.
     vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}{_others(request)}"

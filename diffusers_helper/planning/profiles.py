@@ -28,6 +28,7 @@ VaeDtype = Literal["stored", "fp32", "bf16", "fp16"]
 T = TypeVar("T")
 
 CAP_VARIABLE, PRESERVED_VARIABLE = "LONGTAKE_VRAM_CAP_GB", "LONGTAKE_PRESERVED_GB"
+HELPER_VARIABLE = "LONGTAKE_HELPER_CAP_GB"
 TILE_VARIABLE, VAE_DTYPE_VARIABLE = "LONGTAKE_VAE_TILE", "LONGTAKE_VAE_DTYPE"
 ATTENTION_VARIABLE, PROFILE_VARIABLE = "LONGTAKE_ATTENTION", "LONGTAKE_PROFILE"
 
@@ -70,6 +71,7 @@ class Profile:
         attention: The way to compute attention for jobs that leave it open (`attention.ways.WAYS`).
         ways: The fastest ways that were measured here, by `machine.local.shape_key`.
         slice_bytes: The memory for one slice of attention; 0 for what suits the cap.
+        helper_bytes: The cap of a second card, which may do all but sampling; 0 for no such card.
     """
 
     family: str
@@ -84,6 +86,7 @@ class Profile:
     environment: Mapping[str, Setting[str]] = field(default_factory=dict[str, Setting[str]])
     ways: Mapping[str, str] = field(default_factory=dict[str, str])
     slice_bytes: int = 0
+    helper_bytes: int = 0
 
     @property
     def backend(self) -> Backend:
@@ -147,7 +150,13 @@ class Profile:
             reserve_bytes=self.reserve_bytes.value,
             is_default=is_default,
             most_bytes=0 if is_fixed else self.most_bytes,
+            helper=self._helper,
         )
+
+    @property
+    def _helper(self) -> Budget | None:
+        cap = self.helper_bytes
+        return Budget(cap, cap, 0, self.reserve_bytes.value) if cap else None
 
     @property
     def most_bytes(self) -> int:
@@ -358,6 +367,7 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
         vae_tile=own(TILE_VARIABLE, _number("vae_tile", int), profile.vae_tile),
         vae_dtype=own(VAE_DTYPE_VARIABLE, _one_of(get_args(VaeDtype)), profile.vae_dtype),
         attention=attention if attention.value in WAYS else profile.attention,
+        helper_bytes=own(HELPER_VARIABLE, _number("vram_cap_gb", gb_bytes), Setting(0, "", "")).value,
     )
 
 

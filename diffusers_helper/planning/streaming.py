@@ -127,8 +127,8 @@ def fewest_copies(plan: JobPlan, demand: Demand) -> JobPlan:
     """Return the plan with the fewest copies beside one that was made for a demand."""
     budget = plan.budget
     freed = plan_job(_preserving(budget, 0), (demand,))
-    kept = max(stage.resident_bytes + stage.others_bytes for stage in freed.stages)
-    tenths = math.floor((budget.cap_bytes - kept) * 10 / GB)  # the setting has steps of a tenth of a GB
+    free = budget.cap_bytes - freed.held_bytes
+    tenths = math.floor(free * 10 / GB)  # the setting has steps of a tenth of a GB
     return plan_job(_preserving(budget, gb_bytes(max(0, tenths) / 10)), (demand,))
 
 

@@ -36,6 +36,10 @@ from diffusers_helper.weights.reading import weight_files
 
 _FP32_BYTES = 4
 _PER_SECTION = ("sample", "decode")
+HELPED = (
+    "A second card encodes texts and pictures and decodes, so the transformer stays on the first one between "
+    "the sections."
+)
 # The command that deletes the smaller plans remembered from earlier shortages.
 FORGET = "python -m app doctor --forget-smaller-plans"
 
@@ -270,7 +274,7 @@ def plan_video(
     job = ladder.plan
     sections, texts = info.family.sections(request), len(request.texts)
     passes = [texts * steps for steps in steps_of(request, info)]
-    costs = tuple(_cost(job, stage.stage, passes) for stage in job.stages)
+    costs = tuple(_cost(job, stage.stage, passes) for stage in job.all_stages)
     waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
     wanted, side = ladder.demands[0].vae_tile_px or 0, max(height, width)
     notes = [*_notes(job, ladder.reason, profile), *_vae_notes(job, wanted, side, request, info)]
@@ -321,16 +325,18 @@ def host_share(request: GenerationRequest, info: ModelInfo, profile: Profile) ->
 
 def _cost(job: JobPlan, name: str, of_sections: Sequence[int]) -> Cost:
     """Return the cost of a stage, given the transformer's passes in each section."""
-    plan = job.stage(name)
+    plan, keeps = job.stage(name), job.of(name).keep_all_resident
     passes = of_sections if name == "sample" else [1] * (len(of_sections) if name in _PER_SECTION else 1)
     runs = len(passes)
-    copied = plan.resident_bytes * (1 if job.keep_all_resident else runs) + plan.streamed_bytes * sum(passes)
+    copied = plan.resident_bytes * (1 if keeps else runs) + plan.streamed_bytes * sum(passes)
     return Cost(name, runs, passes[-1], sum(passes), plan.streamed_bytes, copied)
 
 
 def _notes(job: JobPlan, learned: str, profile: Profile) -> list[str]:
     notes = [*limit_notes(job, profile)]
-    if job.keep_all_resident:
+    if job.helper:
+        notes.append(HELPED)
+    elif job.keep_all_resident:
         notes.append("Everything fits at once and stays on the device.")
     if learned:
         card = "machine" if profile.machine.kind == "cpu" else "card"

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from app.cards import NamedCard, cards_here, chosen_cards
+from app.cards import NamedCard, VideoCard, cards_here, chosen_cards
 from diffusers_helper.errors import InputError
-from diffusers_helper.planning.profiles import CAP_VARIABLE, detect
+from diffusers_helper.planning.budget import Budget
+from diffusers_helper.planning.profiles import CAP_VARIABLE, HELPER_VARIABLE, detect
+from diffusers_helper.units import gb_bytes
 
 FIRST, SECOND = "0000:03:00.0", "0000:0b:00.0"
 
@@ -71,6 +73,28 @@ def test_the_processor_may_have_several_engines_that_share_its_cores(monkeypatch
     one, other = chosen_cards("cpu=4,cpu=0.5", [])
     assert one["OMP_NUM_THREADS"] == other["OMP_NUM_THREADS"] == "4"
     assert (one[CAP_VARIABLE], other[CAP_VARIABLE]) == ("4", "0.5")
+
+
+def test_a_card_that_helps_is_seen_behind_the_one_that_samples(root: Path) -> None:
+    (both,) = chosen_cards("1=20+0=8.5", cards_here(root))
+    assert both == {
+        "ROCR_VISIBLE_DEVICES": "GPU-c0ffee0000000002,1",
+        CAP_VARIABLE: "20",
+        HELPER_VARIABLE: "8.5",
+    }
+    card = VideoCard.seen_with(both, root)
+    assert (card.label, card.size) == ("card 1", "20 GB and 8.5 GB")
+    budget = card.profile.budget()
+    assert budget.helper == Budget(gb_bytes(8.5), gb_bytes(8.5), 0, budget.reserve_bytes)
+    (pair,) = chosen_cards("cpu=1+cpu", [])
+    assert pair["ROCR_VISIBLE_DEVICES"] == "-1"
+    assert float(pair[HELPER_VARIABLE]) > 0.5
+
+
+@pytest.mark.parametrize("text", ["0+1+cpu", "0+cpu", "cpu+0", "0+0", "0+", "0=12+1=0"])
+def test_a_card_that_cannot_help_is_refused(text: str, root: Path) -> None:
+    with pytest.raises(InputError, match="devices"):
+        chosen_cards(text, cards_here(root))
 
 
 @pytest.mark.parametrize("text", ["", "2", "0,0", "gpu-", "0,,1", "0=much", "0=-1", "cpu=nan", "cpu=inf"])

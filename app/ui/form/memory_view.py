@@ -83,7 +83,7 @@ def _head(planner: Planner, budget: Budget, stages: Sequence[StagePlan], said: s
 
 
 def _table(plan: VideoPlan) -> str:
-    rows = "".join(_row(stage) for stage in plan.job.stages)
+    rows = "".join(_row(stage, plan.job.of(stage.stage) is plan.job) for stage in plan.job.all_stages)
     return (
         '<details class="lt-plan-stages"><summary>Stage by stage</summary><table><caption>In GB: weights '
         "that stay, weights streamed per pass, predicted peak</caption><thead><tr>"
@@ -92,11 +92,12 @@ def _table(plan: VideoPlan) -> str:
     )
 
 
-def _row(stage: StagePlan) -> str:
+def _row(stage: StagePlan, is_here: bool) -> str:
     streamed = gb_text(stage.streamed_bytes) if stage.streamed_bytes else "–"
     cells = (gb_text(stage.resident_bytes + stage.others_bytes), streamed, gb_text(stage.peak_bytes))
     figures = "".join(f"<td>{cell}</td>" for cell in cells)
-    return f'<tr><th scope="row">{STAGES[stage.stage].network}</th>{figures}</tr>'
+    card = "" if is_here else ", on the second card"
+    return f'<tr><th scope="row">{STAGES[stage.stage].network}{card}</th>{figures}</tr>'
 
 
 def _bar(budget: Budget, stage: StagePlan) -> str:

@@ -1,0 +1,165 @@
+"""Tests of a job over two cards, of which the second does all but sampling. Both are in main memory here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Finished, Warned
+from diffusers_helper.job.memory import MemoryPlans
+from diffusers_helper.loading.loaders import Models
+from diffusers_helper.machine.local import Local
+from diffusers_helper.memory.device import second_device
+from diffusers_helper.memory.store import Store
+from diffusers_helper.models.sizes import Weights
+from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, Stage, plan_job
+from diffusers_helper.planning.ladder import Ladder
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB
+from tests.support.making import make, seconds_for, tiny_request
+
+OTHERS = ["text", "text_2", "vae_encode", "vision", "decode"]
+
+
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Store]]:
+    """Collect the stores of both cards, which have to be empty after the test."""
+    made: list[Store] = []
+
+    class Seen(Store):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            made.append(self)
+
+    monkeypatch.setattr("diffusers_helper.job.memory.Store", Seen)
+    yield made
+    assert [store.device.allocated_bytes() for store in made] == [0] * len(made)
+
+
+def plan_of(request: GenerationRequest, models: Models, local: Local) -> JobPlan:
+    return MemoryPlans(request, models, 64, 64, local).plan
+
+
+def helped_by(num_bytes: float) -> Local:
+    return Local({"LONGTAKE_HELPER_CAP_GB": repr(num_bytes / GB)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["resident", "streamed"])
+def test_two_cards_make_the_same_bytes_and_the_transformer_stays_on_the_first(
+    kind: str, deep_models: Models, small_scene: Path, tmp_path: Path, stores: list[Store]
+) -> None:
+    request = tiny_request(small_scene, seconds=seconds_for(2))
+    alone, _ = make(request, deep_models, tmp_path / "alone")
+    demand = MemoryPlans(request, deep_models, 64, 64, Local()).ladder.demands[0]
+    cap = plan_of(request, deep_models, Local()).smallest_cap_bytes
+    sample = next(stage for stage in demand.stages if stage.name == "sample")
+    preserved = cap - sample.model.fixed_bytes if kind == "streamed" else 0
+    request = replace(request, vram_cap_gb=cap / GB, preserved_gb=preserved / GB)
+    local = helped_by(4 * cap)
+    plan = plan_of(request, deep_models, local)
+    assert plan.helper is not None
+    assert [stage.stage for stage in plan.all_stages] == [stage.name for stage in demand.stages]
+    assert [stage.stage for stage in plan.stages] == ["sample"]
+    assert bool(plan.stage("sample").streamed_blocks) == (kind == "streamed")
+
+    stores.clear()
+    result, events = make(request, deep_models, tmp_path / "job", local=local)
+    assert result.latents.equal(alone.latents)
+    assert result.video.read_bytes() == alone.video.read_bytes()
+    first, second = stores
+    assert [move.name for move in first.log if move.action == "load"] == ["transformer"]
+    loaded = [move.name for move in second.log if move.action == "load"]
+    assert loaded == ["text_encoder", "text_encoder_2", "vae", "image_encoder"]
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert 0 < finished.peak_device_bytes == first.peak_bytes <= cap
+    record = json.loads((tmp_path / "job" / "memory.json").read_text())
+    assert [stage["stage"] for stage in record["stages"]] == ["sample", "sample"]
+    assert [stage["stage"] for stage in record["helper"]["stages"]] == [*OTHERS, "decode"]
+    assert 0 < record["helper"]["peak_device_bytes"] <= record["helper"]["cap_bytes"] == 4 * cap
+
+
+@pytest.mark.slow
+def test_a_shortage_on_the_second_card_leaves_the_job_to_the_first(
+    deep_models: Models,
+    small_scene: Path,
+    tmp_path: Path,
+    stores: list[Store],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = tiny_request(small_scene)
+    cap = plan_of(request, deep_models, Local()).smallest_cap_bytes
+    request = replace(request, vram_cap_gb=cap / GB)
+    enter, is_short = Store.on_device, [True]
+
+    def short_once(self: Store, name: str, **named: Any) -> Any:
+        if self is stores[1] and named["stage"] == "decode" and is_short.pop():
+            raise torch.OutOfMemoryError("HIP out of memory. Tried to allocate 1.00 GiB.")
+        return enter(self, name, **named)
+
+    monkeypatch.setattr(Store, "on_device", short_once)
+    result, events = make(request, deep_models, tmp_path / "job", local=helped_by(4 * cap))
+    warned = " ".join(event.message for event in events if isinstance(event, Warned))
+    assert "the second card no longer helps" in warned
+    assert [move.name for move in stores[0].log if move.action == "load"] == ["transformer", "vae"]
+    assert result.frames == 37
+
+
+BUDGET = Budget(total_bytes=1000, cap_bytes=1000, preserved_bytes=0, reserve_bytes=0)
+
+
+def demands(*tiles: int) -> list[Demand]:
+    """Return the needs of a job whose text encoder and transformer do not fit beside each other."""
+    return [
+        Demand(
+            tile,
+            (
+                Stage("text", Weights("text_encoder", 700), 50),
+                Stage("sample", Weights("transformer", 600), 100),
+                Stage("decode", Weights("vae", 50), tile),
+            ),
+        )
+        for tile in tiles
+    ]
+
+
+def test_the_second_card_is_left_out_where_it_would_not_pay() -> None:
+    def helper(cap: int, budget: Budget = BUDGET) -> JobPlan | None:
+        there = Budget(total_bytes=cap, cap_bytes=cap, preserved_bytes=0, reserve_bytes=0)
+        return plan_job(replace(budget, helper=there), demands(400, 200)).helper
+
+    assert helper(2000) is not None
+    assert helper(749) is None  # it cannot hold the text encoder
+    assert helper(800, replace(BUDGET, cap_bytes=3000, total_bytes=3000)) is None  # all fits on the first
+    small = plan_job(replace(BUDGET, helper=replace(BUDGET, cap_bytes=440)), demands(400)[:1])
+    assert small.helper is None  # a text encoder of 700
+
+
+def test_what_fits_on_neither_card_alone_fits_on_both() -> None:
+    budget = replace(BUDGET, cap_bytes=720)
+    with pytest.raises(DoesNotFit):
+        plan_job(budget, demands(400))
+    plan = plan_job(replace(budget, helper=replace(BUDGET, cap_bytes=760)), demands(400))
+    assert plan.helper is not None
+    assert (plan.peak_bytes, plan.helper.peak_bytes) == (700, 750)
+    assert plan.keep_all_resident
+    assert not plan.helper.keep_all_resident
+    with pytest.raises(DoesNotFit):  # there is no smaller plan, and the first one stays in force
+        Ladder(budget, demands(400))
+
+
+def test_a_process_that_sees_one_card_has_no_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert second_device(torch.device("cuda", 0)) == torch.device("cuda", 1)
+    assert second_device(torch.device("cpu")) == torch.device("cpu")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(InputError, match="sees one card only"):
+        second_device(torch.device("cuda", 0))
