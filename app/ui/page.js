@@ -6,10 +6,8 @@ import startModels from './models/models.js';
 import startQueue from './queue/queue.js';
 import startTabs from './tabs.js';
 
-const find = (selector) => document.querySelector(selector);
-
-startTabs(find('.lt-tabs'));
-startQueue({ element: find('#panel-queue') });
+startTabs(document.querySelector('.lt-tabs'));
+startQueue();
 startHistory();
 startModels();
 startForm();

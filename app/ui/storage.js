@@ -1,11 +1,12 @@
-// The texts that this browser keeps between two visits. A private window may refuse; then nothing is kept.
+// The texts that this browser keeps between two visits, or only over a reload: those in its `sessionStorage`. A private
+// window may refuse; then nothing is kept.
 
 const key = (name) => `longtake.${name}`;
 
 /** Return the text that was kept under the name, or null. */
-export function recall(name) {
+export function recall(name, area = 'localStorage') {
   try {
-    return localStorage.getItem(key(name));
+    return window[area].getItem(key(name));
   } catch {
     return null;
   }
@@ -21,9 +22,10 @@ export function recallTexts(name) {
   }
 }
 
-/** Keep a text under the name. */
-export function keep(name, text) {
+/** Keep a text under the name; null takes it away. */
+export function keep(name, text, area = 'localStorage') {
   try {
-    localStorage.setItem(key(name), text);
+    if (text === null) window[area].removeItem(key(name));
+    else window[area].setItem(key(name), text);
   } catch { /* The browser does not allow it. */ }
 }

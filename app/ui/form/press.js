@@ -5,6 +5,7 @@ import { call, callUntil } from '../calls/call.js';
 import { actOnce, onPress, setText } from '../elements.js';
 import { sceneNow, onJobsReported } from '../jobs.js';
 import { expectStage, showStage } from '../live/live.js';
+import { keep, recall } from '../storage.js';
 import { goTo } from '../tabs.js';
 import { changed, restoreForm, take } from './describe.js';
 import { judge, refuse, showNotice } from './notice.js';
@@ -14,7 +15,6 @@ import { pictureNames, read, values, write } from './values.js';
 const SLOW = 2000; // milliseconds after which an answer is missed
 const AGAIN = 2000; // milliseconds between two attempts
 const LIMIT = 20000; // milliseconds for one attempt
-const KEPT = 'longtake.press';
 const WAITING = '<div class="lt-box" role="status"><b>The server does not answer yet.</b> Your press is kept: '
   + 'the video starts as soon as the server answers, and only once. Keep this tab open.<p class="lt-answers">'
   + '<button type="button" class="lt-withdraw" data-answer="no">Do not start it</button></p></div>';
@@ -30,12 +30,9 @@ const pause = () => new Promise((done) => { setTimeout(done, AGAIN); });
 const newId = () => [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, '0')).join('');
 
 /** Keep the press that is not answered over a reload; null for none. */
-function keep(given) {
+function keepPress(given) {
   pending = given;
-  try {
-    if (pending) sessionStorage.setItem(KEPT, JSON.stringify(pending));
-    else sessionStorage.removeItem(KEPT);
-  } catch { /* The browser keeps nothing; the press lasts as long as the page. */ }
+  keep('press', pending && JSON.stringify(pending), 'sessionStorage');
   find('#start').setAttribute('aria-busy', String(Boolean(pending)));
 }
 
@@ -51,7 +48,7 @@ async function attempt({ id, settings, mayDownload }) {
 
 /** Send a press until it is answered or withdrawn. */
 async function deliver(own) {
-  keep(own);
+  keepPress(own);
   expectStage();
   const isWanted = () => pending === own;
   const missed = setTimeout(() => { if (isWanted()) showNotice(WAITING); }, SLOW);
@@ -63,7 +60,7 @@ async function deliver(own) {
   }
   clearTimeout(missed);
   if (!isWanted()) return;
-  keep(null);
+  keepPress(null);
   show();
   requestAnimationFrame(() => showStage());
 }
@@ -80,10 +77,7 @@ async function begin(mayDownload = false) {
 
 /** Send the press that a page kept before it was reloaded, with the pictures that were put back. */
 export function resume() {
-  let kept = null;
-  try {
-    kept = JSON.parse(sessionStorage.getItem(KEPT));
-  } catch { /* The browser keeps nothing. */ }
+  const kept = JSON.parse(recall('press', 'sessionStorage'));
   if (!kept || pending) return;
   for (const [name, value] of Object.entries(kept.settings)) if (value?.path) kept.settings[name] = read(name) ?? value;
   deliver(kept);
@@ -147,7 +141,7 @@ onPress(leave, async () => (job ? end() : say()), refuse);
 find('#notice').addEventListener('click', ({ target }) => {
   const { answer } = target.closest('[data-answer]')?.dataset ?? {};
   if (answer === 'yes') begin(true);
-  else if (answer && pending) keep(null);
+  else if (answer && pending) keepPress(null);
 });
 onJobsReported(() => {
   if (!job || sceneNow().job !== job.id || sceneNow().actions.includes('edit')) return;

@@ -3,8 +3,7 @@
 import { call } from '../calls/call.js';
 import { arrange, hasChanged, setOptions, setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
-import { pastView } from '../live/film.js';
-import { Undo } from '../queue/undo.js';
+import { makeUndo } from '../queue/undo.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { makeCard } from './card.js';
 import { makeOpened } from './opened.js';
@@ -26,7 +25,6 @@ let note = ''; // a sentence before the number of videos
 let isLost = false; // whether the last link led to no video
 let isStale = false; // whether the server had no answer about the gallery
 let opened = null; // made when the first video is opened
-let opening = null; // the promise of it
 let open = ''; // the job of the video that is open
 let scrolled = 0; // where the gallery is: the tabs have scrolled to the top before another place is shown
 let left = 0; // where it was left
@@ -36,7 +34,7 @@ let removed = ''; // the video that was removed last
 
 const isPressed = () => favourites.getAttribute('aria-pressed') === 'true';
 const report = (words) => setText(find('.lt-gallery-count'), words);
-const undo = new Undo(find('.lt-undo'), restore);
+const undo = makeUndo(find('.lt-undo'), restore);
 
 function wanted() {
   const chosen = (name) => find(`.lt-find-${name}`).value;
@@ -114,18 +112,13 @@ function walk(event) {
   all[to].focus();
 }
 
-async function openVideo(before) {
-  const job = open;
+function openVideo(before) {
   if (!before) left = scrolled;
-  opening ??= pastView.then((view) => {
-    find('.lt-past-open').replaceChildren(view);
-    opened = makeOpened(find('.lt-past-open'), remove, () => {
-      isLost = true;
-      goTo('history');
-    });
+  opened ??= makeOpened(find('.lt-past-open'), remove, () => {
+    isLost = true;
+    goTo('history');
   });
-  await opening;
-  if (job === open) await opened.open(job);
+  return opened.open(open);
 }
 
 async function showGallery(before) {
@@ -150,11 +143,11 @@ function turnTo(job) {
 
 // Changes that other pages and programs make are shown, too.
 function follow() {
-  const isNews = (open && opened ? opened.isStale : isStale) || queueNow().revision !== revision;
+  const isNews = (open ? opened.isStale : isStale) || queueNow().revision !== revision;
   if (place()[0] !== 'history' || !isNews || performance.now() - looked < LEAST_PAUSE) return;
   looked = performance.now();
   revision = queueNow().revision;
-  if (open) opened?.refresh();
+  if (open) opened.refresh();
   else refresh();
 }
 
@@ -214,6 +207,6 @@ export default function startHistory() {
   window.addEventListener('hashchange', () => {
     if (place()[0] === 'history' || !open) return;
     open = '';
-    opened?.close();
+    opened.close();
   });
 }

@@ -2,7 +2,7 @@
 import { call } from '../calls/call.js';
 import { fillRows, hasChanged, make, offerCopy, onPress, setText } from '../elements.js';
 import { restoreForm } from '../form/describe.js';
-import { makeFilm } from '../live/film.js';
+import { makeFilm, pastView } from '../live/film.js';
 import { goTo } from '../tabs.js';
 import { exactly, when } from '../text.js';
 
@@ -47,6 +47,7 @@ function showTree(list, tree) {
  * be removed, and `miss` if there is no such video.
  */
 export function makeOpened(root, remove, miss) {
+  root.replaceChildren(pastView);
   const find = (name) => root.querySelector(`.lt-${name}`);
   const film = makeFilm(find('view'), (job) => goTo('history', job));
   let open = ''; // the job of the video

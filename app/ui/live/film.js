@@ -10,21 +10,11 @@ import { makeStrip } from './strip.js';
 const PAUSE = 2000; // milliseconds between two readings
 const NEAR = 8; // pixels from the end within which a reader follows the log
 const NOTHING = { job: '', poster: null, crop: 0.5, ratio: null, video: null };
-let keep;
+const stageView = document.querySelector('.lt-view');
 
-/** The view for a video of the history, once the page has its markup: a link may open a video before that. */
-export const pastView = new Promise((done) => { keep = done; });
-
-function without(view, parts) {
-  for (const part of view.querySelectorAll(parts)) part.remove();
-  return view;
-}
-
-/** Keep the markup of a view for a video of the history, before anything is shown in it, and take that out of it. */
-export function keepMarkup(view) {
-  keep(without(view.cloneNode(true), '.lt-of-now'));
-  without(view, '.lt-of-past');
-}
+/** The view for a video of the history: a copy of the stage's, before anything is shown in it. */
+export const pastView = stageView.cloneNode(true);
+for (const part of [...pastView.querySelectorAll('.lt-of-now'), ...stageView.querySelectorAll('.lt-of-past')]) part.remove();
 
 /** Bring the fold with a job's log to life, which is read while it is open and followed while the job is made. */
 function prepareLog(fold) {

@@ -7,17 +7,16 @@ import { setText } from '../elements.js';
 import { describe } from '../form/describe.js';
 import { reportJobs } from '../jobs.js';
 import { announce, bringStage, notify, prepareLine, prepareNotify, showNotify } from './beside.js';
-import { keepMarkup, makeFilm } from './film.js';
+import { makeFilm } from './film.js';
 import { preparePreview } from './preview.js';
-import { Pulse } from './pulse.js';
+import { preparePulse } from './pulse.js';
 import { connect, follow } from './updates.js';
 
 const TICK = 1000; // milliseconds
 const view = document.querySelector('.lt-view');
-keepMarkup(view);
 const find = (selector) => view.querySelector(selector);
 const film = makeFilm(view, openOnStage, () => expectStage());
-const pulse = new Pulse(view);
+const pulse = preparePulse(view);
 const showPreview = preparePreview(view);
 const showLine = prepareLine(view);
 let now = null; // what the server sent last

@@ -1,6 +1,6 @@
 // The times, which advance between two updates, and the signs of life of the engine and the connection.
 import { noteBack, sayLost } from '../calls/call.js';
-import { setText } from '../elements.js';
+import { reducedMotion, setText } from '../elements.js';
 import { duration } from '../text.js';
 import { connect } from './updates.js';
 
@@ -10,6 +10,7 @@ const GRACE = 10000; // for the very first update, which waits for the page to b
 const JUST_NOW = 1.5; // seconds
 const NEARLY_DONE = 95; // percent
 const LATE = 5; // seconds
+const BEAT = { boxShadow: ['0 0 0 0 color-mix(in srgb, var(--lt-ok) 60%, transparent)', '0 0 0 8px transparent'], easing: 'ease-out' };
 
 /** Return the text of the line about the time of a running job, `since` seconds after the update. */
 function timeText(scene, since, isLost) {
@@ -37,53 +38,41 @@ function signOfLife(scene, since, isLost) {
   return ['alive', `Last sign of life ${quiet < JUST_NOW ? 'just now' : `${duration(quiet)} ago`}.`];
 }
 
-/** The line about time and the line about signs of life. */
-export class Pulse {
-  #view;
-  #scene = {};
-  #received = performance.now() + GRACE;
-  #retried = 0;
-  #sign = null;
-
-  constructor(view) {
-    this.#view = view;
-  }
-
-  /** Receive an update from the server. */
-  receive(scene) {
-    this.#scene = scene;
-    this.#received = performance.now();
-    noteBack();
-    if (scene.job && scene.sign !== this.#sign) this.#beat(scene.sign);
-    this.tick();
-  }
+/** Bring the line about time and the line about signs of life to life. */
+export function preparePulse(view) {
+  const find = (selector) => view.querySelector(selector);
+  let scene = {};
+  let received = performance.now() + GRACE;
+  let retried = 0;
+  let sign = null;
 
   /** Advance the times, which stand still while the connection is lost. Return whether it is. */
-  tick() {
-    const waited = Math.max(0, performance.now() - this.#received);
+  function tick() {
+    const now = performance.now();
+    const waited = Math.max(0, now - received);
     const isLost = waited > LOST_AFTER;
-    const [kind, words] = signOfLife(this.#scene, waited / 1000, isLost);
-    this.#find('.lt-pulse').dataset.kind = kind;
-    setText(this.#find('.lt-pulse-text'), words);
-    if (this.#scene.isRunning) setText(this.#find('.lt-eta'), timeText(this.#scene, waited / 1000, isLost));
-    sayLost(isLost ? lostWords(this.#scene) : '');
-    if (isLost) this.#retry();
+    const [kind, words] = signOfLife(scene, waited / 1000, isLost);
+    find('.lt-pulse').dataset.kind = kind;
+    setText(find('.lt-pulse-text'), words);
+    if (scene.isRunning) setText(find('.lt-eta'), timeText(scene, waited / 1000, isLost));
+    sayLost(isLost ? lostWords(scene) : '');
+    if (isLost && now - retried >= RETRY_EVERY) {
+      retried = now;
+      connect();
+    }
     return isLost;
   }
 
-  #find(selector) {
-    return this.#view.querySelector(selector);
-  }
-
-  #beat(sign) {
-    this.#sign = sign;
-    const dot = this.#find('.lt-dot').classList;
-    dot.toggle('lt-beat-b', !dot.toggle('lt-beat-a'));
-  }
-
-  #retry() {
-    if (performance.now() - this.#retried < RETRY_EVERY) return;
-    this.#retried = performance.now();
-    connect();
-  }
+  return {
+    tick,
+    /** Receive an update from the server. */
+    receive(news) {
+      scene = news;
+      received = performance.now();
+      noteBack();
+      if (scene.job && scene.sign !== sign && !reducedMotion.matches) find('.lt-dot').animate(BEAT, 700);
+      sign = scene.job ? scene.sign : sign;
+      tick();
+    },
+  };
 }

@@ -6,16 +6,35 @@ import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { watchRunning } from '../live/live.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { listenToCards, showCards } from './cards.js';
-import { Mover } from './move.js';
-import { Row, isMovable } from './row.js';
-import { Undo } from './undo.js';
+import { isMoving, prepareMoves } from './move.js';
+import { isMovable, makeRow } from './row.js';
+import { makeUndo } from './undo.js';
 
 const AROUND = 24; // rows that are kept ready above and below the window
 const MOST_ROWS = 200; // the most that the server sends
-const NOTHING = { total: 0, first: 0, held: false, say: '', jobs: [], cards: [] };
+
+const section = document.querySelector('.lt-queue');
+const find = (selector) => section.querySelector(selector);
+const [list, hold, problem, cards] = ['.lt-rows', '.lt-queue-hold', '.lt-queue-problem', '.lt-devices'].map(find);
+const rows = new Map(); // by job
+let data = { total: 0, first: 0, held: false, say: '', jobs: [], cards: [] }; // what is shown, also before an answer
+let known = data; // what the server sent last
+let revision = null; // that of the data
+let asked = 0; // the number of the last request
+let changes = Promise.resolve();
+let open = 0; // changes that the server has not answered yet
+const undo = makeUndo(find('.lt-undo'), (jobs) => change(() => call('jobs_restore', jobs)));
 
 // The time for all of them is told anew after each section.
 const revisionNow = () => [queueNow().revision, queueNow().held, sceneNow().sectionsDone].join();
+const isShown = () => place()[0] === 'queue';
+const rowHeight = () => parseFloat(getComputedStyle(list).getPropertyValue('--row'));
+const report = (words) => setText(find('.lt-queue-reported'), words);
+
+function complain(error) {
+  problem.hidden = !error?.message;
+  setText(problem, error?.message ?? '');
+}
 
 /** Show a running video on the stage. */
 function watch(job) {
@@ -23,251 +42,192 @@ function watch(job) {
   watchRunning(job);
 }
 
-/** The list of the videos that are not over. */
-class Queue {
-  #parts;
-  #rows = new Map();
-  #data = NOTHING; // what is shown, also before the server has answered a change
-  #known = NOTHING; // what the server sent last
-  #revision = null; // that of the data
-  #asked = 0; // the number of the last request
-  #changes = Promise.resolve();
-  #open = 0; // changes that the server has not answered yet
-  #mover;
-  #undo;
-
-  constructor(section) {
-    const find = (selector) => section.querySelector(selector);
-    this.#parts = {
-      section, list: find('.lt-rows'), say: find('.lt-queue-say'), hold: find('.lt-queue-hold'),
-      empty: find('.lt-queue-empty'), cards: find('.lt-devices'), problem: find('.lt-queue-problem'), reported: find('.lt-queue-reported'),
-    };
-    this.#mover = new Mover(this.#parts.list, this);
-    this.#undo = new Undo(find('.lt-undo'), (jobs) => this.change(() => call('jobs_restore', jobs)));
-    this.#parts.list.addEventListener('click', (event) => this.#takeClick(event));
-    listenToCards(this.#parts.cards, (action, card, job) => (
-      action === 'watch' ? watch(job) : this.change(() => call(`cards_${action}`, card))));
-    onPress(this.#parts.hold, () => this.change(() => call(this.#data.held ? 'jobs_go_on' : 'jobs_hold')));
-    document.addEventListener('click', (event) => this.#closeMenus(event.target));
-    document.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeMenus(null); });
-    window.addEventListener('scroll', () => requestAnimationFrame(() => this.#scrolled()), { passive: true });
-    window.addEventListener('resize', () => requestAnimationFrame(() => this.#scrolled()));
-    onJobsReported(() => this.#hear());
-    whenShown('queue', () => this.load());
-  }
-
-  /** The jobs near the window, in the order of the queue. */
-  get jobs() { return this.#data.jobs; }
-
-  /** The place of the first of them among all, from 0. */
-  get first() { return this.#data.first; }
-
-  get isShown() { return place()[0] === 'queue'; }
-
-  rowOf(id) { return this.#rows.get(id); }
-
-  rowHeight() { return parseFloat(getComputedStyle(this.#parts.list).getPropertyValue('--row')); }
-
-  report(words) { setText(this.#parts.reported, words); }
-
-  /** Ask the server for the rows near the window. */
-  async load() {
-    const revision = revisionNow();
-    const [first, count] = this.#wanted();
-    const number = ++this.#asked;
-    try {
-      const data = await call('jobs_queue', first, count);
-      if (number !== this.#asked || this.#open || this.#mover.isMoving) return;
-      this.#revision = revision;
-      this.#data = this.#known = data;
-      this.draw();
-      if (this.#isBeyond()) this.load();
-    } catch (error) {
-      this.#complain(error);
-    }
-  }
-
-  /** Change the queue once earlier changes are done, and then show it. Return whether that was possible. */
-  change(act) {
-    this.#open += 1;
-    this.#complain(null);
-    const done = this.#changes.then(act).then(() => true).catch((error) => {
-      this.#data = this.#known;
-      this.#revision = null; // the rows are asked for again with the next update
-      this.draw();
-      this.#complain(error);
-      return false;
-    });
-    this.#changes = done.then(() => {
-      this.#open -= 1;
-      return this.#open ? null : this.load();
-    });
-    return this.#changes.then(() => done);
-  }
-
-  /** Move a job at once, and tell the server. `to` is its new index among the other jobs near the window. */
-  move(job, to) {
-    const others = this.jobs.filter((one) => one.id !== job.id);
-    const [before, after] = [others[to], others[to - 1]];
-    const isFirst = after === undefined ? this.first === 0 : !isMovable(after);
-    this.#data = { ...this.#data, jobs: [...others.slice(0, to), job, ...others.slice(to)] };
-    this.draw();
-    this.report(`${job.title} is now number ${this.first + to + 1} of ${this.#data.total}.`);
-    return this.change(() => call('jobs_reorder', job.id, before?.id ?? '', before ? '' : after?.id ?? '', isFirst));
-  }
-
-  /** Move a job by some places. */
-  step(job, by) {
-    const from = this.jobs.findIndex((one) => one.id === job.id);
-    const to = from + by;
-    if (from < 0 || !this.jobs[to] || !isMovable(this.jobs[to])) this.report(`${job.title} cannot be moved further.`);
-    else this.move(job, to);
-  }
-
-  /** Draw the queue without a job before the server answers. */
-  #assumeAway(job) {
-    this.#data = { ...this.#data, jobs: this.jobs.filter((one) => one.id !== job.id), total: this.#data.total - 1 };
-    this.draw();
-  }
-
-  /** Make a job the next one or the last one. */
-  sendTo(end, job) {
-    const others = this.jobs.filter((one) => one.id !== job.id);
-    const made = others.filter((one) => !isMovable(one));
-    if (end === 'first' && this.first === 0) {
-      this.#data = { ...this.#data, jobs: [...made, job, ...others.slice(made.length)] };
-      this.draw();
-    }
-    this.report(`${job.title} is now the ${end === 'first' ? 'next one' : 'last one'}.`);
-    return this.change(() => call('jobs_reorder', job.id, '', '', end === 'first'));
-  }
-
-  /** Draw the rows, and keep those that are there. */
-  draw() {
-    const { list, section, empty } = this.#parts;
-    const { jobs, first, total } = this.#data;
-    const focused = document.activeElement;
-    const height = this.rowHeight();
-    list.style.paddingTop = `${first * height}px`;
-    list.style.paddingBottom = `${Math.max(0, total - first - jobs.length) * height}px`;
-    const ids = new Set(jobs.map((job) => job.id));
-    for (const [id, row] of this.#rows) if (!ids.has(id)) this.#drop(id, row);
-    jobs.forEach((job, index) => {
-      if (!this.#rows.has(job.id)) this.#rows.set(job.id, new Row());
-      this.#show(job, index);
-    });
-    arrange(list, jobs.map((job) => this.#rows.get(job.id).element));
-    if (focused !== document.activeElement && list.contains(focused)) focused.focus({ preventScroll: true });
-    empty.hidden = total > 0;
-    section.dataset.state = 'known';
-    this.#showHead();
-  }
-
-  #drop(id, row) {
-    const hadFocus = row.element.contains(document.activeElement);
-    const next = row.element.nextElementSibling ?? row.element.previousElementSibling;
-    row.element.remove();
-    this.#rows.delete(id);
-    if (hadFocus) (next?.querySelector('.lt-row-first button') ?? this.#parts.hold).focus({ preventScroll: true });
-  }
-
-  #show(job, index) {
-    const { first, total } = this.#data;
-    const scene = sceneNow();
-    const live = !isMovable(job) && scene.job === job.id && scene.isRunning ? scene : null;
-    this.#rows.get(job.id).show(job, live, { number: first + index + 1, total });
-  }
-
-  #showHead() {
-    const { say, hold, cards } = this.#parts;
-    showCards(cards, this.#data.cards);
-    const { total, held } = this.#data;
-    setText(say, this.#data.say);
-    hold.hidden = !total && !held;
-    setText(hold, held ? 'Resume the queue' : 'Pause everything');
-    hold.title = held ? '' : 'This frees the device for other work until you resume the queue.';
-    hold.setAttribute('aria-pressed', String(held));
-  }
-
-  #hear() {
-    if (!this.isShown) return;
-    if (revisionNow() !== this.#revision && !this.#open) this.load();
-    const { job: shown, percent, timeLeft, sentence, state } = sceneNow();
-    const index = this.jobs.findIndex((job) => job.id === shown && !isMovable(job));
-    if (index < 0) return;
-    if (!this.#rows.has(this.jobs[index].id)) return;
-    if (hasChanged(this.#parts.section, [percent, timeLeft, sentence, state])) this.#show(this.jobs[index], index);
-  }
-
-  #wanted() {
-    const top = -this.#parts.list.getBoundingClientRect().top;
-    const height = this.rowHeight();
-    const first = Math.max(0, Math.floor(top / height) - AROUND);
-    return [first, Math.min(MOST_ROWS, Math.ceil(window.innerHeight / height) + 2 * AROUND)];
-  }
-
-  #isBeyond() {
-    const { first, jobs, total } = this.#data;
-    const top = -this.#parts.list.getBoundingClientRect().top / this.rowHeight();
-    const bottom = top + window.innerHeight / this.rowHeight();
-    return (first > 0 && top < first) || (first + jobs.length < total && bottom > first + jobs.length);
-  }
-
-  #scrolled() {
-    if (this.isShown && !this.#open && !this.#mover.isMoving && this.#isBeyond()) this.load();
-  }
-
-  #complain(error) {
-    const { problem } = this.#parts;
-    problem.hidden = !error?.message;
-    setText(problem, error?.message ?? '');
-  }
-
-  #closeMenus(target) {
-    for (const menu of this.#parts.list.querySelectorAll('details[open]')) {
-      if (!target || !menu.contains(target)) {
-        const hadFocus = menu.contains(document.activeElement);
-        menu.open = false;
-        if (hadFocus && !target) menu.firstElementChild.focus();
-      }
-    }
-  }
-
-  #takeClick(event) {
-    const button = event.target.closest('[data-action]');
-    const row = this.#rows.get(event.target.closest('.lt-row')?.dataset.job);
-    if (!button || !row) return;
-    this.#closeMenus(null);
-    actOnce(button, () => this.#act(button.dataset.action, row.job));
-  }
-
-  #act(action, job) {
-    const acts = {
-      watch: () => watch(job.id),
-      edit: () => editJob(job).catch((error) => this.#complain(error)),
-      pause: () => this.change(() => call('jobs_pause', [job.id])),
-      resume: () => this.change(() => call('jobs_resume', [job.id])),
-      stop_after_section: () => this.change(() => call('jobs_cancel', [job.id], true)),
-      cancel: () => this.change(() => call('jobs_cancel', [job.id], false)),
-      duplicate: () => this.change(() => call('jobs_duplicate', job.id, {}))
-        .then((isDone) => isDone && this.report(`A copy of ${job.title} is at the end of the queue.`)),
-      remove: () => {
-        this.#assumeAway(job);
-        return this.change(async () => {
-          await call('jobs_remove', [job.id]);
-          this.#undo.offer(job.id, job.title);
-        });
-      },
-      earlier: () => this.step(job, -1),
-      later: () => this.step(job, 1),
-      first: () => this.sendTo('first', job),
-      last: () => this.sendTo('last', job),
-    };
-    return acts[action]();
+/** Ask the server for the rows near the window. */
+async function load() {
+  const now = revisionNow();
+  asked += 1;
+  const own = asked;
+  try {
+    const found = await call('jobs_queue', ...wanted());
+    if (own !== asked || open || isMoving()) return;
+    revision = now;
+    known = found;
+    draw(known);
+    if (isBeyond()) load();
+  } catch (error) {
+    complain(error);
   }
 }
 
+/** Change the queue once earlier changes are done, and then show it. Return whether that was possible. */
+function change(act) {
+  open += 1;
+  complain(null);
+  const done = changes.then(act).then(() => true).catch((error) => {
+    revision = null; // the rows are asked for again with the next update
+    draw(known);
+    complain(error);
+    return false;
+  });
+  changes = done.then(() => {
+    open -= 1;
+    return open ? null : load();
+  });
+  return changes.then(() => done);
+}
+
+/** Move a job at once, and tell the server. `to` is its new index among the other jobs near the window. */
+function move(job, to) {
+  const others = data.jobs.filter((one) => one.id !== job.id);
+  const [before, after] = [others[to], others[to - 1]];
+  const isFirst = after === undefined ? data.first === 0 : !isMovable(after);
+  draw({ ...data, jobs: others.toSpliced(to, 0, job) });
+  report(`${job.title} is now number ${data.first + to + 1} of ${data.total}.`);
+  return change(() => call('jobs_reorder', job.id, before?.id ?? '', before ? '' : after?.id ?? '', isFirst));
+}
+
+/** Move a job by some places. */
+function step(job, by) {
+  const from = data.jobs.findIndex((one) => one.id === job.id);
+  const to = from + by;
+  if (from < 0 || !data.jobs[to] || !isMovable(data.jobs[to])) report(`${job.title} cannot be moved further.`);
+  else move(job, to);
+}
+
+/** Make a job the next one or the last one. */
+function sendTo(end, job) {
+  const others = data.jobs.filter((one) => one.id !== job.id);
+  const made = others.filter((one) => !isMovable(one));
+  if (end === 'first' && data.first === 0) draw({ ...data, jobs: others.toSpliced(made.length, 0, job) });
+  report(`${job.title} is now the ${end === 'first' ? 'next one' : 'last one'}.`);
+  return change(() => call('jobs_reorder', job.id, '', '', end === 'first'));
+}
+
+/** Remove a job, which is gone from the rows before the server answers. */
+function remove(job) {
+  draw({ ...data, jobs: data.jobs.filter((one) => one.id !== job.id), total: data.total - 1 });
+  return change(async () => {
+    await call('jobs_remove', [job.id]);
+    undo.offer(job.id, job.title);
+  });
+}
+
+/** Draw the queue, and keep the rows that are there. */
+function draw(now) {
+  data = now;
+  const { jobs, first, total } = data;
+  const focused = document.activeElement;
+  const height = rowHeight();
+  list.style.paddingTop = `${first * height}px`;
+  list.style.paddingBottom = `${Math.max(0, total - first - jobs.length) * height}px`;
+  const ids = new Set(jobs.map((job) => job.id));
+  for (const [id, row] of rows) if (!ids.has(id)) drop(id, row);
+  jobs.forEach((job, index) => {
+    if (!rows.has(job.id)) rows.set(job.id, makeRow());
+    show(job, index);
+  });
+  arrange(list, jobs.map((job) => rows.get(job.id).element));
+  if (focused !== document.activeElement && list.contains(focused)) focused.focus({ preventScroll: true });
+  find('.lt-queue-empty').hidden = total > 0;
+  section.dataset.state = 'known';
+  showHead();
+}
+
+function drop(id, row) {
+  const hadFocus = row.element.contains(document.activeElement);
+  const next = row.element.nextElementSibling ?? row.element.previousElementSibling;
+  row.element.remove();
+  rows.delete(id);
+  if (hadFocus) (next?.querySelector('.lt-row-first button') ?? hold).focus({ preventScroll: true });
+}
+
+function show(job, index) {
+  const scene = sceneNow();
+  const live = !isMovable(job) && scene.job === job.id && scene.isRunning ? scene : null;
+  rows.get(job.id).show(job, live, { number: data.first + index + 1, total: data.total });
+}
+
+function showHead() {
+  const { total, held } = data;
+  showCards(cards, data.cards);
+  setText(find('.lt-queue-say'), data.say);
+  hold.hidden = !total && !held;
+  setText(hold, held ? 'Resume the queue' : 'Pause everything');
+  hold.title = held ? '' : 'This frees the device for other work until you resume the queue.';
+  hold.setAttribute('aria-pressed', String(held));
+}
+
+function hear() {
+  if (!isShown()) return;
+  if (revisionNow() !== revision && !open) load();
+  const { job: shown, percent, timeLeft, sentence, state } = sceneNow();
+  const index = data.jobs.findIndex((job) => job.id === shown && !isMovable(job));
+  if (index < 0) return;
+  if (hasChanged(section, [percent, timeLeft, sentence, state])) show(data.jobs[index], index);
+}
+
+function wanted() {
+  const top = -list.getBoundingClientRect().top;
+  const height = rowHeight();
+  const first = Math.max(0, Math.floor(top / height) - AROUND);
+  return [first, Math.min(MOST_ROWS, Math.ceil(window.innerHeight / height) + 2 * AROUND)];
+}
+
+function isBeyond() {
+  const { first, jobs, total } = data;
+  const top = -list.getBoundingClientRect().top / rowHeight();
+  const bottom = top + window.innerHeight / rowHeight();
+  return (first > 0 && top < first) || (first + jobs.length < total && bottom > first + jobs.length);
+}
+
+function scrolled() {
+  if (isShown() && !open && !isMoving() && isBeyond()) load();
+}
+
+function closeMenus(target) {
+  for (const menu of list.querySelectorAll('details[open]')) {
+    if (target && menu.contains(target)) continue;
+    const hadFocus = menu.contains(document.activeElement);
+    menu.open = false;
+    if (hadFocus && !target) menu.firstElementChild.focus();
+  }
+}
+
+function takeClick({ target }) {
+  const button = target.closest('[data-action]');
+  const row = rows.get(target.closest('.lt-row')?.dataset.job);
+  if (!button || !row) return;
+  closeMenus(null);
+  actOnce(button, () => ACTS[button.dataset.action](row.job));
+}
+
+const ACTS = {
+  watch: (job) => watch(job.id),
+  edit: (job) => editJob(job).catch(complain),
+  pause: (job) => change(() => call('jobs_pause', [job.id])),
+  resume: (job) => change(() => call('jobs_resume', [job.id])),
+  stop_after_section: (job) => change(() => call('jobs_cancel', [job.id], true)),
+  cancel: (job) => change(() => call('jobs_cancel', [job.id], false)),
+  duplicate: (job) => change(() => call('jobs_duplicate', job.id, {}))
+    .then((isDone) => isDone && report(`A copy of ${job.title} is at the end of the queue.`)),
+  remove,
+  earlier: (job) => step(job, -1),
+  later: (job) => step(job, 1),
+  first: (job) => sendTo('first', job),
+  last: (job) => sendTo('last', job),
+};
+
 /** Set up the panel. */
-export default function startQueue({ element }) {
-  return new Queue(element.querySelector('.lt-queue'));
+export default function startQueue() {
+  prepareMoves(list, { data: () => data, rowOf: (job) => rows.get(job), rowHeight, step, sendTo, move, load });
+  list.addEventListener('click', takeClick);
+  listenToCards(cards, (action, card, job) => (
+    action === 'watch' ? watch(job) : change(() => call(`cards_${action}`, card))));
+  onPress(hold, () => change(() => call(data.held ? 'jobs_go_on' : 'jobs_hold')));
+  document.addEventListener('click', ({ target }) => closeMenus(target));
+  document.addEventListener('keydown', (event) => { if (event.key === 'Escape') closeMenus(null); });
+  window.addEventListener('scroll', () => requestAnimationFrame(scrolled), { passive: true });
+  window.addEventListener('resize', () => requestAnimationFrame(scrolled));
+  onJobsReported(hear);
+  whenShown('queue', load);
 }

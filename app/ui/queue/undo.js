@@ -3,34 +3,25 @@ import { onPress, setText } from '../elements.js';
 
 const TOGETHER = 10000; // milliseconds within which removals are undone together
 
-/** The bar. */
-export class Undo {
-  #bar;
-  #jobs = [];
-  #last = 0; // the time of the last removal
+/** Return the bar. `restore` is called with the jobs to bring back, and returns whether they are. */
+export function makeUndo(bar, restore) {
+  let jobs = [];
+  let last = 0; // the time of the last removal
 
-  /** `restore` is called with the jobs to bring back, and returns whether they are. */
-  constructor(bar, restore) {
-    this.#bar = bar;
-    const button = bar.querySelector('.lt-undo-do');
-    onPress(button, async () => {
-      if (await restore(this.#jobs)) this.#close();
-    });
-    bar.querySelector('.lt-undo-close').addEventListener('click', () => this.#close());
+  function close() {
+    jobs = [];
+    bar.hidden = true;
   }
 
-  /** Offer to bring a job back, together with those that were removed just before it. */
-  offer(job, title) {
-    if (Date.now() - this.#last > TOGETHER) this.#jobs = [];
-    this.#last = Date.now();
-    this.#jobs = [...this.#jobs, job];
-    const count = this.#jobs.length;
-    setText(this.#bar.querySelector('span'), count === 1 ? `Removed: ${title}` : `Removed: ${count} videos`);
-    this.#bar.hidden = false;
-  }
-
-  #close() {
-    this.#jobs = [];
-    this.#bar.hidden = true;
-  }
+  onPress(bar.querySelector('.lt-undo-do'), async () => { if (await restore(jobs)) close(); });
+  bar.querySelector('.lt-undo-close').addEventListener('click', close);
+  return {
+    /** Offer to bring a job back, together with those that were removed just before it. */
+    offer(job, title) {
+      jobs = Date.now() - last > TOGETHER ? [job] : [...jobs, job];
+      last = Date.now();
+      setText(bar.querySelector('span'), jobs.length === 1 ? `Removed: ${title}` : `Removed: ${jobs.length} videos`);
+      bar.hidden = false;
+    },
+  };
 }
