@@ -101,11 +101,8 @@ class Catalogue:
         """
         request, pictures, allow_folder = self.check(settings, may_download=may_download)
         job = service.queue.add(request, allow_folder=allow_folder, pictures=pictures, **how)
-        model = job.request.model
-        if (
-            absence_of(find_model(model, allow_folder=True)) is not None
-        ):  # the user has agreed to its download
-            service.downloads.get(model)
+        if absence_of(find_model(job.request.model, allow_folder=True)) is not None:
+            service.downloads.get(job.request.model)  # the user has agreed to it
         return job
 
     def edit(self, service: JobService, job_id: str, settings: dict[str, object]) -> Job:

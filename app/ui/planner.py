@@ -129,18 +129,11 @@ class Planner:
     ) -> tuple[Demand, ...]:  # fmt: skip
         """Return the demands, if possible from a cache, since the form asks whenever a slider moves."""
         texts = video.longest_text(request, info), request.cfg > 1
-        # A hub model may be downloaded while the page is running.
-        folders = video.network_folders(info)
+        folders = video.network_folders(info)  # a hub model may be downloaded while the page is running
         vae = request.vae_tile, profile.vae_dtype.value, request.vae_chunk, request.vae_threshold
-        own = (
-            request.lora,
-            request.weight_dtype,
-            request.step_cache,
-            bool(request.video),
-            *calibration.factors.items(),
-        )
+        own = request.lora, request.weight_dtype, request.step_cache, bool(request.video)
         attention = request.attention, profile.backend, *profile.ways.items()
-        key = info.name, folders, height, width, texts, vae, attention, own
+        key = info.name, folders, height, width, texts, vae, attention, own, *calibration.factors.items()
         with self._lock:
             if key in self._demands:
                 return self._demands[key]

@@ -17,7 +17,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import PLACED, SETTINGS, GenerationRequest
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS
-from diffusers_helper.strangers.limited_json import parse_json
+from diffusers_helper.strangers.limited_json import json_or_none
 
 SECTION_WORDS = "section_words"
 """The hidden field with the words of each section, as JSON, until the prompt says them."""
@@ -58,10 +58,7 @@ def directed(settings: dict[str, Any], family: Family) -> str:
 
 def _words(text: object) -> list[str]:
     """Return the words of each section; none for text that the strip has not written."""
-    try:
-        found: Any = parse_json(text.encode()) if isinstance(text, str) and text else None
-    except ValueError:
-        return []
+    found = json_or_none(text)
     texts = cast(list[object], found) if isinstance(found, list) else []
     kept = [one for one in texts if isinstance(one, str) and len(one) <= MAX_PROMPT_CHARACTERS]
     return kept if len(kept) == len(texts) else []

@@ -42,6 +42,14 @@ def parse_json(
         raise ValueError("lists within lists, nested too deeply") from error
 
 
+def json_or_none(text: object) -> Any:
+    """Return the content of a JSON text; None for anything else, and for a text that `parse_json` refuses."""
+    try:
+        return parse_json(text.encode()) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
 def plain_json(content: bytes | str) -> Any:
     """Return the value of a JSON text. Its numbers are finite, and its strings can be written as UTF-8.
 

@@ -13,7 +13,7 @@ from gradio.data_classes import FileData
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.calls.jobs import Records
-from app.ui.calls.serve import CallLimiter, Endpoint, refusal
+from app.ui.calls.serve import CallLimiter, Endpoint, refusal, signed
 from app.ui.catalogue import Catalogue
 from app.ui.pictures import picture_paths, upload_path
 from app.ui.waiting import Endings, Limiter, has_ended
@@ -105,10 +105,7 @@ def _endpoint(
         except LongtakeError as error:
             raise refusal(error) from error
 
-    # Gradio reads names, defaults and the result's type from the signature, and other types from annotations.
-    endpoint.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
-    endpoint.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
-    return endpoint
+    return signed(endpoint, signature)
 
 
 def _parameters(catalogue: Catalogue) -> list[Parameter]:

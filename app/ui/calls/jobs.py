@@ -208,12 +208,9 @@ class JobCalls:
         self, job: str, before: str = "", after: str = "", first: bool = False
     ) -> dict[str, Any]:
         """Move a job before or after another one, to the front, or, if none is given, to the end."""
-        moved = (
-            self._queue.move_first(job)
-            if first
-            else self._queue.move(job, before=before or None, after=after or None)
-        )
-        return self._records.of(moved)
+        if first:
+            return self._records.of(self._queue.move_first(job))
+        return self._records.of(self._queue.move(job, before=before or None, after=after or None))
 
     def jobs_remove(self, jobs: list[str]) -> list[dict[str, Any]]:
         """Remove jobs with their files; for a week they can be brought back."""

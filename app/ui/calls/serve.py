@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import wraps
-from inspect import Parameter
+from inspect import Parameter, Signature
 from types import FunctionType, NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 import gradio as gr
 
@@ -88,19 +88,14 @@ class CallLimiter:
 
 
 def _served(function: Callable[..., Any], room: CallLimiter) -> Callable[..., Any]:
-    hints = get_type_hints(function)
-    signature = inspect.signature(function)
-    signature = signature.replace(
-        parameters=[one.replace(annotation=hints[name]) for name, one in signature.parameters.items()],
-        return_annotation=hints["return"],
-    )
+    signature = inspect.signature(function, eval_str=True)
 
     @wraps(function)
     async def call(*values: object, **named: object) -> Any:
         async def work(threads: asyncio.Semaphore) -> Any:
             given = signature.bind(*values, **named).arguments
             for name, value in given.items():
-                _check(name, value, hints[name])
+                _check(name, value, signature.parameters[name].annotation)
             if inspect.iscoroutinefunction(function):
                 return await function(**given)
             async with threads:
@@ -108,10 +103,15 @@ def _served(function: Callable[..., Any], room: CallLimiter) -> Callable[..., An
 
         return await room.run(work)
 
+    return signed(call, signature)
+
+
+def signed(function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    """Return a function that takes any arguments, with the signature that programs see."""
     # Gradio reads names, defaults and the result's type from the signature, and other types from annotations.
-    call.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
-    call.__annotations__ = hints
-    return call
+    function.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    function.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
+    return function
 
 
 def _check(name: str, value: object, hint: Any) -> None:

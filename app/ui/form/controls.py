@@ -6,7 +6,7 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, get_args
 
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
@@ -14,14 +14,10 @@ from app.ui.form.markup import options, parts_of
 from app.ui.form.settings import OF_A_START, PAGE_SETTINGS, defaults
 from app.ui.planner import MEMORY_SETTINGS
 from diffusers_helper.request import CROPS, PICTURES, PLACED, SETTINGS, START_PICTURE
-from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
+from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, Section, SettingInfo
 
 _TEMPLATE = Path(__file__).with_name("form.html")
 _HIDDEN = (*CROPS, PLACED, "lora", "extras")  # fields without a control; scripts write into them
-_REST = {
-    "rest_what": "What to make", "rest_look": "Look", "rest_output": "Size and output",
-    "rest_memory": "Memory",
-}  # fmt: skip
 _SLIDER = """
 <div class="lt-field lt-slider" id="set-{name}"><div class="lt-slider-head"><label for="in-{name}">
 <span class="lt-label">{label}</span>{info}</label>
@@ -74,8 +70,8 @@ def form_markup(catalogue: Catalogue) -> str:
     markup["model"] = _SELECT.format(**_about(settings["model"]), options=models)
     template = Template(_TEMPLATE.read_text(encoding="utf-8"))
     placed = {*template.get_identifiers(), *_HIDDEN}
-    for place, section in _REST.items():
-        markup[place] = "".join(
+    for section in get_args(Section):
+        markup[f"rest_{section.split()[0].lower()}"] = "".join(
             markup[name] for name, one in settings.items() if one.section == section and name not in placed
         )
     return template.substitute(markup, part_examples=parts_of(info)["examples"])

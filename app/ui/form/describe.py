@@ -12,7 +12,7 @@ from typing import Any
 from app.jobs.pace import Effort, PaceBook, passes
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.form.markup import extras_line, hint, model_note, refusal_line
+from app.ui.form.markup import hint, model_note, refusal_line
 from app.ui.form.memory_view import MemoryReport, report
 from app.ui.form.settings import AFTER_SECTION, PAGE_SETTINGS, VARIANTS, Extras, to_request
 from app.ui.loras import with_lora_files
@@ -215,11 +215,22 @@ def _extras(settings: dict[str, Any]) -> Extras | InputError:
 
 
 def _extras_line(found: Extras | InputError, info: ModelInfo) -> str:
-    if isinstance(found, InputError):
-        return extras_line(found.message, "")
-    is_video = found.settings.get("video") and not found.is_before and not found.spans
-    turned = replace(found, settings={**found.settings, "extend": BEFORE}).to_text()
-    return extras_line(found.words, turned if is_video and "inverted" in info.modes else "")
+    """Return the line about what the form carries along, with a button to make what comes before a video."""
+    is_error, turn = isinstance(found, InputError), ""
+    words = found.message if is_error else found.words
+    if not words:
+        return ""
+    continues = not is_error and found.settings.get("video") and not found.is_before and not found.spans
+    if continues and "inverted" in info.modes:
+        before = replace(found, settings={**found.settings, "extend": BEFORE}).to_text()
+        turn = (
+            f' <button type="button" class="lt-quiet-button" data-before="{escape(before)}">'
+            "Make what comes before it</button>"
+        )
+    return (
+        f'<p class="lt-hint lt-extras">{escape(words)}{turn} '
+        '<button type="button" class="lt-quiet-button lt-forget">Forget this</button></p>'
+    )
 
 
 def length_text(seconds: float, plan: SectionPlan) -> str:

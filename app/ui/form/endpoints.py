@@ -19,7 +19,7 @@ from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import CROPS, PICTURES, PLACED, SETTINGS, START_PICTURE, paths_in, with_pictures
-from diffusers_helper.strangers.limited_json import parse_json
+from diffusers_helper.strangers.limited_json import json_or_none
 
 _MOST_NAME = 80  # characters of a file's name in a message
 # A picture belongs to one video, and so do its prompt and its crop.
@@ -102,10 +102,7 @@ def form_values(form: str) -> dict[str, Any]:
     Raises:
         InputError: If it is not the JSON of an object.
     """
-    try:
-        values: Any = parse_json(form.encode())
-    except ValueError as error:
-        raise InputError("The form is not JSON; expected its values by name.", "Reload the page.") from error
+    values = json_or_none(form)
     if not isinstance(values, dict):
         raise InputError("The form is not a JSON object; expected its values by name.", "Reload the page.")
     return {name: values[name] for name in (*SETTINGS, *PAGE_ONLY) if name in values and name not in PICTURES}

@@ -107,24 +107,6 @@ def restored_note(name: str, notices: Sequence[str]) -> str:
     )
 
 
-def extras_line(words: str, before: str) -> str:
-    """Return the line about settings that the form carries along, or "" if there are none.
-
-    Args:
-        before: What the form would carry along to make what comes before a video; "" without a video.
-    """
-    if not words:
-        return ""
-    turn = (
-        f'<button type="button" class="lt-quiet-button" data-before="{escape(before)}">'
-        "Make what comes before it</button> "
-    )
-    return (
-        f'<p class="lt-hint lt-extras">{escape(words)} {turn if before else ""}'
-        '<button type="button" class="lt-quiet-button lt-forget">Forget this</button></p>'
-    )
-
-
 def job_note(text: str, job_id: str, before: int = 0) -> str:
     """Return a notice as markup, which disappears once its job is over or fewer than `before` are ahead."""
     cause = (
@@ -187,12 +169,13 @@ def _example_media(prompt: str) -> tuple[str, str]:
         small = opened.convert("RGB")
     data = io.BytesIO()
     small.save(data, "WEBP", quality=85)
-    still, card = _address(data.getvalue()), picture.with_suffix(".webp")
-    return still, _address(card.read_bytes()) if card.is_file() else still
+    still, card = data_url(data.getvalue(), "image/webp"), picture.with_suffix(".webp")
+    return still, data_url(card.read_bytes(), "image/webp") if card.is_file() else still
 
 
-def _address(webp: bytes) -> str:
-    return f"data:image/webp;base64,{base64.b64encode(webp).decode()}"
+def data_url(content: bytes, kind: str) -> str:
+    """Return an address that holds the content itself, of a kind such as `image/webp`."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def _card(index: int, prompt: str) -> str:

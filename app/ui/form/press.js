@@ -2,7 +2,7 @@
 // answer, also over a reload, and sent until it is answered; its id lets the server start the video only once. While a
 // video that waits is edited, the form shows its settings, and a button in place of Start saves them.
 import { call, callUntil } from '../calls/call.js';
-import { actOnce, onPress, setText } from '../elements.js';
+import { actOnce, fromTemplate, onPress, setText } from '../elements.js';
 import { sceneNow, onJobsReported } from '../jobs.js';
 import { expectStage, showStage } from '../live/live.js';
 import { keep, recall } from '../storage.js';
@@ -15,9 +15,6 @@ import { pictureNames, read, values, write } from './values.js';
 const SLOW = 2000; // milliseconds after which an answer is missed
 const AGAIN = 2000; // milliseconds between two attempts
 const LIMIT = 20000; // milliseconds for one attempt
-const WAITING = '<div class="lt-box" role="status"><b>The server does not answer yet.</b> Your press is kept: '
-  + 'the video starts as soon as the server answers, and only once. Keep this tab open.<p class="lt-answers">'
-  + '<button type="button" class="lt-withdraw" data-answer="no">Do not start it</button></p></div>';
 const MOST_PROMPT = 80; // characters
 const BEGUN = 'The video has begun and keeps its settings. You can start another one with these.';
 
@@ -51,10 +48,11 @@ async function deliver(own) {
   keepPress(own);
   expectStage();
   const isWanted = () => pending === own;
-  const missed = setTimeout(() => { if (isWanted()) showNotice(WAITING); }, SLOW);
+  const sayWaiting = () => { if (isWanted()) showNotice(fromTemplate('waiting').outerHTML); };
+  const missed = setTimeout(sayWaiting, SLOW);
   let show = await attempt(own);
   while (isWanted() && !show) {
-    showNotice(WAITING);
+    sayWaiting();
     await pause();
     if (isWanted()) show = await attempt(own);
   }

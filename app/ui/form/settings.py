@@ -27,7 +27,7 @@ from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import BEFORE, PICTURES, PLACED, SETTINGS, START_PICTURE, with_pictures
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
-from diffusers_helper.strangers.limited_json import parse_json
+from diffusers_helper.strangers.limited_json import json_or_none, parse_json
 
 _MOST_CHARACTERS = 200_000
 _MOST_NAME, _MOST_NOTICE, _MOST_NOTICES = 200, 1000, 50
@@ -167,10 +167,7 @@ def seed_of(settings: dict[str, Any]) -> Any:
 
 def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
     """Return the usable part of the values that a browser kept, as JSON of unknown origin."""
-    try:
-        kept = parse_json(text.encode()) if isinstance(text, str) else None
-    except ValueError:
-        kept = None
+    kept = json_or_none(text)
     if not isinstance(kept, dict):
         return {}
     model = kept.get("model")

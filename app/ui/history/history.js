@@ -23,7 +23,6 @@ let asked = 0; // the number of the last request, since only the last answer cou
 let typing = 0;
 let note = ''; // a sentence before the number of videos
 let isLost = false; // whether the last link led to no video
-let isStale = false; // whether the server had no answer about the gallery
 let opened = null; // made when the first video is opened
 let open = ''; // the job of the video that is open
 let scrolled = 0; // where the gallery is: the tabs have scrolled to the top before another place is shown
@@ -34,6 +33,7 @@ let removed = ''; // the video that was removed last
 
 const isPressed = () => favourites.getAttribute('aria-pressed') === 'true';
 const report = (words) => setText(find('.lt-gallery-count'), words);
+const lookAgain = () => { revision = null; }; // with the next update, since the server had no answer
 const undo = makeUndo(find('.lt-undo'), restore);
 
 function wanted() {
@@ -50,7 +50,6 @@ function watchEnd() {
 }
 
 function show(found, before) {
-  isStale = false;
   const shown = found.cards.map((data) => {
     const card = cards.get(data.job) ?? makeCard(report);
     card.show(data);
@@ -79,8 +78,8 @@ async function load(before = '', limit = PAGE) {
     const found = await call('history_search', ...wanted(), before, limit);
     if (own === asked) show(found, before);
   } catch (error) {
-    isStale = error.isAway ?? false;
-    if (own === asked && !isStale) report(error.message);
+    if (error.isAway) lookAgain();
+    else if (own === asked) report(error.message);
   } finally {
     if (own === asked) more.removeAttribute('aria-busy');
   }
@@ -114,7 +113,7 @@ function walk(event) {
 
 function openVideo(before) {
   if (!before) left = scrolled;
-  opened ??= makeOpened(find('.lt-past-open'), remove, () => {
+  opened ??= makeOpened(find('.lt-past-open'), remove, lookAgain, () => {
     isLost = true;
     goTo('history');
   });
@@ -143,8 +142,7 @@ function turnTo(job) {
 
 // Changes that other pages and programs make are shown, too.
 function follow() {
-  const isNews = (open ? opened.isStale : isStale) || queueNow().revision !== revision;
-  if (place()[0] !== 'history' || !isNews || performance.now() - looked < LEAST_PAUSE) return;
+  if (place()[0] !== 'history' || queueNow().revision === revision || performance.now() - looked < LEAST_PAUSE) return;
   looked = performance.now();
   revision = queueNow().revision;
   if (open) opened.refresh();

@@ -44,9 +44,9 @@ function showTree(list, tree) {
 
 /**
  * Return the view of one video, which is reused for the next one. `remove` is called with the card of a video that is to
- * be removed, and `miss` if there is no such video.
+ * be removed, `lookAgain` if the server had no answer, and `miss` if there is no such video.
  */
-export function makeOpened(root, remove, miss) {
+export function makeOpened(root, remove, lookAgain, miss) {
   root.replaceChildren(pastView);
   const find = (name) => root.querySelector(`.lt-${name}`);
   const film = makeFilm(find('view'), (job) => goTo('history', job));
@@ -72,7 +72,6 @@ export function makeOpened(root, remove, miss) {
   offerCopy(find('copy-link'), find('address'));
   setInterval(() => { if (open) film.tick(); }, TICK);
   const view = {
-    isStale: false, // whether the server had no answer
     /** Show a text in place of a video, or above it. */
     report: (words) => setText(find('past-say'), words),
     async open(job) {
@@ -89,10 +88,9 @@ export function makeOpened(root, remove, miss) {
       const job = open;
       try {
         const video = await call('history_open', job);
-        view.isStale = false;
         if (job === open) show(video);
       } catch (error) {
-        view.isStale = error.isAway ?? false;
+        if (error.isAway) lookAgain();
         if (job !== open) return;
         if (error.isRefusal) miss();
         else view.report(error.message);

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import mimetypes
 import re
 import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +18,7 @@ from app.jobs.service import JobService
 from app.jobs.view import WORDS, buttons, view
 from app.report_text import report_text
 from app.ui.errors import page_words
+from app.ui.form.markup import data_url
 from app.ui.live import words
 from app.ui.live.memory_record import memory_of
 from app.ui.live.progress import Cell, LiveJob
@@ -282,10 +282,8 @@ def _inline(path: Path) -> str | None:
         data = read_file(path, _MAX_PREVIEW_BYTES)
     except (OSError, ValueError):  # it has been replaced or removed; the next step brings another
         return None
-    kind = mimetypes.guess_type(path.name)[0]
-    if not kind or not kind.startswith("image/"):
-        return None
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    kind = mimetypes.guess_type(path.name)[0] or ""
+    return data_url(data, kind) if kind.startswith("image/") else None
 
 
 class Presenter:
@@ -295,19 +293,12 @@ class Presenter:
         self._service = service
         self._find_model = cache(_find_model)
         self._report = cache(lambda job_id: report_text(service, job_id))
-        self._known_takes: tuple[tuple[str, str], Shown | None] = ("", ""), None
+        # The takes between which a user has to choose change only with the index.
+        self._takes = lru_cache(1)(lambda job_id, _revision: takes_for(service, job_id) if job_id else None)
 
     def show(self, seen: Scene) -> Shown:
         shown = show(seen, time.time(), find_model=self._find_model, report=self._report)
-        return shown | {"takes": self._takes(shown["job"])}
-
-    def _takes(self, job_id: str) -> Shown | None:
-        """Return the takes between which a user has to choose; they change only with the index."""
-        key = job_id, self._service.revision
-        known = self._known_takes  # another thread may replace it
-        if known[0] != key:
-            known = self._known_takes = key, takes_for(self._service, job_id) if job_id else None
-        return known[1]
+        return shown | {"takes": self._takes(shown["job"], self._service.revision)}
 
     def show_job(self, job_id: str) -> Shown:
         """Return the data that pages show for one job, according to its log.

@@ -1,6 +1,6 @@
 // How a user directs a video: other words for what comes next, a wait, takes of a section, and a section again.
 import { call } from '../calls/call.js';
-import { actOnce, arrange, dropVideo, make, onPress, onSubmit, reducedMotion, setText } from '../elements.js';
+import { actOnce, arrange, dropVideo, fromTemplate, onPress, onSubmit, reducedMotion, setText } from '../elements.js';
 
 /** Bring the fold to life with which a video is directed. `report` shows a sentence, with a link to a job if one is given. */
 export function prepareSteer(fold, report) {
@@ -85,10 +85,10 @@ export function prepareAnew(box, branch, report) {
 
 /** Return a take, which plays over and over. A press shows it on the stage, at the end of the film so far. */
 function makeTake(open, report) {
-  const video = make('video', { muted: true, playsInline: true, preload: 'auto', ariaHidden: 'true' });
-  const [name, about] = [make('b'), make('span')];
-  const button = make('button', { type: 'button', className: 'lt-take' }, video, name, about);
-  const element = make('li', {}, button);
+  const element = fromTemplate('take');
+  const [button] = element.children;
+  const [video, name, about] = button.children;
+  video.muted = true; // its attribute alone does not mute a copy in every browser
   let take = {};
   const again = () => {
     video.currentTime = take.begin;

@@ -1,15 +1,13 @@
 // The strip of sections in order of the video, with a button for each, which jumps there. One button is in the tab
 // order, and the arrow keys lead to the others.
-import { hasChanged, make } from '../elements.js';
+import { fromTemplate, hasChanged } from '../elements.js';
 
 /** Return the button of a section, with a function that shows the section as it is now; `press` is called with that. */
 function makeCell(first, press) {
-  const picture = make('img', { alt: '', hidden: true });
-  const words = make('span', { className: 'lt-cell-words' });
-  const label = make('span', { className: 'lt-cell-time', textContent: first.label });
-  const state = make('span', { className: 'lt-cell-state' });
-  const button = make('button', { type: 'button', className: 'lt-cell' }, picture, words, label, state);
+  const button = fromTemplate('section-cell');
+  const [picture, words, label, state] = button.children;
   let cell = first;
+  label.textContent = first.label;
   button.dataset.section = first.number;
   button.addEventListener('click', () => { if (cell.isDone) press(cell); });
   return {
