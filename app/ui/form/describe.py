@@ -216,17 +216,16 @@ def _extras(settings: dict[str, Any]) -> Extras | InputError:
 
 def _extras_line(found: Extras | InputError, info: ModelInfo) -> str:
     """Return the line about what the form carries along, with a button to make what comes before a video."""
-    is_error, turn = isinstance(found, InputError), ""
-    words = found.message if is_error else found.words
+    words, turn = found.message if isinstance(found, InputError) else found.words, ""
     if not words:
         return ""
-    continues = not is_error and found.settings.get("video") and not found.is_before and not found.spans
-    if continues and "inverted" in info.modes:
+    if isinstance(found, Extras) and found.settings.get("video") and "inverted" in info.modes:
         before = replace(found, settings={**found.settings, "extend": BEFORE}).to_text()
         turn = (
             f' <button type="button" class="lt-quiet-button" data-before="{escape(before)}">'
             "Make what comes before it</button>"
         )
+        turn = "" if found.is_before or found.spans else turn
     return (
         f'<p class="lt-hint lt-extras">{escape(words)}{turn} '
         '<button type="button" class="lt-quiet-button lt-forget">Forget this</button></p>'
