@@ -6,7 +6,6 @@ import os
 import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 
 from app.jobs.job import Job
@@ -14,6 +13,7 @@ from app.jobs.service import JobService
 from app.redact import without_names, without_paths
 from diffusers_helper import __version__
 from diffusers_helper.events import Event, Failed, to_dict
+from diffusers_helper.machine.packages import version_of
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import family_of
 from diffusers_helper.request import PICTURES, PLACED, SETTINGS
@@ -50,15 +50,8 @@ def report_text(service: JobService, job_id: str) -> str:
 
 def _versions() -> Iterator[str]:
     yield f"  Longtake {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    yield "  " + ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
+    yield "  " + ", ".join(f"{name} {version_of(name) or 'not installed'}" for name in _PACKAGES)
     yield f"  {os.cpu_count()} CPUs, {gb_text(host_memory().total)} GB of RAM"
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _facts(job: Job) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -40,6 +41,15 @@ def pytest_configure() -> None:
     """Restore signals that this process ignores, as under `nohup`: programs that tests start inherit them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the objects of the imported libraries out of collections of garbage, as the engine does.
+
+    imageio collects twice for each video that it reads, and would visit a million objects each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 import sys
 from collections.abc import Mapping
+from functools import cache
 
 # What the nodes for ComfyUI ask for. ComfyUI installs some of these itself, in versions that may be too old.
 FRAMEPACK = {
@@ -21,6 +22,7 @@ FRAMEPACK = {
 }
 
 
+@cache
 def version_of(name: str) -> str:
     """Return the version of an installed package, or "" if it is missing."""
     try:

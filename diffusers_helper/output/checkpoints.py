@@ -7,7 +7,6 @@ the state that the next section needs. Later jobs can use encodings of texts and
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import logging
 import os
@@ -25,6 +24,7 @@ from diffusers_helper.conditions.timeline import drafted_words, seed_of, texts_o
 from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.families.family import Family
 from diffusers_helper.files import make_folder, sha256_of, write_atomic
+from diffusers_helper.machine.packages import version_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, joined, names_of, recorded_later
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -255,7 +255,7 @@ def _checksum(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
 def versions() -> dict[str, str]:
     """Return the versions of Longtake and of the libraries that compute latents, by name."""
     packages = ("torch", "diffusers", "transformers")
-    return {"longtake": __version__, **{name: importlib.metadata.version(name) for name in packages}}
+    return {"longtake": __version__, **{name: version_of(name) for name in packages}}
 
 
 @dataclass(frozen=True, slots=True)

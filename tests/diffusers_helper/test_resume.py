@@ -248,7 +248,7 @@ def test_other_versions_are_told(
     def version(name: str) -> str:
         return "99.0"
 
-    monkeypatch.setattr("importlib.metadata.version", version)
+    monkeypatch.setattr("diffusers_helper.output.checkpoints.version_of", version)
     _, events = make(order, models, tmp_path / "later", resume_from=whole.video.parent)
     reported = " ".join(event.message for event in events if isinstance(event, Warned))
     assert f"torch {torch.__version__.split('+')[0]}" in reported
