@@ -24,6 +24,7 @@ from app.commands.terminal import download
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
+from app.machine import this_machine
 from app.presets import load_preset, presets_folder, save_preset
 from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.errors import InputError, LongtakeError
@@ -134,7 +135,7 @@ def save_given(arguments: argparse.Namespace) -> int:
 
 
 def _report(recipe: Recipe) -> None:
-    for notice in recipe.notices:
+    for notice in recipe.notices_on(this_machine(os.environ).card):
         complain(command_words(notice))
 
 

@@ -111,6 +111,7 @@ class MemoryPlans:
         notes: Sentences on the type of the weights and on defaults that have given way.
         ladder: The plan in force, with the smaller ones that can follow it.
         in_fp32: The name of the network, other than the VAE, that computes in fp32; "" for none.
+        card: The class of the device, such as "gfx1100" or "cpu".
         helper: The second card, which may do all but sampling; None for none.
     """
 
@@ -140,6 +141,7 @@ class MemoryPlans:
         self.models, self.blocks, self.in_fp32 = models, models.blocks, ""
         self.device = open_device(models.device, is_guest=local.is_guest)
         machine = machine_of(self.device, local.environ)
+        self.card = machine.card
         self.helper: Device | None = None
         profile = profile_of(request, profile_in_force(machine, local), models.info)
         if profile.helper_bytes:

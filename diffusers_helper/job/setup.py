@@ -231,6 +231,7 @@ class OpenJob:
         info = self.models.info
         revision = info.parts["transformer"].revision
         made_with = versions() | {"av": av.__version__, "weights": self.models.fingerprint}
+        made_with["device"] = f"{self.memory.plans.card} {self.models.device_name}"
         if self.memory.plans.attention[0] != NATIVE:
             made_with["attention"] = self.memory.plans.attention[0]
         return Recipe.of(

@@ -66,13 +66,18 @@ class Models:
 
     def computes_as(self, name: str, *others: str) -> dict[str, str]:
         """Return what the results of a network and of its other parts depend on, besides their inputs."""
-        is_gpu = self.device.type == "cuda"
-        processor = torch.backends.cpu.get_cpu_capability()
         return {
             "weights": str([self._fingerprints[part] for part in (name, *others)]),
             "type": str(self.compute_dtype(name) or self.stored_dtype(name)),
-            "device": torch.cuda.get_device_name(self.device) if is_gpu else processor,
+            "device": self.device_name,
         }
+
+    @property
+    def device_name(self) -> str:
+        """Return the name of the GPU, or of the instructions that torch uses on the CPU, such as "AVX512"."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        return torch.backends.cpu.get_cpu_capability()
 
     @property
     def is_loaded(self) -> bool:

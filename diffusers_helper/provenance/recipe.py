@@ -148,6 +148,20 @@ class Recipe:
         """Return the lineage of a job that makes the video again."""
         return Lineage(self.spans)
 
+    def notices_on(self, card: str) -> tuple[str, ...]:
+        """Return the notices, with one on the device if the video was made on one of another class.
+
+        Args:
+            card: The class of the device here, such as "gfx1100" or "cpu".
+        """
+        device = (self.made_with or {}).get("device", "")
+        if not device or device.partition(" ")[0] == card:
+            return self.notices
+        return (
+            *self.notices,
+            f"The video was made on {device}; made again on {card}, its bytes will differ.",
+        )
+
     def to_json(self) -> str:
         """Return the recipe as JSON, without its pictures."""
         data = {

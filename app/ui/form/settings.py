@@ -239,7 +239,7 @@ class Restored:
 
     @classmethod
     def of_recipe(cls, recipe: Recipe, name: str, catalogue: Catalogue) -> Self:
-        notices = recipe.notices
+        notices = recipe.notices_on(catalogue.planner.profile.machine.card)
         if "model" not in recipe.settings:
             notices = (*notices, "The recipe does not say where its model is. Choose the model yourself.")
         return cls._of(name, recipe.settings, recipe.spans, catalogue, offered(recipe.pictures), notices)

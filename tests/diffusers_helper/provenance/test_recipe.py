@@ -124,6 +124,18 @@ def test_a_recipe_says_nothing_about_the_machine_or_the_user() -> None:
     assert read_recipe(text.encode()).request({"image": "boat.png"}, model="demo", seed=3).seed == 3
 
 
+def test_a_device_of_another_class_is_told() -> None:
+    made = {"device": "gfx1100 AMD Radeon RX 7900 XTX"}
+    request = GenerationRequest(image="boat.png", prompt="x")
+    found = Recipe.of(request, (), (), model="demo", side=64, made_with=made, pictures={})
+    kept = read_recipe(found.to_json().encode())
+    assert kept.notices_on("gfx1100") == kept.notices == ()
+    (notice,) = kept.notices_on("cpu")
+    assert notice == (
+        "The video was made on gfx1100 AMD Radeon RX 7900 XTX; made again on cpu, its bytes will differ."
+    )
+
+
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
 
 
