@@ -155,3 +155,13 @@ def has_checksum(path: Path, checksum: str) -> bool:
     data = path.read_bytes()
     digest = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False)
     return digest.hexdigest() == checksum
+
+
+def sign_of(file: Path) -> tuple[Path, int, int]:
+    """Return what changes with a file's content: its path, the time of its last change, and its size.
+
+    Raises:
+        OSError: If it is not there.
+    """
+    facts = file.stat()
+    return file, facts.st_mtime_ns, facts.st_size

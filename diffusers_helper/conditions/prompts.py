@@ -10,6 +10,7 @@ from typing import Any
 from diffusers_helper.conditions.timeline import Timeline
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.files import sign_of
 from diffusers_helper.lora_choice import choices_of
 from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.request import GenerationRequest
@@ -89,7 +90,7 @@ def encoded_tokens(text: str, info: ModelInfo) -> int:
 def _count(text: str, info: ModelInfo) -> int | None:
     """Return the number of tokens of the whole template with a prompt, or None without a tokenizer."""
     file = _file(info.parts["tokenizer"], "tokenizer.json")
-    return None if file is None else _counted(*_sign(file), info.family.reading.template.format(text))
+    return None if file is None else _counted(*sign_of(file), info.family.reading.template.format(text))
 
 
 def check_encoders(
@@ -110,7 +111,7 @@ def check_encoders(
         layers, words, problem = found.get("num_hidden_layers"), found.get("vocab_size"), ""
         if isinstance(layers, int) and layers < (least := _FEWEST_LAYERS[encoder]):
             problem = f"has num_hidden_layers {layers}; expected at least {least}."
-        elif isinstance(words, int) and file and (largest := _largest(*_sign(file))) >= words:
+        elif isinstance(words, int) and file and (largest := _largest(*sign_of(file))) >= words:
             problem = (
                 f"knows {words:,} tokens (vocab_size), but its tokenizer gives token {largest:,}; expected "
                 f"at least {largest + 1:,}, as in an encoder and a tokenizer of one model."
@@ -185,15 +186,9 @@ def _config(source: PartSource | None) -> Mapping[str, Any]:
     if source is not None and source.config is not None:
         return source.config
     file = _file(source, "config.json")
-    return {} if file is None else _configured(*_sign(file))
+    return {} if file is None else _configured(*sign_of(file))
 
 
 def _file(source: PartSource | None, name: str) -> Path | None:
     file = source and source.folder / name
     return file if file and file.is_file() else None
-
-
-def _sign(file: Path) -> tuple[Path, int, int]:
-    """Return what changes with a file's content: its path, the time of its last change, and its size."""
-    facts = file.stat()
-    return file, facts.st_mtime_ns, facts.st_size

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -14,6 +15,7 @@ from typing import Any, cast
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.families.family import FamilyNetwork, Values, is_eight_bit
 from diffusers_helper.families.known import FAMILIES, networks_of
+from diffusers_helper.files import sign_of
 from diffusers_helper.machine.sysfs import keeps_bf16, slow_types
 from diffusers_helper.models.added import PUT_BACK
 from diffusers_helper.models.registry import ModelInfo
@@ -112,7 +114,7 @@ def networks(
         place = places.get(name) or Path(source.location, source.subfolder)
         storage = weight_dtype if name == "transformer" else "default"
         counted = (
-            count_values(name, place, source.config)
+            _counted(name, place, source.config)
             if place.exists() or source.config is not None
             else _of_published(info.family.networks[name])
         )
@@ -169,6 +171,21 @@ class _Counted:
 def _of_published(known: FamilyNetwork) -> _Counted:
     size = known.total.num_bytes(BITS[known.dtype] // 8, "default")
     return _Counted(known.total, known.blocks, known.config, known.dtype, True, size, known.largest, 0)
+
+
+def _counted(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
+    """Return what `count_values` does, which is remembered until one of the files changes."""
+    own = [place / "config.json"] if config is None else []
+    try:
+        signs = tuple(map(sign_of, [*own, *weight_files(place)]))
+    except OSError:
+        return count_values(name, place, config)  # it says what is missing
+    return _remembered(name, place, signs, json.dumps(config))
+
+
+@lru_cache(maxsize=64)
+def _remembered(name: str, place: Path, signs: tuple[Any, ...], config: str) -> _Counted:
+    return count_values(name, place, json.loads(config))
 
 
 @confined

@@ -17,7 +17,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.known import FAMILIES
-from diffusers_helper.files import given_path
+from diffusers_helper.files import given_path, sign_of
 from diffusers_helper.lora_choice import Choice, choices_of
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import parse_json
@@ -185,8 +185,7 @@ def triggers_of(path: Path) -> tuple[str, ...]:
 def _remembered(read: Callable[[Path], _R], path: Path) -> _R:
     """Return what a reader found in a file, which is remembered by the file's time of change and its size."""
     try:
-        facts = path.stat()
-        found = _found(read, path, facts.st_mtime_ns, facts.st_size)
+        found = _found(read, *sign_of(path))
     except OSError as error:
         raise _refusal(path.name, f"cannot be read ({error.strerror})", "Check its name.") from error
     if isinstance(found, InputError):
