@@ -74,10 +74,8 @@ def _text(file: Path) -> str:
 
 
 def _nvidia(fields: str) -> list[str]:
-    line = output_of("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits").partition("\n")[
-        0
-    ]
-    return [value.strip() for value in line.split(",")] if line else []
+    lines = output_of("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits").splitlines()
+    return [value.strip() for line in lines[:1] for value in line.split(",")]
 
 
 def sensors(environ: Mapping[str, str]) -> Callable[[], Readings] | None:

@@ -305,10 +305,8 @@ class Guard:
             try:
                 await self._app(scope, _bounded(receive, limit), stored)
             except OSError:
-                status, sentence = (
-                    507,
-                    "The upload cannot be stored. Free some space, or look at the server's log.",
-                )
+                status = 507
+                sentence = "The upload cannot be stored. Free some space, or look at the server's log."
             finally:
                 if stored.has_failed:
                     await _refuse(status, sentence)(scope, receive, send)

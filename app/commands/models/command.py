@@ -272,10 +272,8 @@ def _is_agreed(arguments: argparse.Namespace, what: str) -> bool:
 
 def _convert(arguments: argparse.Namespace) -> int:
     name, folder, is_new = convert(arguments)
-    done, size = (
-        "converted" if is_new else "already converted",
-        sum(file.stat().st_size for file in weight_files(folder)),
-    )
+    done = "converted" if is_new else "already converted"
+    size = sum(file.stat().st_size for file in weight_files(folder))
     text = f"{name}: {done}, {gb_text(size)} GB in {folder}"
     _report(arguments, text, model=name, state=done, folder=str(folder), bytes=size)
     return 0

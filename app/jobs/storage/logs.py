@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -119,20 +120,16 @@ def change_by(event: Event, folder: Path) -> tuple[JobState, dict[str, Any]] | N
     return "failed", facts | {"message": event.message, "remedy": event.remedy}
 
 
-def _is_number(value: Any, least: float = -_MOST_NUMBER, kind: Any = int | float) -> bool:
+def _is_number(value: Any, *, least: float = 0.0, kind: Any = int | float) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool) and least <= value <= _MOST_NUMBER
 
 
-def _is_time(value: Any) -> bool:
-    return _is_number(value, 0.0)
-
-
 def _is_time_or_none(value: Any) -> bool:
-    return value is None or _is_time(value)
+    return value is None or _is_number(value)
 
 
-def _is_count(value: Any) -> bool:
-    return _is_number(value, 0.0, int)
+_is_count = partial(_is_number, kind=int)
+_is_place = partial(_is_number, least=-_MOST_NUMBER)
 
 
 def _is_text(value: Any) -> bool:
@@ -150,7 +147,7 @@ def _is_inside(value: Any) -> bool:
 # The facts of a job besides its request, with their initial values and the values that they may have.
 _FACTS: dict[str, tuple[Any, Callable[[Any], bool]]] = {
     "state": ("queued", lambda value: isinstance(value, str) and value in TRANSITIONS),
-    "place": (0.0, _is_number), "created": (0.0, _is_time), "started": (None, _is_time_or_none),
+    "place": (0.0, _is_place), "created": (0.0, _is_number), "started": (None, _is_time_or_none),
     "ended": (None, _is_time_or_none), "video": (None, _is_inside), "frames": (0, _is_count),
     "message": ("", _is_text), "remedy": ("", _is_text), "card": ("", _is_text),
     "favourite": (False, lambda value: isinstance(value, bool)), "edits": (0, _is_count),
@@ -158,7 +155,7 @@ _FACTS: dict[str, tuple[Any, Callable[[Any], bool]]] = {
 }  # fmt: skip
 _FIRST = {name: first for name, (first, _) in _FACTS.items()}
 _CHECKS: dict[str, Callable[[Any], bool]] = {
-    **{name: check for name, (_, check) in _FACTS.items()}, "reason": _is_text, "time": _is_time,
+    **{name: check for name, (_, check) in _FACTS.items()}, "reason": _is_text, "time": _is_number,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from app.jobs.job import BEGUN, MOVABLE, Job, allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
-from app.jobs.view import full_record, record, row_buttons, states_named, title_of, view
+from app.jobs.view import Address, full_record, record, row_buttons, states_named, title_of, view
 from app.ui.calls import cards
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
@@ -86,11 +86,8 @@ def _length(request: GenerationRequest) -> float:
     return plan_of(request).seconds
 
 
-def _address(outputs: Path) -> Any:
-    def address(path: Path) -> str:
-        return f"jobs/{quote(path.relative_to(outputs).as_posix())}"
-
-    return address
+def _address(outputs: Path) -> Address:
+    return lambda path: f"jobs/{quote(path.relative_to(outputs).as_posix())}"
 
 
 class JobCalls:

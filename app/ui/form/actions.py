@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import threading
-from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job
@@ -203,15 +202,15 @@ class Actions:
         prompt = self._example(model, index)
         if prompt is None:
             return {}
-        file = view.example_file(prompt)
-        values = {"prompt": prompt} | (_example_picture(file) if file else {})
+        file, values = view.example_file(prompt), dict[str, Any](prompt=prompt)
+        if file is not None:
+            path = offered({START_PICTURE: file.read_bytes()}, file.name)[START_PICTURE]
+            values[START_PICTURE] = {"path": path, "orig_name": file.name}
         if file is None or not starts:
             return {"values": values}
         info = self._catalogue.info(model)
-        settings = form.defaults(info, self._catalogue.planner) | {
-            "seconds": _EXAMPLE_SECONDS,
-            "model": model,
-        }
+        settings = form.defaults(info, self._catalogue.planner)
+        settings |= {"seconds": _EXAMPLE_SECONDS, "model": model}
         request = form.to_request(settings, info, self._catalogue.planner)
         try:
             notice = self._submit(request | {"image": str(file), "prompt": prompt})
@@ -227,8 +226,3 @@ class Actions:
         except InputError:
             return None
         return examples[index] if isinstance(index, int) and 0 <= index < len(examples) else None
-
-
-def _example_picture(file: Path) -> dict[str, Any]:
-    path = offered({START_PICTURE: file.read_bytes()}, file.name)[START_PICTURE]
-    return {START_PICTURE: {"path": path, "orig_name": file.name}}

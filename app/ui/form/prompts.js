@@ -16,16 +16,13 @@ const MOST_SHOWN = 12;
 const MOST_PROMPTS = 30;
 const TEXT_STYLES = ['font', 'letterSpacing', 'wordSpacing', 'textIndent', 'padding', 'borderWidth', 'lineHeight'];
 
-const unknownLine = make('p', { className: 'lt-hint lt-unknown', id: 'lt-unknown', hidden: true });
-const countLine = make('p', { className: 'lt-hint lt-count', id: 'lt-count', hidden: true });
-const spoken = make('p', { className: 'lt-sr', role: 'status' });
-const help = make('div', { className: 'lt-prompt-help' }, unknownLine, countLine, spoken);
-// This lies over the prompt; its words are invisible, and only their marks are seen.
-const mirror = make('div', { className: 'lt-mirror', ariaHidden: 'true' });
+// The mirror lies over the prompt; its words are invisible, and only their marks are seen.
+const prepared = document.querySelector('#prompt-parts').content;
+const [history, help, mirror] = prepared.children;
+const [unknownLine, countLine, spoken] = help.children;
 let leftOut = 0;
 let isAllUnknown = false;
 let speaking = 0;
-const history = make('div', { id: 'lt-history' });
 let place = -1; // the position in the list, while the keys step through it
 let draft = '';
 
@@ -176,7 +173,7 @@ function walk(direction) {
 
 /** Put the menu above the prompt and the help beneath it, and follow what is typed. */
 export function preparePrompts() {
-  document.querySelector('#set-prompt').append(history, help, mirror); // not into the label, whose text names the prompt
+  document.querySelector('#set-prompt').append(prepared); // not into the label, whose text names the prompt
   box.setAttribute('aria-keyshortcuts', 'Control+Enter Alt+ArrowUp Alt+ArrowDown');
   box.addEventListener('keydown', (event) => {
     const direction = { ArrowUp: 1, ArrowDown: -1 }[event.key];

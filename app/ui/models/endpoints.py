@@ -7,7 +7,7 @@ others, since they may take seconds.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -50,20 +50,19 @@ class ModelCalls:
 
     def models_pause(self, model: str) -> dict[str, Any]:
         """Pause a download until `models_get` is called; the downloaded files stay."""
-        find_model(model)
-        self._downloads.pause(model)
-        return self._presenter.one(model)
+        return self._asked(model, self._downloads.pause)
 
     def models_cancel(self, model: str) -> dict[str, Any]:
         """Withdraw a download, a check or a conversion; downloaded files stay until the model is removed."""
-        find_model(model)
-        self._downloads.cancel(model)
-        return self._presenter.one(model)
+        return self._asked(model, self._downloads.cancel)
 
     def models_verify(self, model: str) -> dict[str, Any]:
         """Begin to compare the checksums of a model's files; `problems` of `models_list` has the result."""
+        return self._asked(model, self._downloads.verify)
+
+    def _asked(self, model: str, ask: Callable[[str], object]) -> dict[str, Any]:
         find_model(model)
-        self._downloads.verify(model)
+        ask(model)
         return self._presenter.one(model)
 
     def models_copy(self, model: str, weight_dtype: str) -> dict[str, Any]:
