@@ -157,6 +157,10 @@ class VideoCard:
         key: The name of its lock, which no other card of the machine has.
         label: Its name in sentences, such as "card 1".
         address: Its address on the bus; "" for the processor.
+        machine: The name of the other machine that has it; "" if it is here.
+        models: The models that are there, if that is another machine.
+        away: Why it is not to be had just now, if that is another machine; "" if it is to be had.
+        told_bytes: How much of its memory is in use, if that is another machine.
         in_use: What the limits of an engine's silence are learned for; see `card_in_use`.
     """
 
@@ -166,6 +170,10 @@ class VideoCard:
     local: Local
     in_use: str
     address: str = ""
+    machine: str = ""
+    models: Sequence[str] = ()
+    away: str = ""
+    told_bytes: int = 0
     _known: dict[object, bool] = field(default_factory=dict[object, bool])
 
     @classmethod
@@ -189,7 +197,7 @@ class VideoCard:
     def used_bytes(self) -> int:
         """Return how much of an AMD card's memory is in use, by whatever program; 0 for other cards."""
         gpu = next((one for one in amd_gpus() if self.address and one.address == self.address), None)
-        return gpu.vram_used + (gpu.gtt_used if gpu.is_apu else 0) if gpu else 0
+        return gpu.vram_used + (gpu.gtt_used if gpu.is_apu else 0) if gpu else self.told_bytes
 
     @property
     def size(self) -> str:
@@ -202,6 +210,19 @@ class VideoCard:
     @property
     def name(self) -> str:
         return f"{self.label} ({self.size})" if self.size else self.label
+
+    def update(self, seen: VideoCard) -> None:
+        """Take over what is known now of a card of another machine."""
+        if (self.models, self.profile) != (seen.models, seen.profile):
+            self._known.clear()
+        self.label, self.profile, self.local, self.models = seen.label, seen.profile, seen.local, seen.models
+        self.away, self.told_bytes = seen.away, seen.told_bytes
+
+    def lacks(self, job: Job) -> str:
+        """Return a phrase about the file that a job needs and another machine does not have; "" if none."""
+        if self.machine and job.request.model not in self.models:
+            return f"lacks the model {Path(job.request.model).name}"
+        return "does not have LoRAs" if self.machine and job.request.lora else ""
 
     def fits(self, job: Job) -> bool:
         """Return whether a plan of a job keeps within the card's cap, or only the engine can tell.
@@ -216,6 +237,8 @@ class VideoCard:
         return self._known[key]
 
     def _plans(self, job: Job) -> bool:
+        if self.lacks(job):
+            return False
         try:
             info = find_model(job.request.model, allow_folder=True)
             width, height = size_of(job)

@@ -29,6 +29,7 @@ from app.commands.doctor import run_doctor
 from app.commands.generate import make_video
 from app.commands.inspect import add_inspect
 from app.commands.jobs import add_jobs
+from app.commands.join import add_join
 from app.commands.models.command import add_models
 from app.commands.origin import ORIGINS
 from app.commands.plan import print_plan
@@ -93,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     add_inspect(commands)
     add_replay(commands)
     add_comfyui(commands)
+    add_join(commands)
     return parser
 
 

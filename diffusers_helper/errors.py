@@ -13,7 +13,7 @@ from typing import Literal
 
 FailureCode = Literal[
     "bad_input", "picture", "does_not_fit", "out_of_memory", "not_finite", "disk_full", "storage",
-    "card_busy", "download", "installation", "engine_died", "error",
+    "card_busy", "card_away", "download", "installation", "engine_died", "error",
 ]  # fmt: skip
 """The kinds of failures, for programs that handle them differently. `error` stands for all other kinds."""
 INPUT_CODES: tuple[FailureCode, ...] = ("bad_input", "picture", "does_not_fit")

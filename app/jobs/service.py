@@ -62,7 +62,7 @@ class JobService:
         self._timeouts = timeouts
         self._changed = threading.Condition()
         self.changes = 0
-        self._stopped = False
+        self._stopped, self._missing = False, ""
         self._open_jobs: tuple[object, tuple[Job | None, tuple[Job, ...]]] | None = None
         self.downloads = Downloads(outputs / INDEX_FOLDER / "downloads", self._wake)
         self._store = JobStore(outputs, self.downloads.reason_to_wait)
@@ -85,6 +85,7 @@ class JobService:
         """
         self._stopped = False
         timeouts = self._timeouts or WatchdogTimeouts(self._store.outputs / INDEX_FOLDER / "patience.json")
+        self._limits = timeouts
         cards = told_apart([engine.card for engine in self._engines])
         workers = [
             Worker(self._store, engine, card, timeouts.on(card.in_use), self._notify)
@@ -93,6 +94,7 @@ class JobService:
         self._store.adopts = adopt
         # Another thread may stop the service at any moment, and forget its crew.
         self._crew = crew = Crew(self._store, workers, self._notify, self._retention)
+        crew.missing = self._missing
         try:
             crew.take()
         except TROUBLE as error:
@@ -100,6 +102,22 @@ class JobService:
         crew.start(warm=warm)
         if adopt:
             self.downloads.start()
+
+    def add_engine(self, engine: Engine) -> None:
+        """Have one more engine make jobs, while the service runs."""
+        if self._crew is not None:
+            self._engines = (*self._engines, engine)
+            self._crew.add(
+                Worker(self._store, engine, engine.card, self._limits.on(engine.card.in_use), self._notify)
+            )
+            self._notify()
+
+    def expect_cards(self, missing: str) -> None:
+        """Have jobs that fit no card wait for those of other machines, and say why there is none."""
+        self._missing = missing
+        if self._crew is not None:
+            self._crew.missing = missing
+        self._wake()
 
     @property
     def is_follower(self) -> bool:

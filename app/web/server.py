@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from app.bench.facts import hint, report_so_far
 from app.cards import cards_here, chosen_cards
+from app.cluster import Errand, check_cluster, watch_cards
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -62,6 +63,8 @@ def main(argv: Sequence[str] | None = None, program: str = "demo_gradio.py") -> 
         _take_memory_settings(arguments)
         take_find_mode(arguments)
         check_proxies(os.environ)
+        if arguments.ray:
+            check_cluster(arguments.ray, os.environ, is_public=arguments.ray_public)
         port = _free_port(arguments.server, arguments.port)
         with reading_elsewhere():
             return _serve(arguments, auth, port)
@@ -107,6 +110,13 @@ def page_parser(program: str) -> Parser:
         help="cards that make videos at the same time, each one its own: auto for all, or names with commas "
         "between them (0,1 by the order on the bus, PCI addresses, UUIDs, cpu), each with =GB for a memory "
         "limit of its own; 0+1 for one video on two cards (default: the first card)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--ray", metavar="ADDRESS",
+        help="also use the cards that join a Ray cluster, at HOST:PORT or auto for one that runs here",
+    )  # fmt: skip
+    parser.add_argument(
+        "--ray-public", action="store_true", help="allow a cluster outside of private networks",
     )  # fmt: skip
     add_find_mode(parser)
     parser.add_argument("--verbose", action="store_true", help="log each action to standard error")
@@ -210,7 +220,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
     largest = max((engine.card.profile for engine in engines), key=lambda one: one.cap_bytes.value)
     service = JobService(outputs, *engines)
     service.jobs(limit=1)  # a folder that cannot be written is refused before anything is served
-    signals = _StopSignals()
+    signals, ended = _StopSignals(), threading.Event()
     page = None
     try:
         page, url = open_page(
@@ -218,8 +228,13 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
             share=arguments.share, inbrowser=arguments.inbrowser, auth=auth,
             allowed_hosts=allowed_hosts, profile=largest,
         )  # fmt: skip
+        if arguments.ray:
+            service.expect_cards("The other machines are not there yet.")
         # The engine starts only now, because it would slow down the start of the page.
         service.start(warm=True)
+        if arguments.ray:
+            watch = (Errand(arguments.ray, arguments.ray_public), service, ended)
+            threading.Thread(target=watch_cards, args=watch, name="cluster", daemon=True).start()
         # StabilityMatrix and other starters of programs wait for gradio's own words.
         say(f"Running on local URL: {page.local_url}")
         if url != page.local_url:
@@ -232,6 +247,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         signals.wait()
         _end_within(_END_SECONDS)
     finally:
+        ended.set()
         service.stop(_ENGINE_SECONDS)
         if page is not None:
             close_page(page)

@@ -52,7 +52,7 @@ LAYERS = tuple(Layer(**entry) for entry in PROJECT["longtake"]["layers"])
 CORE = next(layer for layer in LAYERS if layer.name == "core").modules
 HEAVY = frozenset({"torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "av"})
 # The main modules of processes, which are run and never imported.
-NEVER_IMPORTED = ("app.engine", "app.probe", "app.reading.worker", "app.__main__", "demo_gradio")
+NEVER_IMPORTED = ("app.engine", "app.probe", "app.relay", "app.reading.worker", "app.__main__", "demo_gradio")
 UNSAFE = frozenset({"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"})
 
 

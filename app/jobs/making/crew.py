@@ -39,19 +39,23 @@ class Crew:
     Attributes:
         workers: The workers in the order in which a user has named their cards.
         is_follower: Whether other processes use all its cards while this one waits to take over.
+        missing: Why jobs that fit no card wait for one; "" if no further cards can come.
     """
 
     def __init__(
         self, store: JobStore, workers: Sequence[Worker], on_change: Callable[[], None], retention: Retention
     ) -> None:
         self._store, self.workers, self._on_change, self._retention = store, workers, on_change, retention
-        self._smallest_first = sorted(workers, key=lambda one: one.card.profile.cap_bytes.value)
         self._mutex, self._tidied = threading.RLock(), -_TIDY_SECONDS
         self._locks: dict[Worker, Lock] = {}  # of the cards that this process uses
         self._gave_up: defaultdict[str, set[Worker]] = defaultdict(set)  # by the ids of jobs
         self._woken, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self.is_follower = False
+        self.is_follower, self.missing = False, ""
+
+    @property
+    def _smallest_first(self) -> list[Worker]:
+        return sorted(self.workers, key=lambda one: one.card.profile.cap_bytes.value)
 
     def start(self, *, warm: bool) -> None:
         """Start all threads.
@@ -63,6 +67,12 @@ class Crew:
             worker.start(self.wake, self.passes_on)
         self._thread = threading.Thread(target=self._work, args=(warm,), name="queue", daemon=True)
         self._thread.start()
+
+    def add(self, worker: Worker) -> None:
+        """Have one more worker, for a card of another machine."""
+        worker.start(self.wake, self.passes_on)
+        self.workers = (*self.workers, worker)
+        self.wake()
 
     def wake(self) -> None:
         """Make the thread look for new jobs at once."""
@@ -171,24 +181,29 @@ class Crew:
     def able(self, job: Job) -> Sequence[Worker]:
         """Return the workers that may make a job: those whose cards it fits, smallest first.
 
-        If possible, those whose engines have died on it are left out. If it fits none, the engine of the
-        largest card says why.
+        If possible, those whose engines have died on it are left out. If it fits none, the engine of this
+        machine's largest card says why.
         """
-        if len(self.workers) == 1:
+        if len(self.workers) == 1 and not self.missing:
             return self.workers
-        fitting = [one for one in self._smallest_first if one.card.fits(job)] or self._smallest_first[-1:]
+        fitting = [one for one in self._smallest_first if one.card.fits(job)]
+        if not fitting and not self.missing:
+            fitting = [one for one in self._smallest_first if not one.card.machine][-1:]
         fresh = [one for one in fitting if one not in self._gave_up[job.id]]
         return fresh if any(one.is_in_service for one in fresh) else fitting
 
     def why_waiting(self, job: Job) -> str:
         """Return a sentence for a queued job that not all cards fit; "" for any other job."""
         able = self.able(job)
+        if not able:
+            return f"Waits for a card that it fits. {self.missing}".removesuffix(".")
         if not any(one.is_in_service for one in able):
             return f"Waits for {_names(able)}, which {'is' if len(able) == 1 else 'are'} out of service"
         small = [one.card for one in self.workers if one not in able and not one.card.fits(job)]
         if not small or not able[0].card.fits(job):
             return ""
-        return f"Waits for {_names(able)}: {', '.join(f'{card.label} has {card.size}' for card in small)}"
+        why = ", ".join(f"{card.label} {card.lacks(job) or f'has {card.size}'}" for card in small)
+        return f"Waits for {_names(able)}: {why}"
 
     def passes_on(self, worker: Worker, job: Job) -> str:
         """Return the sentence with which a job on which a card's engine has died goes to another card.

@@ -117,15 +117,19 @@ class EngineProcess:
 
     Args:
         variables: Further environment variables for the child, such as those that show it one card alone.
+        card: Its card, if that is not the one that a process with these variables sees.
     """
 
     restarts = True
 
     def __init__(
-        self, command: tuple[str, ...] = (), variables: Mapping[str, str] = MappingProxyType({})
+        self,
+        command: tuple[str, ...] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
+        card: VideoCard | None = None,
     ) -> None:
         self._command, self._variables = command, variables
-        self._card: VideoCard | None = None
+        self._card = card
         self._lock = threading.Lock()  # guards the attributes below and writing to stdin
         self._process: subprocess.Popen[bytes] | None = None
         self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()

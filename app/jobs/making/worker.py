@@ -85,12 +85,12 @@ class Worker:
 
     @property
     def is_in_service(self) -> bool:
-        return not (self.trouble or self._store.is_out(self.card.key))
+        return not (self.trouble or self.card.away or self._store.is_out(self.card.key))
 
     @property
     def used_bytes(self) -> int:
         """Return how much of the card's memory is in use; 0 if that is not known."""
-        return self.card.used_bytes or self._engine.used_bytes
+        return self.card.used_bytes or (0 if self.card.machine else self._engine.used_bytes)
 
     def start(self, wake: Callable[[], object], passes_on: Callable[[Worker, Job], str]) -> None:
         """Start the worker's thread, which starts the engine, since the engine ends with that thread.
@@ -196,8 +196,7 @@ class Worker:
         for event in supervisor.make(events_in(JobFolder(job.folder))):
             if isinstance(event, Failed) and (trouble := self._passing_trouble(job, event)):
                 return trouble
-            died = isinstance(event, Failed) and event.code == "engine_died"
-            if died and (why := self._passes_on(self, job)):
+            if isinstance(event, Failed) and (why := self._goes_elsewhere(job, event)):
                 told = _timed(job, Warned(job=job.id, time=0.0, message=why))
                 self._write(job, partial(self._store.record, told))
                 self._write(job, partial(self._queue_again, job, why))
@@ -210,6 +209,13 @@ class Worker:
                 self._on_change()
                 self._obey(job, event)
         return None
+
+    def _goes_elsewhere(self, job: Job, failed: Failed) -> str:
+        """Return why a job goes back to the queue after the loss of this card or its engine, or ""."""
+        if failed.code == "card_away":
+            self.card.away = failed.message
+            return f"{self.card.name} cannot go on. {failed.message} The video waits for a card."
+        return self._passes_on(self, job) if failed.code == "engine_died" else ""
 
     def _passing_trouble(self, job: Job, failed: Failed) -> dict[str, str] | None:
         """Return why a job has to wait after a failure of its storage, or while another program has its card.

@@ -21,8 +21,10 @@ def lines(service: JobService) -> list[dict[str, Any]]:
 
 
 def _line(service: JobService, worker: Worker) -> dict[str, Any]:
-    card, used, is_in = worker.card, worker.used_bytes, worker.is_in_service
+    card, is_in = worker.card, worker.is_in_service
+    used = 0 if card.away else worker.used_bytes
     offered = [_PAUSE, _LEAVE] if is_in else [_RETURN, *([_PAUSE] if worker.is_busy else [])]
+    offered = [] if card.away and not worker.trouble else offered  # nothing helps but its return
     return {
         "card": card.key,
         "name": card.label,
@@ -42,7 +44,8 @@ def _now(service: JobService, worker: Worker) -> str:
             prompt = "a video"
         return f"Makes {prompt}" if worker.is_in_service else f"{_OUT} after this video: {prompt}"
     if not worker.is_in_service:
-        return f"{_OUT}. {worker.trouble}" if worker.trouble else _OUT
+        why = worker.trouble or worker.card.away
+        return f"{_OUT}. {why}" if why else _OUT
     return "Free" if service.uses(worker) else "Another program uses it"
 
 

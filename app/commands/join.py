@@ -1,0 +1,33 @@
+"""The command `join`, which gives this machine's cards to the queue of another one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from app.cluster import Errand, check_cluster, join
+from app.commands.arguments import Parser
+
+
+def add_join(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "join",
+        help="give this machine's cards to the queue of another one, with Ray",
+        description="Make the videos of another machine's queue on this machine's cards, until Ctrl-C.\n"
+        "Whoever reaches the cluster can run programs on this machine: read docs/cluster.md first.",
+    )
+    parser.set_defaults(run=_join, verbose=False)
+    parser.add_argument(
+        "address", metavar="ADDRESS", help="the cluster, as HOST:PORT; auto for one that runs here"
+    )
+    parser.add_argument("--devices", default="auto", metavar="LIST", help="the cards (default: all)")
+    parser.add_argument("--name", help="this machine's name in those of its cards (default: its own)")
+    parser.add_argument("--public", action="store_true", help="allow an address outside of private networks")
+
+
+def _join(arguments: argparse.Namespace) -> int:
+    check_cluster(arguments.address, os.environ, is_public=arguments.public)
+    named = {"machine": arguments.name} if arguments.name else {}
+    join(Errand(arguments.address, arguments.public, devices=arguments.devices, **named))
+    return 0

@@ -1,0 +1,200 @@
+"""The far end of a card of another machine: an actor of Ray that runs the card's engine as a child.
+
+The engine works in a copy of the job's folder, of which only what has changed is carried. See `app.cluster`.
+"""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from app.jobs.job import Job
+from app.jobs.making.engine_client import EngineDied, EngineProcess, Trial
+from diffusers_helper import __version__
+from diffusers_helper.conditions.pictures import kept_request, request_content
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import to_dict
+from diffusers_helper.files import write_atomic
+from diffusers_helper.models.downloads import missing_parts
+from diffusers_helper.models.registry import built_in_names, find_model
+from diffusers_helper.planning.profiles import YOU
+from diffusers_helper.provenance.job_folder import JobFolder
+
+LOST_SECONDS = 20.0  # after so long without an answer, the other end counts as gone
+_ANSWER_SECONDS = 0.5  # the longest time that an actor waits for something new
+_OWN = ("events.jsonl", "states.jsonl")  # of the program that has the queue
+Stamps = dict[str, tuple[int, int]]
+Death = tuple[int | None, Trial | None, str]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What has happened to a job since an event.
+
+    Attributes:
+        events: The events as JSON, with the paths of the actor's machine.
+        files: The contents of new and changed files, by their paths in the job's folder.
+        gone: The files that were removed.
+        died: The exit code, the trial and the words of the engine that died; None if it has not.
+    """
+
+    events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    gone: list[str] = field(default_factory=list[str])
+    died: Death | None = None
+
+
+def changed(folder: Path, known: Stamps) -> Answer:
+    """Return the files that have changed since the last call, which `known` remembers."""
+    found, there = Answer(), Stamps()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if name in _OWN or name.startswith("wish-") or path.suffix == ".tmp" or not path.is_file():
+            continue
+        try:
+            facts = path.stat()
+            there[name] = facts.st_size, facts.st_mtime_ns
+            if known.get(name) != there[name]:
+                found.files[name] = path.read_bytes()
+        except FileNotFoundError:  # it has just been replaced
+            continue
+    found.gone = [name for name in known if name not in there]
+    known.clear()
+    known.update(there)
+    return found
+
+
+def apply(folder: Path, answer: Answer) -> None:
+    """Write changed files into a job's folder.
+
+    Raises:
+        InputError: If a name leads out of the folder, or to a file that only the queue's program writes.
+    """
+    for name, content in answer.files.items():
+        path = _inside(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
+    for name in answer.gone:
+        _inside(folder, name).unlink(missing_ok=True)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()) or name in _OWN or name.startswith("wish-"):
+        raise InputError(f"Another machine names {name[:60]!r}, which is no file of the job.")
+    return path
+
+
+class Host:
+    """The actor beside one card. Ray calls its methods, several at a time."""
+
+    def __init__(self, variables: Mapping[str, str], label: str, machine: str) -> None:
+        self._engine, self._machine = EngineProcess(variables=variables), machine
+        self._label = f"{label} of {machine}"
+        self._folder = Path(tempfile.mkdtemp(prefix="longtake-"))
+        self._orders: queue.SimpleQueue[tuple[int, str, dict[Trial, str]]] = queue.SimpleQueue()
+        self._changed, self._known = threading.Condition(), Stamps()
+        self._run, self._heard = 0, 0.0
+        self._owner, self._is_over = "", False  # an owner has the card until it knows how the run has ended
+        self._events: list[dict[str, Any]] = []
+        self._died: Death | None = None
+        # The engine ends with the thread that has started it.
+        threading.Thread(target=self._work, name="engine", daemon=True).start()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of the card, as plain data."""
+        card, cap = self._engine.card, self._engine.card.profile.cap_bytes
+        return {
+            "label": self._label, "facts": asdict(replace(card.profile.machine, link=None)),
+            "cap_bytes": cap.value if cap.source == YOU else 0,
+            "used_bytes": card.used_bytes or self._engine.used_bytes,
+            # A model that a user has added may be another one here, of the same name.
+            "models": [one for one in built_in_names() if not missing_parts(find_model(one))],
+            "machine": self._machine, "version": __version__, "owner": self._holder,
+        }  # fmt: skip
+
+    def begin(self, owner: str, job: str, files: Answer, blocklist: dict[Trial, str]) -> tuple[int, str]:
+        """Make a job in a copy of its folder. What is made for the same owner meanwhile is given up.
+
+        Returns:
+            The number of this run, and the job's folder; 0 and the owner of what is made now, if that is
+            another one.
+        """
+        with self._changed:
+            if self._holder not in ("", owner):
+                return 0, self._holder
+            if self._owner and not self._is_over:
+                self._engine.kill()
+            self._run, self._owner, self._heard = self._run + 1, owner, time.monotonic()
+            self._events, self._died, self._is_over = [], None, False
+            run, folder = self._run, self._folder / str(self._run) / job
+        for old in self._folder.iterdir():
+            shutil.rmtree(old, ignore_errors=True)
+        folder.mkdir(parents=True)
+        apply(folder, files)
+        self._known = Stamps()
+        changed(folder, self._known)
+        self._orders.put((run, job, blocklist))
+        return run, str(folder)
+
+    def hear(self, run: int) -> None:
+        """Note that the owner of a run is there."""
+        if run == self._run:
+            self._heard = time.monotonic()
+
+    def since(self, run: int, folder: str, number: int) -> Answer:
+        """Return what has happened in a run since event `number`; wait a little if that is nothing."""
+        self.hear(run)
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._events) > number or self._died, _ANSWER_SECONDS)
+            if run != self._run:
+                return Answer(died=(None, None, ""))
+            events, died, is_over = self._events[number:], self._died, self._is_over
+        found = changed(Path(folder), self._known)  # after the events, which come after their files
+        found.events, found.died = events, died
+        self._owner = "" if is_over else self._owner
+        return found
+
+    @property
+    def _holder(self) -> str:
+        """Return the owner of what is made; "" if nothing is, or if that one is gone."""
+        return self._owner if time.monotonic() - self._heard < LOST_SECONDS else ""
+
+    def cancel(self, run: int, job: str) -> None:
+        """Ask a job to end within a step."""
+        if run == self._run:
+            self._engine.cancel(job)
+
+    def _work(self) -> None:
+        while True:
+            run, job, blocklist = self._orders.get()
+            folder = JobFolder(self._folder / str(run) / job)
+            try:
+                request = kept_request(request_content(folder), folder)
+                made = Job(id=job, state="running", request=request, folder=folder.path, created=0.0)
+                for event in self._engine.run(made, blocklist=blocklist):
+                    if event is not None:
+                        self._tell(run, to_dict(event), is_last=event.is_final)
+                    if not self._holder or run != self._run:
+                        self._engine.kill()
+            except EngineDied as died:
+                self._tell(run, (died.exit_code, died.trial, died.errors))
+            except (InputError, OSError, ValueError) as error:
+                self._tell(run, (None, None, str(error)))
+
+    def _tell(self, run: int, news: dict[str, Any] | Death, *, is_last: bool = True) -> None:
+        with self._changed:
+            if run == self._run:
+                if isinstance(news, dict):
+                    self._events.append(news)
+                else:
+                    self._died = news
+                self._is_over = is_last
+                self._changed.notify_all()
