@@ -163,7 +163,7 @@ function hear() {
   const { job: shown, percent, timeLeft, sentence, state } = sceneNow();
   const index = data.jobs.findIndex((job) => job.id === shown && !isMovable(job));
   if (index < 0) return;
-  if (hasChanged(section, [percent, timeLeft, sentence, state])) show(data.jobs[index], index);
+  if (hasChanged(section, [shown, percent, timeLeft, sentence, state])) show(data.jobs[index], index);
 }
 
 function wanted() {
