@@ -52,7 +52,7 @@ from diffusers_helper.framepack.guidance import (  # noqa: E402  # noqa: E402
     encode_states,
 )
 from diffusers_helper.loading.loaders import load_models  # noqa: E402
-from diffusers_helper.loading.vae_upsampling import quicken  # noqa: E402
+from diffusers_helper.loading.quick_vae import quicken  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
 from diffusers_helper.memory.device import Device  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402

@@ -33,6 +33,8 @@ class Device:
     def __init__(self) -> None:
         self.torch_device = torch.device("cpu")
         self.account = Account()
+        # By a repeated computation's key, the growth of its first run, and what that has left: the others'.
+        self._growths: dict[Hashable | None, int] = {}
 
     @property
     def total_bytes(self) -> int:
@@ -88,20 +90,25 @@ class Device:
 
         Counting them all costs an eighth of a forward pass of the demo model. The first computation with a
         key may leave things behind for the others, so it is the second one that tells how far each of them
-        goes beyond what is alive before it. One that would exceed the cap is counted.
+        goes beyond what is alive before it. It is not counted either if it is known from an earlier runner
+        whose first computation has grown as far and left as much. One that would exceed the cap is counted.
         """
-        growths: dict[Hashable, list[int]] = {}
+        begun: dict[Hashable, Hashable] = {}
 
         def run(key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
-            before, known = self.allocated_bytes(), growths.setdefault(key, [])
-            if len(known) < 2 or (self.cap_bytes is not None and before + known[1] > self.cap_bytes):
+            before, growth = self.allocated_bytes(), self._growths.get(begun.get(key))
+            if growth is None or (self.cap_bytes is not None and before + growth > self.cap_bytes):
                 with self.account.peak_apart() as peak:
                     made = compute()
-                    known.append(peak() - before)
+                    grown = peak() - before
+                if key in begun:
+                    self._growths[begun[key]] = grown
+                else:
+                    begun[key] = key, grown, self.allocated_bytes() - before
                 return made
             with self.account.paused():
                 made = compute()
-            self.account.reach(before + known[1])
+            self.account.reach(before + growth)
             self.adopt([made])
             return made
 

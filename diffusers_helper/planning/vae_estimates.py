@@ -65,7 +65,7 @@ def decode_bytes(
         at_once: The latent frames in one pass (n of them give 4 n - 3 frames). In a stream, the number of
             latent frames whose frames leave the device together.
         latents: The number of all latent frames, which a stream keeps on the device.
-        is_folded: Whether HunyuanVideo's VAE enlarges with folded weights (`loading.vae_upsampling`), as it
+        is_folded: Whether HunyuanVideo's VAE enlarges with folded weights (`loading.quick_vae`), as it
             does unless it belongs to another program.
     """
     size, area = network.dtype_bytes, height * width

@@ -11,7 +11,7 @@ from torch import nn
 
 from cache.conv import card_of
 from cache.conv_routes import ConvCase
-from diffusers_helper.loading.vae_upsampling import quicken
+from diffusers_helper.loading.quick_vae import quicken
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.vae.families import family_of
 

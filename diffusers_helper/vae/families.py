@@ -50,7 +50,7 @@ class VaeFamily:
     def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
         """Return the memory that the VAE needs when it computes in this type."""
         total = sum(parameter.numel() for parameter in self._vae.parameters()) * dtype.itemsize
-        from diffusers_helper.loading.vae_upsampling import FoldedUpsample
+        from diffusers_helper.loading.quick_vae import FoldedUpsample
 
         is_folded = any(isinstance(layer, FoldedUpsample) for layer in self._vae.modules())
         network = Network(Weights("vae", total), self._vae.config, dtype.itemsize, 0)

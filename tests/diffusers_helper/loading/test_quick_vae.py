@@ -6,7 +6,7 @@ import pytest
 import torch
 from diffusers.models.autoencoders.autoencoder_kl_hunyuan_video import HunyuanVideoUpsampleCausal3D
 
-from diffusers_helper.loading.vae_upsampling import FoldedUpsample
+from diffusers_helper.loading.quick_vae import FoldedUpsample
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 
 
