@@ -80,7 +80,7 @@ def decode_bytes(
     widths = network.config["block_out_channels"]
     # The last block's first convolution, whose input is padded by two frames; for small pieces the widest
     # enlargement, whose weights are added up anew.
-    per_frame, fixed, weights = (7.12, 4.25, 64 * widths[-1] ** 2) if is_folded else (8.85, 4.35, 0)
+    per_frame, fixed, weights = (6.07, 4.15, 64 * widths[-1] ** 2) if is_folded else (8.85, 4.35, 0)
     values = (per_frame * frames + fixed) * area * widths[0]
     values = max(values, weights + 4.5 * at_once * area * widths[0])
     return math.ceil(

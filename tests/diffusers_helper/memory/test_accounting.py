@@ -322,6 +322,34 @@ def test_a_repeated_computation_is_counted_twice_and_then_its_peak_is_known() ->
     assert [one.item() for one in made] == [100] * 4
 
 
+def test_a_second_computation_is_known_from_an_earlier_runner_that_began_alike() -> None:
+    device = Device()
+    sizes, kept = [100, 50, 50], dict[int, Tensor]()
+
+    def peaks_of(left: int) -> list[int]:
+        repeat, peaks = device.repeater(), list[int]()
+        kept.clear()
+        for size in sizes:
+
+            def compute(size: int = size) -> Tensor:
+                if not kept:
+                    kept[0] = torch.zeros(left)
+                return torch.zeros(size).sum()
+
+            device.reset_peak()
+            repeat("key", compute)
+            peaks.append(device.peak_bytes())
+        return peaks
+
+    with device:
+        first = peaks_of(1000)
+        with patch.object(Account, "paused", side_effect=AssertionError), pytest.raises(AssertionError):
+            peaks_of(1000)  # its second computation is not counted
+        assert peaks_of(1000) == first == [4000 + 400 + 4, 4000 + 200 + 4, 4000 + 200 + 4]
+        sizes[1:] = [70, 70]
+        assert peaks_of(999)[1:] == [3996 + 280 + 4] * 2, "one that has left less is not taken for it"
+
+
 def test_a_put_copy_starts_at_an_aligned_address() -> None:
     device = Device()
     odd = torch.arange(100, dtype=torch.uint8)[1:]
