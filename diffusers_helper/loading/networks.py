@@ -34,8 +34,8 @@ from diffusers_helper.loading.keys import (
     replace_embeddings,
     rows_in_order,
 )
-from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.loading.quick_vae import quicken
+from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.machine.sysfs import keeps_bf16
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import class_named

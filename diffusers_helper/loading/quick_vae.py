@@ -1,15 +1,15 @@
-"""HunyuanVideo's VAE with fewer and faster operations, whose results differ from diffusers' by rounding alone.
+"""HunyuanVideo's VAE with fewer and faster operations, the same as diffusers' but for rounding.
 
-The convolution of an enlargement sees each value up to eight times. One of 3x3x3 over values that were doubled
-along each side needs only 2x2x2 of the values before: the weights that meet the same value are added up
-beforehand, separately for each of the eight places in a doubled value. That is 64 products instead of 216 for
-each value, and no enlarged copy. A decoded video differs from diffusers' by 150 dB in fp32.
+The convolution of an enlargement sees each value up to eight times. One of 3x3x3 over values that were
+doubled along each side needs only 2x2x2 of the values before: the weights that meet the same value are added
+up beforehand, separately for each of the eight places in a doubled value. That is 64 products instead of 216
+for each value, and no enlarged copy. A decoded video differs from diffusers' by 150 dB in fp32.
 
 The blocks of the decoder apply SiLU on the way into the copy with repeated edges that a convolution needs, so
-that three tensors are alive at a time instead of four. In bf16 on a CPU they also keep the channels of a value
-side by side, where otherwise every convolution reorders its input and its result: a decode takes 0.82 of the
-time, and differs from diffusers' by 71 dB with the demo model, where either is 69 dB from fp32. (In fp32
-it takes as long, and differs more.) The encoder stays as it is, since latents must be the same.
+that three tensors are alive at a time instead of four. In bf16 on a CPU they also keep the channels of a
+value side by side, where otherwise every convolution reorders its input and its result: a decode takes 0.82
+of the time, and differs by 67 to 71 dB with the demo model, where either way is 65 to 69 dB from fp32. (In
+fp32 it takes as long, and differs more.) The encoder stays as it is, since latents must be the same.
 """
 
 from __future__ import annotations
