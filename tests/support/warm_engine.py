@@ -34,6 +34,10 @@ class WarmEngine(EngineProcess):
             self._is_busy = event is None or not event.is_final
             yield event
 
+    def kill(self) -> None:
+        if self._is_busy:  # a service that ends while no job is under way leaves the process to the next one
+            super().kill()
+
     def close(self) -> None:
         if self._is_busy:
             super().close()
