@@ -285,22 +285,36 @@ def table(runs: Sequence[Run]) -> str:
     return "\n".join(lines) + "\n"
 
 
+MEASURES = {
+    "cpu": "processor time, s", "outside": "the same outside of the transformer", "wall": "wall time, s",
+    "first_preview": "first preview, s", "first_video": "first playable video, s",
+    "own_bytes": "own memory, bytes", "streamed_bytes": "copied weights, bytes",
+    "decoded": "decoded frames", "encoded": "encoded frames",
+}  # fmt: skip
+COLOURS = dict(zip(PEERS, ("#c2410c", "#f59e0b", "#1d4ed8", "#4b5563"), strict=True))
+
+
 def plot(runs: Sequence[Run]) -> str:
-    """Return an SVG picture of each peer's processor time over the number of sections."""
-    colours = dict(zip(PEERS, ("#c2410c", "#f59e0b", "#1d4ed8", "#4b5563"), strict=True))
-    most, longest = max(run.cpu for run in runs), max(run.sections for run in runs)
-    parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 400" font-family="sans-serif">']
-    parts.append('<path d="M60 20V360H620" fill="none" stroke="#888"/>')
-    parts.append(f'<text x="4" y="30">{most:.0f} s</text><text x="560" y="385">{longest} sections</text>')
-    for row, (peer, colour) in enumerate(colours.items()):
-        points = [
-            f"{60 + 540 * run.sections / longest:.1f},{360 - 330 * run.cpu / most:.1f}"
-            for run in runs
-            if run.peer == peer
-        ]
-        line = f'points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"'
-        parts.append(f"<polyline {line}/>")
-        parts.append(f'<text x="80" y="{40 + 20 * row}" fill="{colour}">{peer}</text>')
+    """Return an SVG picture of each measure over the number of sections, with a line for each peer."""
+    longest = max(run.sections for run in runs)
+    parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 640" font-family="sans-serif">']
+    for place, (peer, colour) in enumerate(COLOURS.items()):
+        parts.append(f'<text x="{20 + 120 * place}" y="24" fill="{colour}">{peer}</text>')
+    parts.append(f'<text x="520" y="24" fill="#888">1 to {longest} sections</text>')
+    for place, (name, label) in enumerate(MEASURES.items()):
+        most = max((getattr(run, name) or 0 for run in runs), default=0)
+        parts.append(f'<g transform="translate({20 + 315 * (place % 3)} {50 + 195 * (place // 3)})">')
+        parts.append('<path d="M0 20V170H290" fill="none" stroke="#888"/>')
+        parts.append(f'<text y="12" font-size="13" fill="#888">{label}: up to {most:.4g}</text>')
+        for peer, colour in COLOURS.items():
+            points = [
+                f"{290 * run.sections / longest:.1f},{170 - 145 * getattr(run, name) / (most or 1):.1f}"
+                for run in runs
+                if run.peer == peer and getattr(run, name) is not None
+            ]
+            line = f'fill="none" stroke="{colour}" stroke-width="2"'
+            parts.append(f'<polyline points="{" ".join(points)}" {line}/>')
+        parts.append("</g>")
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -328,7 +342,7 @@ def main() -> int:
     parser.add_argument("--sections", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--cpu", action="store_true", help="compute on the CPU where there is a GPU, too")
-    parser.add_argument("--plot", type=Path, help="write a plot of the processor time to this SVG file")
+    parser.add_argument("--plot", type=Path, help="write a plot of each measure to this SVG file")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--peer", choices=PEERS, help=argparse.SUPPRESS)
     parser.add_argument("--scratch", help=argparse.SUPPRESS)
