@@ -19,7 +19,7 @@ from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
 from app.starting import UMASK_VARIABLE, prepare
 from diffusers_helper.errors import InputError
-from tests.support.jobs import ROOT, TIMEOUT, processes_in_group
+from tests.support.jobs import ROOT, TIMEOUT, processes_in_group, wait_until
 from tests.support.program import Program, answer, stream, until
 from tests.support.staged_engine import StagedEngine
 
@@ -96,7 +96,7 @@ def test_ctrl_c_cancels_what_a_shell_started_in_the_background(fault: str, progr
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130, err
-    assert not processes_in_group(process.pid)
+    wait_until(lambda: not processes_in_group(process.pid))  # the kernel takes a moment
     assert JobService(program.outputs).job(job).state == "cancelled"
 
 
@@ -107,7 +107,7 @@ def test_a_reader_that_has_gone_cancels_the_job(program: Program) -> None:
     stream(process.stdout).close()
     assert process.wait(TIMEOUT) == 130
     assert b"Traceback" not in stream(process.stderr).read()
-    assert not processes_in_group(process.pid)
+    wait_until(lambda: not processes_in_group(process.pid))  # the kernel takes a moment
 
 
 WAITING = """
@@ -206,7 +206,7 @@ def test_a_signal_ends_the_children_of_a_command_too(number: signal.Signals) -> 
         assert stream(process.stdout).readline() == b"ready\n"
         process.send_signal(number)
         assert process.wait(TIMEOUT) == 128 + number
-    assert not processes_in_group(process.pid)
+    wait_until(lambda: not processes_in_group(process.pid))  # the kernel takes a moment
 
 
 def test_only_a_closed_terminal_stays_ignored() -> None:

@@ -48,7 +48,7 @@ async function deliver(own) {
   keepPress(own);
   expectStage();
   const isWanted = () => pending === own;
-  const sayWaiting = () => { if (isWanted()) showNotice(fromTemplate('waiting').outerHTML); };
+  const sayWaiting = () => { if (isWanted()) showNotice(fromTemplate('press-kept').outerHTML); };
   const missed = setTimeout(sayWaiting, SLOW);
   let show = await attempt(own);
   while (isWanted() && !show) {

@@ -326,7 +326,7 @@ def test_leaving_the_edit_brings_back_what_the_form_held(page: Any, stand: Stand
     page.get_by_role("button", name="Edit: b").click()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'b'")
     page.get_by_role("button", name="Cancel editing").click()
-    shows(page, *"ab")
+    page.locator("#tab-queue[aria-selected=true]").wait_for()
     page.get_by_role("tab", name="Create").click()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'my next idea'")
     page.locator("#start").wait_for()
