@@ -286,7 +286,7 @@ def table(runs: Sequence[Run]) -> str:
 
 
 MEASURES = {
-    "cpu": "processor time, s", "outside": "the same outside of the transformer", "wall": "wall time, s",
+    "cpu": "processor time, s", "outside": "outside the transformer, s", "wall": "wall time, s",
     "first_preview": "first preview, s", "first_video": "first playable video, s",
     "own_bytes": "own memory, bytes", "streamed_bytes": "copied weights, bytes",
     "decoded": "decoded frames", "encoded": "encoded frames",
