@@ -24,7 +24,7 @@ WORK = [
     ("vae_encode", "vae", "encoder", "HunyuanVideoResnetBlockCausal3D"),
     ("vision", "image_encoder", "", "SiglipEncoderLayer"),
     ("sample 2", "transformer", "", "HunyuanVideoSingleTransformerBlock"),
-    ("decode 2", "vae", "decoder", "HunyuanVideoResnetBlockCausal3D"),
+    ("decode 2", "vae", "decoder", "QuickBlock"),
 ]
 
 

@@ -151,7 +151,7 @@ def test_an_incomplete_command_is_answered_in_one_line(
     if not arguments:
         assert err.startswith(
             "The command is missing; expected one of page, generate, jobs, tune, bench, plan, doctor, "
-            "models, inspect, replay, install-comfyui-nodes, uninstall-comfyui-nodes."
+            "models, inspect, replay, install-comfyui-nodes, uninstall-comfyui-nodes, join."
         )
 
 

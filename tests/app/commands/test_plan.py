@@ -187,11 +187,11 @@ def test_what_jobs_and_doctor_found_is_in_the_plan(
 
 
 def test_a_small_cap_takes_smaller_tiles_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = as_json(capsys, "--resolution", "256", "--vram-cap-gb", "0.2")
+    plan = as_json(capsys, "--resolution", "256", "--vram-cap-gb", "0.15")
     assert plan["vae_tile_px"] < 256
-    assert plan["peak_bytes"] <= plan["cap_bytes"] == gb_bytes(0.2)
+    assert plan["peak_bytes"] <= plan["cap_bytes"] == gb_bytes(0.15)
     assert any("instead of 256" in note for note in plan["notes"])
-    assert main(["plan", "--resolution", "256", "--vram-cap-gb", "0.2", "--vae-tile", "256"]) == 2
+    assert main(["plan", "--resolution", "256", "--vram-cap-gb", "0.15", "--vae-tile", "256"]) == 2
     assert "leave out --vae-tile" in capsys.readouterr().err
 
 

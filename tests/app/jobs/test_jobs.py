@@ -132,10 +132,10 @@ def test_the_engine_keeps_the_model_between_jobs_and_drops_it_after_an_error(ope
         return engine_facts(open_studio.events(open_studio.submit(script))[1])
 
     first = facts("steps=1")
-    assert facts("steps=1") == first == {"pid": first["pid"], "loaded": 1}
+    assert facts("steps=1") == first
     assert facts("fault=input") == first
     assert facts("fault=error") == first
-    assert facts("steps=1") == {"pid": first["pid"], "loaded": 2}
+    assert facts("steps=1") == {"pid": first["pid"], "loaded": first["loaded"] + 1}
 
 
 @pytest.mark.parametrize(

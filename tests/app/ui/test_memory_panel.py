@@ -140,7 +140,7 @@ def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
 def test_without_a_gpu_it_says_what_the_cap_means(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysfs, "computes_bf16", lambda: True)
     state, text = reported(Planner(COMPUTER.profile), "demo")
-    assert state == "fits, peak 0.081 GB"
+    assert state == "fits, peak 0.072 GB"
     assert "Everything fits at once and stays on the device." in text
     assert "This machine has no GPU. The plan is for main memory" in text
 
