@@ -43,15 +43,6 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def pytest_collection_finish() -> None:
-    """Leave the objects of the imported libraries out of collections of garbage, as the engine does.
-
-    imageio collects twice for each video that it reads, and would visit a million objects each time.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Escape halves of characters in what a test has logged: no process could send them to another."""
@@ -74,6 +65,16 @@ def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Ite
                 patch.delenv(name)
         patch.setenv("LONGTAKE_ENCODINGS", "0")  # else the stages of a job would depend on the tests before
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_garbage_of_others() -> None:
+    """Leave what exists already out of collections of garbage, as the engine does with the libraries.
+
+    imageio collects twice for each video that it reads, and would visit a million objects each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
