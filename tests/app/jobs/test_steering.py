@@ -111,7 +111,7 @@ def test_one_of_several_takes_goes_on(director: Director) -> None:
     director.service.steering.wait(job.id)
     director.until_in(job, SectionFinished, 1)
     director.until_state(job, "paused")
-    first, second = director.service.steering.takes(job.id, 2)
+    first, second = director.service.steering.takes(job.id, 2, keep=1)
     assert first.request.seed != second.request.seed
     for take in (first, second):
         director.until_state(take, "paused")
