@@ -66,7 +66,7 @@ class JobMemory:
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
         self._stage = ""
         self.store = Store(plans.device, plans, plans.plan, warn=warn)
-        self._helper = plans.helper and Store(plans.helper, plans, plans.plan.helper or plans.plan, warn=warn)
+        self._helper = plans.helper and Store(plans.helper, plans, plans.plan.of("decode"), warn=warn)
 
     def __enter__(self) -> Self:
         tile, wanted = self.plans.plan.vae_tile_px, self.plans.ladder.demands[0].vae_tile_px
@@ -177,7 +177,7 @@ class JobMemory:
         """Take all networks off the devices, and follow the plan that is in force now."""
         self.store.follow(self.plans.plan)
         if self._helper:
-            self._helper.follow(self.plans.plan.helper or self.plans.plan)
+            self._helper.follow(self.plans.plan.of("decode"))
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
         """Return the job's plan for a task of the VAE, in tiles and in temporal windows."""

@@ -83,8 +83,12 @@ def quicken(vae: nn.Module) -> None:
             layer.inplace = True
         elif isinstance(layer, HunyuanVideoUpsampleCausal3D):
             vae.set_submodule(name, FoldedUpsample(layer))
-        elif isinstance(layer, HunyuanVideoResnetBlockCausal3D) and name.startswith("decoder."):
-            layer.__class__ = QuickBlock if isinstance(layer.nonlinearity, nn.SiLU) else type(layer)
+        elif (
+            isinstance(layer, HunyuanVideoResnetBlockCausal3D)
+            and name.startswith("decoder.")
+            and isinstance(layer.nonlinearity, nn.SiLU)
+        ):
+            layer.__class__ = QuickBlock
 
 
 def _framed(states: Tensor, before: int, is_activated: bool = False) -> Tensor:

@@ -158,15 +158,14 @@ class Ladder:
     @property
     def reason(self) -> str:
         """Return a description of how the plan in force differs from the first, or "" if it does not."""
-        tiles = self.first.vae_tile_px, self.plan.vae_tile_px
-        return _changes(self.first, self.plan, self.first.held_bytes, self.plan.held_bytes, *tiles)
+        return _changes(self.first, self.plan, lambda plan: plan.held_bytes)
 
     def _plan(self, level: Level) -> JobPlan:
         demands = self.demands[min(level.tile, len(self.demands) - 1) :]
         if not level.weights:
             return plan_job(self.first.budget, demands)
         least = max(least_resident(stage.model) for demand in demands for stage in demand.stages)
-        most = max(plan.resident_bytes + plan.others_bytes + plan.ring_bytes for plan in self.first.stages)
+        most = max(_held(plan) + plan.ring_bytes for plan in self.first.stages)
         room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
         budget = self.first.budget
         preserved = max(budget.preserved_bytes, budget.cap_bytes - room)
@@ -181,20 +180,21 @@ class Ladder:
 
 def _difference(before: JobPlan, after: JobPlan, stage: str) -> str:
     """Return a description of what changes for the stage that failed, or "" if nothing does."""
-    tiles = (before.vae_tile_px, after.vae_tile_px) if stage in _VAE_STAGES else (None, None)
-    return _changes(before, after, _held(before.stage(stage)), _held(after.stage(stage)), *tiles)
+    return _changes(before, after, lambda plan: _held(plan.stage(stage)), tells_tiles=stage in _VAE_STAGES)
 
 
 def _changes(
-    before: JobPlan, after: JobPlan, held: int, holds: int, tile_px: int | None, new_tile_px: int | None
+    before: JobPlan, after: JobPlan, held_bytes: Callable[[JobPlan], int], *, tells_tiles: bool = True
 ) -> str:
-    changes: list[str] = []
+    changes, held, holds = list[str](), held_bytes(before), held_bytes(after)
     if before.helper and not after.helper:
         changes.append("the second card no longer helps")
     if holds < held:
         changes.append(f"{gb_text(holds)} GB of weights stay on the device instead of {gb_text(held)}")
-    if tile_px != new_tile_px:
-        changes.append(f"the VAE works in tiles of {new_tile_px} pixels instead of {tile_px}")
+    if tells_tiles and before.vae_tile_px != after.vae_tile_px:
+        changes.append(
+            f"the VAE works in tiles of {after.vae_tile_px} pixels instead of {before.vae_tile_px}"
+        )
     return " and ".join(changes)
 
 

@@ -36,7 +36,7 @@ from diffusers_helper.weights.reading import weight_files
 
 _FP32_BYTES = 4
 _PER_SECTION = ("sample", "decode")
-HELPED = (
+_HELPED = (
     "A second card encodes texts and pictures and decodes, so the transformer stays on the first one between "
     "the sections."
 )
@@ -335,7 +335,7 @@ def _cost(job: JobPlan, name: str, of_sections: Sequence[int]) -> Cost:
 def _notes(job: JobPlan, learned: str, profile: Profile) -> list[str]:
     notes = [*limit_notes(job, profile)]
     if job.helper:
-        notes.append(HELPED)
+        notes.append(_HELPED)
     elif job.keep_all_resident:
         notes.append("Everything fits at once and stays on the device.")
     if learned:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-import threading
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,24 +32,6 @@ def resident(deep_models: Models, small_scene: Path, tmp_path_factory: pytest.Te
     """Return the same two sections, made with everything on the device."""
     folder = tmp_path_factory.mktemp("resident") / "job"
     return make(tiny_request(small_scene, seconds=seconds_for(2)), deep_models, folder)[0]
-
-
-@pytest.fixture
-def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Store]]:
-    """Collect all stores that jobs make, and check them after the test."""
-    made: list[Store] = []
-
-    class Seen(Store):
-        def __init__(self, *given: Any, **named: Any) -> None:
-            super().__init__(*given, **named)
-            made.append(self)
-
-    monkeypatch.setattr("diffusers_helper.job.memory.Store", Seen)
-    yield made
-    assert made
-    for store in made:
-        assert store.device.allocated_bytes() == 0
-    assert not [thread for thread in threading.enumerate() if thread.name == "weights"]
 
 
 def plan_of(request: GenerationRequest, deep_models: Models, side: int = 64) -> JobPlan:

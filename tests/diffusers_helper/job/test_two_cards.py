@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,21 +25,6 @@ from diffusers_helper.units import GB
 from tests.support.making import make, seconds_for, tiny_request
 
 OTHERS = ["text", "text_2", "vae_encode", "vision", "decode"]
-
-
-@pytest.fixture
-def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Store]]:
-    """Collect the stores of both cards, which have to be empty after the test."""
-    made: list[Store] = []
-
-    class Seen(Store):
-        def __init__(self, *given: Any, **named: Any) -> None:
-            super().__init__(*given, **named)
-            made.append(self)
-
-    monkeypatch.setattr("diffusers_helper.job.memory.Store", Seen)
-    yield made
-    assert [store.device.allocated_bytes() for store in made] == [0] * len(made)
 
 
 def plan_of(request: GenerationRequest, models: Models, local: Local) -> JobPlan:
