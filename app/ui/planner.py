@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,16 +18,13 @@ from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning import video
-from diffusers_helper.planning.budget import Demand
 from diffusers_helper.planning.cards.recommended import Recommendation, recommend
-from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, gb_text
 
 _log = logging.getLogger(__name__)
 MEMORY_SETTINGS = ("vram_cap_gb", "preserved_gb")
-_DEMANDS_KNOWN = 128
 _FAST_BYTES = 4 * GB  # with larger weights, a video takes days on a CPU
 
 
@@ -44,8 +40,6 @@ class Planner:
     profile: Profile = field(default_factory=lambda: this_profile(os.environ))
     local: Local = field(default_factory=Local)
     pictures: Pictures = field(default_factory=Pictures)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
-    _demands: dict[object, tuple[Demand, ...]] = field(default_factory=dict, init=False, repr=False)  # pyright: ignore[reportUnknownVariableType]
 
     @cached_property
     def disks(self) -> DiskSpeeds:
@@ -110,39 +104,14 @@ class Planner:
         """
         # `doctor` and jobs may have seen more of attention since the page was opened.
         profile = video.profile_of(request, self.profile.with_seen(self.local), info)
-        calibration = Calibration.read(self.local.calibration, profile.machine.card)
         return video.plan_video(
             request, info, profile,
             shape=shape,
-            needs=None if transformer else lambda one, height, width: self._known_demands(
-                one, info, profile, height, width, calibration
-            ),
             transformer=transformer,
             local=self.local,
             free_ram_bytes=host_memory().available or None,
             disk_speed=lambda: video.weights_speed(info, self.disks.ask),
         )  # fmt: skip
-
-    def _known_demands(
-        self, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int,
-        calibration: Calibration,
-    ) -> tuple[Demand, ...]:  # fmt: skip
-        """Return the demands, if possible from a cache, since the form asks whenever a slider moves."""
-        texts = video.longest_text(request, info), request.cfg > 1
-        folders = video.network_folders(info)  # a hub model may be downloaded while the page is running
-        vae = request.vae_tile, profile.vae_dtype.value, request.vae_chunk, request.vae_threshold
-        own = request.lora, request.weight_dtype, request.step_cache, bool(request.video)
-        attention = request.attention, profile.backend, *profile.ways.items()
-        key = info.name, folders, height, width, texts, vae, attention, own, *calibration.factors.items()
-        with self._lock:
-            if key in self._demands:
-                return self._demands[key]
-        found = video.demands_for(request, info, profile, height, width, calibration)
-        with self._lock:
-            if len(self._demands) >= _DEMANDS_KNOWN:
-                self._demands.clear()
-            self._demands[key] = found
-        return found
 
     @property
     def knows_the_size(self) -> bool:

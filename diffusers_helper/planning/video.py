@@ -25,7 +25,7 @@ from diffusers_helper.planning.estimates import (
     tile_steps,
     vision_tokens,
 )
-from diffusers_helper.planning.ladder import Needs, first_plan, limit_notes
+from diffusers_helper.planning.ladder import first_plan, limit_notes
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
 from diffusers_helper.planning.streaming import Bus, PreservedChoice, bus_of, fewest_copies
 from diffusers_helper.planning.vae import OWN_CHUNK
@@ -240,7 +240,6 @@ def plan_video(
     profile: Profile,
     *,
     shape: tuple[int, int] | None = None,
-    needs: Needs | None = None,
     transformer: Network | None = None,
     local: Local = Local(),  # noqa: B008 - frozen
     free_ram_bytes: int | None = None,
@@ -250,8 +249,7 @@ def plan_video(
 
     Args:
         shape: The height and width of the video in pixels; None for an unknown picture.
-        needs: Returns the needs of a request; None for a function that reads the model's files.
-        transformer: The transformer, if it is not that of the model's files and `needs` is None.
+        transformer: The transformer, if it is not that of the model's files.
         local: The facts that `doctor`, jobs and calibrations have stored about the machine.
         free_ram_bytes: The main memory that is free for streamed weights; None if not known.
         disk_speed: A function that returns the bytes per second of the disk with the weights. It is called
@@ -270,7 +268,7 @@ def plan_video(
     def read(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
         return demands_for(request, info, profile, height, width, calibration, transformer=transformer)
 
-    request, ladder, why = first_plan(request, info, profile, height, width, needs or read, local.learned)
+    request, ladder, why = first_plan(request, info, profile, height, width, read, local.learned)
     job = ladder.plan
     sections, texts = info.family.sections(request), len(request.texts)
     passes = [texts * steps for steps in steps_of(request, info)]

@@ -219,7 +219,8 @@ def test_planning_again_reads_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DoesNotFit):  # which looks for a resolution that fits
         planner.plan(GenerationRequest(image="x", vram_cap_gb=0.01), info, (128, 128))
     monkeypatch.setattr(
-        "app.ui.planner.video.demands_for", lambda *_: pytest.fail("the model's files were read again")
+        "diffusers_helper.models.sizes.count_values",
+        lambda *_: pytest.fail("the model's files were read again"),
     )
     with pytest.raises(DoesNotFit):
         planner.plan(GenerationRequest(image="x", vram_cap_gb=0.01), info, (128, 128))
