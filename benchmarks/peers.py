@@ -1,6 +1,6 @@
 """The same video by this product, by diffusers' pipeline, and by the schedule of the original FramePack.
 
-    python benchmarks/peers.py [--model demo|mid] [--sections 1 4 20] [--steps 10] [--plot peers.svg] [--json]
+    python benchmarks/peers.py [--model demo|mid|full] [--sections 1 4] [--steps 10] [--plot SVG] [--json]
 
 Each run has a process of its own, which first loads the model and makes one section with one step; only the
 rest is measured. All runs have the same weights, picture, prompt, seed and number of sections, use Euler
@@ -39,7 +39,7 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 
 
 from benchmarks.rows import Rows  # noqa: E402
-from benchmarks.whole_jobs import load_whole, request_of  # noqa: E402
+from benchmarks.whole_jobs import FULL, load_whole, request_of  # noqa: E402
 from diffusers_helper.events import Event, Finished, SectionFinished, StepDone  # noqa: E402
 from diffusers_helper.families.framepack import PARTS  # noqa: E402
 from diffusers_helper.families.packing import plan_sections  # noqa: E402
@@ -178,7 +178,7 @@ def by_diffusers(models: Models, request: GenerationRequest, folder: Path, watch
 
     parts: dict[str, Any] = {name: models.part(name) for name in PARTS}
     scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
-    pipeline: Any = HunyuanVideoFramepackPipeline(**parts, scheduler=scheduler)
+    pipeline: Any = HunyuanVideoFramepackPipeline(**parts, scheduler=scheduler).to(models.device)
     pipeline.set_progress_bar_config(disable=True)
     picture = Image.open(request.image)
     frames = pipeline(
@@ -189,6 +189,8 @@ def by_diffusers(models: Models, request: GenerationRequest, folder: Path, watch
     ).frames[0]  # fmt: skip
     _one_shot(folder, (frames * 255).round().astype(np.uint8), request)
     watch.run.first_video = watch.now
+    if models.device.type == "cuda":
+        watch.run.device_bytes = torch.cuda.max_memory_allocated()
 
 
 def by_original(models: Models, request: GenerationRequest, folder: Path, watch: Watch) -> None:
@@ -202,7 +204,7 @@ def by_original(models: Models, request: GenerationRequest, folder: Path, watch:
         size = (2 if number > 1 else 1) * window + (number == count)
         with torch.inference_mode():
             part = latents[:, :, begin : begin + size] / vae.config.scaling_factor
-            made = vae.decode(part.to(dtype)).sample.float()
+            made = vae.decode(part.to(models.device, dtype)).sample.float().cpu()
         if pixels is None:
             pixels = made
         else:
@@ -226,7 +228,8 @@ def measure(arguments: argparse.Namespace) -> Run:
     """Make one run in this process."""
     peer, scratch = arguments.peer, Path(arguments.scratch)
     arguments.seconds = SECONDS_PER_SECTION * arguments.sections[0]
-    models = load_whole(arguments.model, device="cpu" if arguments.cpu else None)
+    device = "cpu" if arguments.cpu else None
+    models = load_whole(arguments.model, device, scratch.parent / FULL)
     request = request_of(arguments, models, scratch, mode="inverted", sampler="euler")
     short = request_of(
         argparse.Namespace(**{**vars(arguments), "seconds": SECONDS_PER_SECTION, "steps": 1}),
@@ -241,6 +244,7 @@ def measure(arguments: argparse.Namespace) -> Run:
         for name in PARTS:
             if isinstance(models.part(name), torch.nn.Module) and (dtype := models.compute_dtype(name)):
                 models.part(name).to(dtype)
+        plain.to(models.device)
     if peer != "original":
         work(models, first, scratch / f"{peer}-first", Watch(Run(peer, 1)), **options)
     watch = Watch(Run(peer, arguments.sections[0]))
@@ -338,7 +342,7 @@ def all_runs(arguments: argparse.Namespace, scratch: Path, rows: Rows) -> None:
 def main() -> int:
     """Print the figures; return 1 if a goal is missed with the largest number of sections."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default="demo", help="a model, or `mid` for one with random weights")
+    parser.add_argument("--model", default="demo", help="a model, `mid` or `full` for random weights")
     parser.add_argument("--sections", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--cpu", action="store_true", help="compute on the CPU where there is a GPU, too")

@@ -1,14 +1,15 @@
 """The time of a transformer's step with all weights on the device, and with streamed blocks.
 
     python benchmarks/streaming.py [--heads 8] [--double 4] [--single 8] [--latent 32] [--steps 3] [--json]
+    python benchmarks/streaming.py --published --latent 80
 
-The weights are random bf16, written to a temporary folder and memory-mapped like those of a model; `--heads
-24 --double 20 --single 40 --latent 80` is the published transformer. For each share of streamed blocks it
-reports: the fastest step in wall time and in CPU time, which other programs disturb less; the bytes copied
-and planned; whether the result is bit-identical to that of the resident step; and, from a trace, how long
-copying took, during which part of it the network computed, and how long blocks waited for their weights. For
-comparison it also copies every module just before its use, as FramePack does, and runs diffusers' group
-offloading.
+The weights are random bf16, written to a temporary folder and memory-mapped like those of a model;
+`--published` is the published transformer, of which one block's file stands for all. For each share of
+streamed blocks it reports: the fastest step in wall time and in CPU time, which other programs disturb less;
+the bytes copied and planned; whether the result is bit-identical to that of the resident step; and, from a
+trace, how long copying took, during which part of it the network computed, and how long blocks waited for
+their weights. For comparison it also copies every module just before its use, as FramePack does, and runs
+diffusers' group offloading.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from benchmarks.rows import Rows  # noqa: E402
+from diffusers_helper.bench.context import stand_in  # noqa: E402
 from diffusers_helper.bench.steps import step_arguments  # noqa: E402
 from diffusers_helper.memory.residency import Residency  # noqa: E402
 from diffusers_helper.models.sizes import Weights  # noqa: E402
@@ -43,6 +45,8 @@ Times = dict[str, list[float]]
 
 def make_network(arguments: argparse.Namespace, folder: Path) -> HunyuanVideoFramepackTransformer3DModel:
     """Write the network block by block with random values, and load it as the product does."""
+    if arguments.published:
+        return cast(HunyuanVideoFramepackTransformer3DModel, stand_in("transformer", folder))
     with torch.device("meta"):
         network = HunyuanVideoFramepackTransformer3DModel(
             num_attention_heads=arguments.heads,
@@ -282,6 +286,7 @@ def main() -> int:
     parser.add_argument("--heads", type=int, default=8, help="number of attention heads, of 128 values each")
     parser.add_argument("--double", type=int, default=4)
     parser.add_argument("--single", type=int, default=8)
+    parser.add_argument("--published", action="store_true", help="take the published transformer's size")
     parser.add_argument("--latent", type=int, default=32, help="side of the latents; a multiple of 16")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument(

@@ -10,11 +10,15 @@ import numpy as np
 import torch
 from PIL import Image
 
+from diffusers_helper.bench.context import StandInModels
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.families.family import nearest_bucket
 from diffusers_helper.loading.loaders import Models, load_models
+from diffusers_helper.memory.device import open_device
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import GenerationRequest
+
+FULL = "full"
 
 
 def write_picture(path: Path, height: int, width: int) -> None:
@@ -40,9 +44,13 @@ def read_arguments(doc: str | None, *, seconds: float, steps: int, repeat: int) 
     return arguments
 
 
-def load_whole(model: str, device: str | None = None) -> Models:
-    """Load all parts of a model."""
-    models = load_models(find_model(model, allow_folder=True), device=device)
+def load_whole(model: str, device: str | None = None, folder: Path | None = None) -> Models:
+    """Load all parts of a model; "full" is FramePack's size with random weights, which go to the folder."""
+    if model == FULL:
+        assert folder is not None
+        models = StandInModels(folder, torch.device(device) if device else open_device().torch_device)
+    else:
+        models = load_models(find_model(model, allow_folder=True), device=device)
     models.load(CancelToken())
     return models
 
@@ -54,6 +62,7 @@ def request_of(
     picture = folder / "picture.png"
     write_picture(picture, *nearest_bucket(3, 4, models.info.side, models.info.multiple))
     return GenerationRequest(
-        image=str(picture), prompt="the red ball moves right", model=arguments.model,
+        image=str(picture), prompt="the red ball moves right",
+        model=models.info.name if arguments.model == FULL else arguments.model,
         seconds=arguments.seconds, steps=arguments.steps, **settings,
     )  # fmt: skip

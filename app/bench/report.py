@@ -286,7 +286,9 @@ def peak_bytes(report: Report) -> int | None:
 
 
 def _is_of_framepack(row: Mapping[str, Any]) -> bool:
-    return row["part"] == "framepack" or (row["part"], row["case"]) == ("step", "this card's plan")
+    part, case = row["part"], row["case"]
+    is_section = part == "framepack" and case.startswith("section, ")
+    return is_section or (part, case) == ("step", "this card's plan")
 
 
 def table_of(reports: Mapping[str, Report]) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -26,9 +24,11 @@ from diffusers_helper.bench.context import (
     profile_in,
     stand_in,
 )
+from diffusers_helper.bench.steps import CAPS_GB
 from diffusers_helper.bench.vae_cases import own_vae
 from diffusers_helper.events import Event, StepDone
 from diffusers_helper.families.packing import plan_sections
+from diffusers_helper.families.step_caches import STEP_CACHES
 from diffusers_helper.job.memory import VAE_STAGES
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.machine.local import Local
@@ -38,6 +38,7 @@ from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.shortage import Shortage
 from diffusers_helper.planning.vae import Task, VaePlan, Video, settings_for, vae_plans
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import GB, gb_text
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.guest import Guest
@@ -50,38 +51,51 @@ _SIDE, _CPU_SIDE = 640, 128
 
 def job(context: Context) -> Iterator[Case]:
     """Yield a section of the bundled model."""
-    yield from _job(context, lambda: load_models(find_model(DEFAULT_MODEL)))
+    yield "section", partial(_generate, context, lambda: load_models(find_model(DEFAULT_MODEL)))
 
 
 def framepack(context: Context) -> Iterator[Case]:
-    """Yield a section of FramePack at its full size, with real weights if the context names a model."""
+    """Yield sections of FramePack at its full size: alone, with each step cache, and under caps.
 
+    The weights are real if the context names a model. With random ones, a cache whose rule looks at the
+    content skips other steps than with real ones.
+    """
+
+    @cache
     def models() -> Models:
         if context.model:
             return load_models(find_model(context.model, allow_folder=True))
         return StandInModels(context.folder, context.torch_device)
 
-    yield from _job(context, models)
+    make = partial(_generate, context, models)
+    yield "section", make
+    if context.is_quick:
+        return
+    for name, found in STEP_CACHES.items():
+        yield f"with {found.label}", partial(make, step_cache=name)
+    total = context.device.total_bytes
+    for cap in CAPS_GB:
+        reason = f"the card has {gb_text(total)} GB" if cap * GB > total else ""
+        yield f"cap of {cap} GB", reason or partial(make, steps=_FEW_STEPS, vram_cap_gb=float(cap))
+    yield "whole card", partial(make, steps=_FEW_STEPS, vram_cap_gb=total / GB, preserved_gb=0.0)
 
 
-def _job(context: Context, make: Callable[[], Models]) -> Iterator[Case]:
-    yield "section", partial(_generate, context, make)
-
-
-def _generate(context: Context, make: Callable[[], Models]) -> Figures:
-    models, folder, times = make(), context.folder / "job", list[float]()
+def _generate(context: Context, make: Callable[[], Models], **settings: Any) -> Figures:
+    """Make a section with some settings, and return its figures."""
+    models, folder, done = make(), context.folder / "job", list[StepDone]()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     picture = folder / "picture.png"
     Image.linear_gradient("L").resize((256, 256)).convert("RGB").save(picture)
+    steps = _FEW_STEPS if context.is_quick else _STEPS
     request = GenerationRequest(
         image=str(picture), prompt=_PROMPT, model=context.model or models.info.name,
-        mode=models.info.modes[0], seconds=_SECONDS, steps=_FEW_STEPS if context.is_quick else _STEPS,
+        mode=models.info.modes[0], seconds=_SECONDS, **{"steps": steps, **settings},
     )  # fmt: skip
 
     def note(event: Event) -> None:
         if isinstance(event, StepDone):
-            times.append(event.time)
+            done.append(event)
 
     begin = time.perf_counter()
     with driver_peak(context.device) as driver:
@@ -92,8 +106,9 @@ def _generate(context: Context, make: Callable[[], Models]) -> Figures:
     record = json.loads((folder / "made" / "memory.json").read_text(encoding="utf-8"))
     length = result.frames / models.info.family.fps
     return {
-        "seconds": seconds, "steps": request.steps, "frames": result.frames,
-        "seconds_per_step": statistics.median(later - one for one, later in pairwise(times)),
+        "seconds": seconds, "steps": request.steps, "skipped_steps": done[-1].skipped,
+        "frames": result.frames,
+        "seconds_per_step": (done[-1].time - done[0].time) / (len(done) - 1),
         "video_seconds_per_minute": 60 * length / seconds, "cap_bytes": record["cap_bytes"],
         "retries": record["retries"], "is_finite": bool(result.latents.isfinite().all()), **driver,
         "stages": {stage["stage"]: _stage(stage) for stage in record["stages"]},
