@@ -185,7 +185,8 @@ def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int
     with explained():
         comfy("nodes").common_ksampler(clone, 0, steps, 1.0, "euler", "simple", positive, positive, latent)
     seconds = times.measured()
-    later = Measured(seconds[1:] or seconds, place.peak_bytes() if place.has_gpu else 0)
+    peaks = (place.peak_bytes(), place.peak_reserved_bytes()) if place.has_gpu else (0, 0)
+    later = Measured(seconds[1:] or seconds, *peaks)
     shape = "x".join(map(str, latent["samples"].shape))
     tips = (
         f"{count_text(len(seconds), 'evaluation')} at latents {shape}: median {later.median:.3g} s, spread "

@@ -39,7 +39,7 @@ def measured_stages(report: Report) -> Iterator[MeasuredStage]:
         yield MeasuredStage(*place, one["stage"], one["working_bytes"], one["measured_bytes"] - weights)
         # A card on which other programs have memory does not show what this one holds beside torch.
         if one.get("reserve_bytes") and one["driver_start_bytes"] < GB:
-            beside = one["driver_peak_bytes"] - one["measured_bytes"]
+            beside = one["driver_peak_bytes"] - one["allocator_peak_bytes"]
             yield MeasuredStage(*place, "reserve", one["reserve_bytes"], beside)
 
 

@@ -55,7 +55,7 @@ def job(context: Context) -> Iterator[Case]:
 
 
 def framepack(context: Context) -> Iterator[Case]:
-    """Yield sections of FramePack at its full size: alone, with each step cache, and under caps.
+    """Yield sections of FramePack at its full size: alone, under caps, and with each step cache.
 
     The weights are real if the context names a model. With random ones, a cache whose rule looks at the
     content skips other steps than with real ones.
@@ -71,13 +71,13 @@ def framepack(context: Context) -> Iterator[Case]:
     yield "section", make
     if context.is_quick:
         return
-    for name, found in STEP_CACHES.items():
-        yield f"with {found.label}", partial(make, step_cache=name)
     total = context.device.total_bytes
     for cap in CAPS_GB:
         reason = f"the card has {gb_text(total)} GB" if cap * GB > total else ""
         yield f"cap of {cap} GB", reason or partial(make, steps=_FEW_STEPS, vram_cap_gb=float(cap))
     yield "whole card", partial(make, steps=_FEW_STEPS, vram_cap_gb=total / GB, preserved_gb=0.0)
+    for name, found in STEP_CACHES.items():
+        yield f"with {found.label}", partial(make, step_cache=name)
 
 
 def _generate(context: Context, make: Callable[[], Models], **settings: Any) -> Figures:

@@ -50,7 +50,14 @@ class Device:
         return self.account.allocated_bytes
 
     def peak_bytes(self) -> int:
-        """Return the highest value of `reserved_bytes` since `reset_peak`."""
+        """Return the highest value of `allocated_bytes` since `reset_peak`, which is what plans foretell."""
+        return self.account.peak_bytes
+
+    def peak_reserved_bytes(self) -> int:
+        """Return the highest value of `reserved_bytes` since `reset_peak`.
+
+        Without a shortage, a GPU's allocator keeps what it no longer needs.
+        """
         return self.account.peak_bytes
 
     def reset_peak(self) -> None:
@@ -144,6 +151,9 @@ class CudaDevice(Device):
         return torch.cuda.memory_reserved(self.torch_device)
 
     def peak_bytes(self) -> int:
+        return torch.cuda.max_memory_allocated(self.torch_device)
+
+    def peak_reserved_bytes(self) -> int:
         return torch.cuda.max_memory_reserved(self.torch_device)
 
     def reset_peak(self) -> None:

@@ -18,11 +18,13 @@ class Measured:
 
     Attributes:
         seconds: The time of each run, without the warm-up.
-        peak_bytes: The most that the process held on the device in a run.
+        peak_bytes: The most that the tensors took on the device in a run.
+        peak_reserved_bytes: The most that torch held there, with its allocator's unused memory.
     """
 
     seconds: tuple[float, ...]
     peak_bytes: int
+    peak_reserved_bytes: int
 
     @property
     def median(self) -> float:
@@ -58,4 +60,4 @@ def measure(work: Callable[[], object], device: Device, *, warm_up: int = 1, run
             wait_for(device)
             if number >= warm_up:
                 seconds.append(time.perf_counter() - begin)
-    return Measured(tuple(seconds), device.peak_bytes())
+    return Measured(tuple(seconds), device.peak_bytes(), device.peak_reserved_bytes())

@@ -137,7 +137,7 @@ def test_a_job_waits_for_a_card_that_another_program_has(
 ) -> None:
     if device == "cpu":
         monkeypatch.setattr(card, "card_name", lambda device: "card-1")
-    service = JobService(tmp_path / "outputs", InProcessEngine() if device == "cpu" else None)
+    service = JobService(tmp_path / "outputs", InProcessEngine() if device == "cpu" else EngineProcess())
     with card.card_alone(torch.device(device), cache_folder()):
         service.start()
         job = submit(service, tmp_path, tiny_model)
