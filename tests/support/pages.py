@@ -44,6 +44,15 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-features=" + ",".join((
+        # Each window would load two pages for the suggestions of its address bar, which cost as much as ours.
+        "WebUIOmniboxPopup", "WebUIOmniboxAimPopup",
+        # Chromium reads the last such list alone, so these are what Playwright disables.
+        "AimEnabled", "AvoidCorsURLLoaderRestartOnRedirect", "AvoidUnnecessaryBeforeUnloadCheckSync",
+        "DestroyProfileOnBrowserClose", "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades", "LensOverlay",
+        "MediaRouter", "NetworkTimeServiceQuerying", "OptimizationHints", "PaintHolding",
+        "PreconnectToSearch", "ThirdPartyStoragePartitioning",
+    )),
 ]  # fmt: skip
 needs_chromium = [
     pytest.mark.page,
