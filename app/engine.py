@@ -9,27 +9,17 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
 import traceback
 
-from app.jobs.making.orders import EventPipe, Orders
-from app.jobs.stdio import prepare_streams, start_log, take_stdin, take_stdout
+from app.jobs.making.orders import open_pipes
 from app.machine import know_added_models, this_local
 from app.miopen import conv_settings
 from diffusers_helper.failures import failed_event
-from diffusers_helper.machine.signals import end_with_parent, ignore_ctrl_c, unblock_ending
 
 
 def main() -> None:
     """Run the engine until its standard input ends."""
-    ignore_ctrl_c()
-    unblock_ending()
-    end_with_parent()  # even if native code keeps the listening thread from running
-    prepare_streams()
-    events = EventPipe(take_stdout())
-    orders = Orders(events.send)
-    threading.Thread(target=orders.listen, args=(take_stdin(),), name="orders", daemon=True).start()
-    start_log(sys.argv[1])
+    orders, events = open_pipes(sys.argv[1])
     know_added_models()
     gc.disable()  # collections while the libraries are imported take an eighth of that time and find nothing
     try:

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,13 +19,12 @@ from typing import Any
 from app.cluster import Errand, connect, host_cards, listed
 from app.host import LOST_SECONDS, apply, changed
 from app.jobs.making.engine_client import Trial
-from app.jobs.making.orders import EventPipe, Order, Orders
-from app.jobs.stdio import complain, prepare_streams, start_log, take_stdin, take_stdout
+from app.jobs.making.orders import EventPipe, Order, Orders, open_pipes
+from app.jobs.stdio import complain
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Failed, from_dict
 from diffusers_helper.failures import failed_event
-from diffusers_helper.machine.signals import end_with_parent, ignore_ctrl_c, unblock_ending
 
 _LOOK_SECONDS = 2.0
 _log = logging.getLogger(__name__)
@@ -34,14 +32,7 @@ _log = logging.getLogger(__name__)
 
 def main() -> None:
     """Run until standard input ends, or until the cluster or the card is lost."""
-    ignore_ctrl_c()
-    unblock_ending()
-    end_with_parent()
-    prepare_streams()
-    events, errand = EventPipe(take_stdout()), Errand(**json.loads(sys.argv[1]))
-    start_log(sys.argv[2])
-    orders = Orders(events.send)
-    threading.Thread(target=orders.listen, args=(take_stdin(),), name="orders", daemon=True).start()
+    (orders, events), errand = open_pipes(sys.argv[2]), Errand(**json.loads(sys.argv[1]))
     try:
         if errand.does == "make":
             _make_all(errand, orders, events)

@@ -27,7 +27,7 @@ from app.jobs.stdio import complain, say
 from app.machine import this_machine
 from app.presets import load_preset, presets_folder, save_preset
 from diffusers_helper.conditions.picture import load_picture, plain_png
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model
@@ -182,15 +182,8 @@ def _queue_all(
     requests: Sequence[GenerationRequest], others: Mapping[str, Any], service: JobService
 ) -> list[Job]:
     """Queue a job for each request, or none if one of them is refused."""
-    jobs = list[Job]()
-    try:
-        for request in requests:
-            jobs.append(service.queue.add(request, allow_folder=True, **others))
-    except LongtakeError:
-        for job in jobs:
-            service.queue.cancel(job.id)
-        raise
-    return jobs
+    add = partial(service.queue.add, allow_folder=True, **others)
+    return service.queue.all_or_none(map(add, requests))
 
 
 def _resumed(job_id: str, waits: bool, service: JobService) -> list[Job]:

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from app.jobs.stdio import prepare_streams, start_log, take_stdin, take_stdout
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Cancelled, Event, to_dict
+from diffusers_helper.machine.signals import end_with_parent, ignore_ctrl_c, unblock_ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +98,16 @@ class EventPipe:
                     line = line[self._pipe.write(line) :]
         except BrokenPipeError:
             os._exit(1)
+
+
+def open_pipes(log_level: str) -> tuple[Orders, EventPipe]:
+    """Begin an engine's process: return its orders, which a thread takes from now on, and its events."""
+    ignore_ctrl_c()
+    unblock_ending()
+    end_with_parent()  # even if native code keeps the listening thread from running
+    prepare_streams()
+    events = EventPipe(take_stdout())
+    orders = Orders(events.send)
+    threading.Thread(target=orders.listen, args=(take_stdin(),), name="orders", daemon=True).start()
+    start_log(log_level)
+    return orders, events

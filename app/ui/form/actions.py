@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import threading
+from itertools import chain
 from typing import Any
 
 from app.jobs.job import Job
@@ -95,15 +96,9 @@ class Actions:
 
     def _submit(self, request: dict[str, Any], count: int = 1, **how: Any) -> str:
         """Queue some variants of a request, and return a notice about the first of them."""
-        jobs: list[Job] = []
-        try:
-            for number in range(count):
-                seed = (request["seed"] + number) % (MAX_SEED + 1) if number else request["seed"]
-                jobs.append(self._catalogue.submit(self._service, request | {"seed": seed}, **how))
-        except LongtakeError:
-            for job in jobs:
-                self._service.queue.cancel(job.id)
-            raise
+        others = (request | {"seed": (request["seed"] + n) % (MAX_SEED + 1)} for n in range(1, count))
+        added = (self._catalogue.submit(self._service, one, **how) for one in chain([request], others))
+        jobs = self._service.queue.all_or_none(added)
         return self._queued_note(jobs)
 
     def _queued_note(self, jobs: list[Job]) -> str:

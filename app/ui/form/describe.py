@@ -219,13 +219,13 @@ def _extras_line(found: Extras | InputError, info: ModelInfo) -> str:
     words, turn = found.message if isinstance(found, InputError) else found.words, ""
     if not words:
         return ""
-    if isinstance(found, Extras) and found.settings.get("video") and "inverted" in info.modes:
+    is_plain = isinstance(found, Extras) and not (found.is_before or found.spans)
+    if is_plain and found.settings.get("video") and "inverted" in info.modes:
         before = replace(found, settings={**found.settings, "extend": BEFORE}).to_text()
         turn = (
             f' <button type="button" class="lt-quiet-button" data-before="{escape(before)}">'
             "Make what comes before it</button>"
         )
-        turn = "" if found.is_before or found.spans else turn
     return (
         f'<p class="lt-hint lt-extras">{escape(words)}{turn} '
         '<button type="button" class="lt-quiet-button lt-forget">Forget this</button></p>'

@@ -184,7 +184,8 @@ class DropCalls:
                     "Correct the line and drop the file again.",
                 ) from error
         how = {"waits": waits(form_values(form))}
-        return [self._catalogue.submit(self._service, settings, **how).id for settings in wanted]
+        added = (self._catalogue.submit(self._service, settings, **how) for settings in wanted)
+        return [job.id for job in self._service.queue.all_or_none(added)]
 
     def _settings(self, line: dict[str, Any], form: str, known: Mapping[str, str]) -> dict[str, Any]:
         """Return the settings of a line's video, whose pictures can only be uploads."""

@@ -1,6 +1,6 @@
-// The prompt: those that were started in this browser, in a menu above it and by Alt + Up or Alt + Down, and the help
-// while one is typed. It names and underlines the words that the model does not know, counts the characters near the
-// limit, and says on the start button what to expect of a video without a prompt.
+// The prompt: those that were started in this browser, in a menu above it, and the help while one is typed. It names and
+// underlines the words that the model does not know, counts the characters near the limit, and says on the start button
+// what to expect of a video without a prompt.
 import { make, makeButton, setText } from '../elements.js';
 import { keep, recallTexts } from '../storage.js';
 import { facts, onDescribed, put } from './describe.js';
@@ -23,8 +23,6 @@ const [unknownLine, countLine, spoken] = help.children;
 let leftOut = 0;
 let isAllUnknown = false;
 let speaking = 0;
-let place = -1; // the position in the list, while the keys step through it
-let draft = '';
 
 /** Return the words of a prompt, without its times. */
 const wordsOf = (text) => [...text.replace(TIME, (head) => ' '.repeat(head.length)).matchAll(WORD)];
@@ -135,7 +133,6 @@ function keepPrompts(list) {
 /** Put the prompt that is being started at the top of the list. */
 export function rememberPrompt() {
   const text = box.value.trim();
-  place = -1;
   if (text) keepPrompts([text, ...earlierPrompts().filter((one) => one !== text)].slice(0, MOST_PROMPTS));
 }
 
@@ -164,23 +161,10 @@ function drawPrompts() {
   history.replaceChildren(...(list.length ? [makeMenu(list)] : []));
 }
 
-function walk(direction) {
-  const list = earlierPrompts();
-  if (place < 0) draft = box.value;
-  place = Math.max(-1, Math.min(list.length - 1, place + direction));
-  put('prompt', place < 0 ? draft : list[place]);
-}
-
 /** Put the menu above the prompt and the help beneath it, and follow what is typed. */
 export function preparePrompts() {
   document.querySelector('#set-prompt').append(prepared); // not into the label, whose text names the prompt
-  box.setAttribute('aria-keyshortcuts', 'Control+Enter Alt+ArrowUp Alt+ArrowDown');
-  box.addEventListener('keydown', (event) => {
-    const direction = { ArrowUp: 1, ArrowDown: -1 }[event.key];
-    if (!event.altKey || !direction) return;
-    event.preventDefault();
-    walk(direction);
-  });
+  box.setAttribute('aria-keyshortcuts', 'Control+Enter');
   drawPrompts();
   prepareHelp();
 }

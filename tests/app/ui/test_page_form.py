@@ -267,13 +267,6 @@ def test_ctrl_enter_starts_and_earlier_prompts_come_back(page: Any, stand: Stand
         )
     page.locator("#start", has_text="number 3").wait_for()
     assert [job.request.prompt for job in stand.service.jobs()] == ["the camera <b>pans</b> left", PROMPT]
-    box.fill("a draft")
-    box.press("Alt+ArrowUp")
-    box.press("Alt+ArrowUp")
-    assert box.input_value() == PROMPT
-    box.press("Alt+ArrowDown")
-    box.press("Alt+ArrowDown")
-    assert box.input_value() == "a draft"
     page.get_by_text("Earlier prompts (2)").press("Enter")
     assert page.locator("#lt-history li").all_inner_texts() == ["the camera <b>pans</b> left", PROMPT]
     page.locator("#lt-history li button").nth(1).press("Enter")
