@@ -84,12 +84,12 @@ def _follow(service: JobService, origin: VideoOrigin, arguments: argparse.Namesp
             for job in jobs:
                 service.queue.cancel(job.id)
         finally:
-            if not service.is_follower:  # otherwise the end comes from the other program
+            if not service.crew.is_follower:  # otherwise the end comes from the other program
                 service.stop()
 
     def kill() -> None:
         service.kill()
-        if service.is_follower:
+        if service.crew.is_follower:
             service.stop()
 
     with Signals(end, service.stop, kill) as signals:
@@ -171,7 +171,7 @@ def _circumstances(service: JobService, job_id: str, reported: str) -> str:
         return _PAUSED.format(message=job.message, job=job.id, outputs=shlex.quote(str(job.folder.parent)))
     if job.waits or job.state == "waiting":
         return f"{job.message} {job.remedy}"
-    if service.is_follower:
+    if service.crew.is_follower:
         return _FOLLOWS
     if job.state == "queued" and service.queue.is_held:
         return _HELD

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from app.cards import told_apart
@@ -22,7 +22,6 @@ from app.jobs.storage.commands import commands_of
 from app.jobs.storage.index import INDEX_FOLDER
 from app.jobs.storage.logs import EventReader, events_in
 from app.jobs.storage.store import JobStore
-from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 
@@ -44,6 +43,7 @@ class JobService:
         timeouts: The limits of an engine's silence; by default those learned from this folder's jobs.
 
     Attributes:
+        crew: The workers, one for each card, while the service runs.
         queue: The jobs that are not over, and the methods that change jobs.
         steering: The methods that steer a video while it grows.
         downloads: The models that were ordered, which come beside the queue.
@@ -56,16 +56,16 @@ class JobService:
         Raises:
             InputError: If the folder's name is invalid, or the limit for old jobs in an environment variable.
         """
-        self._retention = Retention.from_environment(os.environ)
-        self._crew: Crew | None = None
+        retention = Retention.from_environment(os.environ)
         self._engines: tuple[Engine, ...] = engines or (EngineProcess(),)
         self._timeouts = timeouts
         self._changed = threading.Condition()
         self.changes = 0
-        self._stopped, self._missing = False, ""
+        self._stopped = False
         self._open_jobs: tuple[object, tuple[Job | None, tuple[Job, ...]]] | None = None
         self.downloads = Downloads(outputs / INDEX_FOLDER / "downloads", self._wake)
         self._store = JobStore(outputs, self.downloads.reason_to_wait)
+        self.crew = Crew(self._store, self._notify, retention)
         self.queue = Queue(self._store, self._wake)
         self.steering = Steering(self.queue)
         self.history = History(self._store, self._notify)
@@ -92,82 +92,28 @@ class JobService:
             for engine, card in zip(self._engines, cards, strict=True)
         ]
         self._store.adopts = adopt
-        # Another thread may stop the service at any moment, and forget its crew.
-        self._crew = crew = Crew(self._store, workers, self._notify, self._retention)
-        crew.missing = self._missing
-        try:
-            crew.take()
-        except TROUBLE as error:
-            raise unwritable(self._store.outputs, error) from error
-        crew.start(warm=warm)
+        self.crew.start(workers, warm=warm)
         if adopt:
             self.downloads.start()
 
     def add_engine(self, engine: Engine) -> None:
         """Have one more engine make jobs, while the service runs."""
-        if self._crew is not None:
+        if self.crew.is_at_work:
             self._engines = (*self._engines, engine)
-            self._crew.add(
+            self.crew.add(
                 Worker(self._store, engine, engine.card, self._limits.on(engine.card.in_use), self._notify)
             )
             self._notify()
 
     def expect_cards(self, missing: str) -> None:
         """Have jobs that fit no card wait for those of other machines, and say why there is none."""
-        self._missing = missing
-        if self._crew is not None:
-            self._crew.missing = missing
+        self.crew.missing = missing
         self._wake()
-
-    @property
-    def is_follower(self) -> bool:
-        """Return whether another process makes the jobs of this folder while this one waits to take over."""
-        return self._crew is not None and self._crew.is_follower
 
     @property
     def engines(self) -> int:
         """Return how many jobs can be made at the same time."""
         return len(self._engines)
-
-    @property
-    def workers(self) -> Sequence[Worker]:
-        """Return the workers, one for each card; none before the service has started."""
-        return self._crew.workers if self._crew is not None else ()
-
-    def uses(self, worker: Worker) -> bool:
-        """Return whether no other program uses a worker's card."""
-        return self._crew is not None and self._crew.uses(worker)
-
-    def serve(self, card: str, *, leaves: bool = False, now: bool = False) -> None:
-        """Take a card out of service or put it back; see `Crew.serve`.
-
-        Raises:
-            InputError: If there is no such card, or if that cannot be written.
-        """
-        try:
-            if self._crew is not None:
-                self._crew.serve(card, leaves=leaves, now=now)
-        except TROUBLE as error:
-            raise unwritable(self._store.outputs, error) from error
-        self._notify()
-
-    def engines_for(self, job: Job) -> Sequence[int]:
-        """Return the numbers of the engines that may make a job, from 0; of one that makes it, that alone."""
-        crew = self._crew
-        if crew is None:
-            return range(self.engines)
-        mine = [one for one in crew.workers if one.job == job.id] or crew.able(job)
-        return [crew.workers.index(one) for one in mine]
-
-    def why_waiting(self, job: Job) -> str:
-        """Return a sentence if a queued job waits for a certain card of this process, and "" otherwise."""
-        crew = self._crew
-        return crew.why_waiting(job) if crew is not None and job.state == "queued" else ""
-
-    @property
-    def keeps_awake(self) -> bool:
-        """Return whether this process keeps the computer from going to sleep for a running job."""
-        return self._crew is not None and any(worker.keeps_awake for worker in self._crew.workers)
 
     def stop(self, timeout: float = 4.0) -> None:
         """Interrupt the running jobs, which the next program continues, and end the engines' processes.
@@ -176,9 +122,7 @@ class JobService:
         """
         deadline = time.monotonic() + timeout
         self.downloads.stop()
-        crew, self._crew = self._crew, None
-        if crew is not None:
-            crew.stop(max(0.0, deadline - time.monotonic()))
+        self.crew.stop(max(0.0, deadline - time.monotonic()))
         self._store.release()
         self._stopped = True
         self._notify()
@@ -189,8 +133,7 @@ class JobService:
             engine.kill()
 
     def _wake(self) -> None:
-        if self._crew is not None:
-            self._crew.wake()
+        self.crew.wake()
         self._notify()
 
     def commands(self, job: Job) -> set[Command]:
@@ -225,7 +168,7 @@ class JobService:
     @property
     def revision(self) -> str:
         """Return a text that changes whenever a job's facts do, by whichever process."""
-        cards = tuple((one.job, one.is_in_service) for one in self.workers)
+        cards = tuple((one.job, one.is_in_service) for one in self.crew.workers)
         return f"{hash((self._store.revision, self.downloads.revision, cards)):x}"
 
     def finished_jobs(self, limit: int) -> list[Job]:

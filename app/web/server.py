@@ -242,7 +242,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         say("Press Ctrl-C to end Longtake.")
         if (offer := hint(this_machine(os.environ))) and not report_so_far().exists():
             complain(f"{offer[0].upper()}{offer[1:]}.")
-        if service.is_follower:
+        if service.crew.is_follower:
             complain(_COMPANY.format(outputs=outputs))
         signals.wait()
         _end_within(_END_SECONDS)

@@ -20,6 +20,8 @@ from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
 from app.machine import named_machine
 from app.ui.calls.cards import lines
+from app.ui.calls.jobs import JobCalls
+from app.ui.catalogue import Catalogue
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Failed, Finished, SectionFinished, Warned
 from diffusers_helper.request import GenerationRequest
@@ -124,12 +126,12 @@ def test_a_job_is_not_placed_on_a_machine_that_lacks_its_files(sharing: Sharing)
     lacking = {"does not have LoRAs": {"lora": str(lora)}, "lacks the model mine": {"model": str(folder)}}
     for words, settings in lacking.items():
         job = service.queue.add(sharing.request(**settings), allow_folder=True)
-        assert service.why_waiting(job) == f"Waits for processor (4 GB): card 0 of desk {words}"
+        assert service.crew.why_waiting(job) == f"Waits for processor (4 GB): card 0 of desk {words}"
 
 
 def test_a_card_that_is_lost_gives_its_video_back(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
     service, engine = with_remote(sharing, here="4")
-    service.serve("cpu", leaves=True)
+    service.crew.serve("cpu", leaves=True)
     lost = Failed(job="", time=0.0, message="Its machine is out of reach.", remedy="", code="card_away")
     monkeypatch.setattr(engine, "run", lambda job, **_: iter([lost]))
     job = sharing.add(service)
@@ -139,8 +141,8 @@ def test_a_card_that_is_lost_gives_its_video_back(sharing: Sharing, monkeypatch:
     assert service.history.transitions(job.id)[-1].reason == why
     assert [one.message for one in service.events(job.id) if isinstance(one, Warned)] == [why]
     words = "Waits for processor (4 GB) or card 0 of desk (24 GB), which are out of service"
-    assert service.why_waiting(service.job(job.id)) == words
-    service.serve("cpu")
+    assert service.crew.why_waiting(service.job(job.id)) == words
+    service.crew.serve("cpu")
     until_state(service, job, "running")
     assert service.job(job.id).card == "processor (4 GB)"
 
@@ -151,7 +153,9 @@ def test_a_job_that_fits_no_card_waits_for_those_of_a_cluster(sharing: Sharing) 
     job = sharing.add(service)
     service.expect_cards("The cluster is out of reach.")
     service.start()
-    assert service.why_waiting(job) == "Waits for a card that it fits. The cluster is out of reach"
+    assert service.crew.why_waiting(job) == "Waits for a card that it fits. The cluster is out of reach"
+    (row,) = JobCalls(service, Catalogue()).jobs_queue()["jobs"]
+    assert row["now"].startswith("Waits for a card that it fits. The cluster is out of reach")
     engine.card = remote()
     service.add_engine(engine)
     engine.go(1000)
@@ -198,7 +202,7 @@ def too_small() -> StagedEngine:
 
 def is_there(service: JobService) -> bool:
     """Return whether the card of the other machine is to be had."""
-    return any(worker.card.machine and worker.is_in_service for worker in service.workers)
+    return any(worker.card.machine and worker.is_in_service for worker in service.crew.workers)
 
 
 def begun(service: JobService, folder: Path) -> Job:
@@ -239,7 +243,7 @@ def test_a_video_waits_while_its_machine_cannot_be_reached(lan: Lan, tmp_path: P
         until_state(service, job, "queued")
         assert "Its machine is out of reach." in service.history.transitions(job.id)[-1].reason
         words = "Waits for processor of desk (2 GB), which is out of service"
-        assert service.why_waiting(service.job(job.id)) == words
+        assert service.crew.why_waiting(service.job(job.id)) == words
         lan.mend("desk")
         assert made(service, job) == whole
 

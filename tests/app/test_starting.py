@@ -252,4 +252,4 @@ def test_a_service_that_is_stopped_while_it_starts(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(Worker, "start", stop_first)
     service.start(adopt=False)
-    assert service._crew is None
+    assert not service.crew.workers

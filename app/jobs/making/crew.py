@@ -13,7 +13,7 @@ from app.jobs.history import Retention, tidy
 from app.jobs.job import Job
 from app.jobs.making.worker import Worker
 from app.jobs.storage.store import JobStore
-from app.jobs.storage.trouble import TROUBLE, facts_of
+from app.jobs.storage.trouble import TROUBLE, changing, facts_of, unwritable
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.signals import block_ctrl_c
@@ -33,19 +33,19 @@ class Crew:
     card fits begins on the smallest such card, so that no card is idle while a job fits it.
 
     Args:
+        store: The jobs that are made.
         on_change: Called after each change of what a user sees.
         retention: The limits beyond which old videos are removed.
 
     Attributes:
-        workers: The workers in the order in which a user has named their cards.
+        workers: The workers in the order in which a user has named their cards; none while nothing is made.
         is_follower: Whether other processes use all its cards while this one waits to take over.
         missing: Why jobs that fit no card wait for one; "" if no further cards can come.
     """
 
-    def __init__(
-        self, store: JobStore, workers: Sequence[Worker], on_change: Callable[[], None], retention: Retention
-    ) -> None:
-        self._store, self.workers, self._on_change, self._retention = store, workers, on_change, retention
+    def __init__(self, store: JobStore, on_change: Callable[[], None], retention: Retention) -> None:
+        self.store, self.on_change, self._retention = store, on_change, retention
+        self.workers: tuple[Worker, ...] = ()
         self._mutex, self._tidied = threading.RLock(), -_TIDY_SECONDS
         self._locks: dict[Worker, Lock] = {}  # of the cards that this process uses
         self._gave_up: defaultdict[str, set[Worker]] = defaultdict(set)  # by the ids of jobs
@@ -57,13 +57,29 @@ class Crew:
     def _smallest_first(self) -> list[Worker]:
         return sorted(self.workers, key=lambda one: one.card.profile.cap_bytes.value)
 
-    def start(self, *, warm: bool) -> None:
-        """Start all threads.
+    @property
+    def is_at_work(self) -> bool:
+        """Return whether the threads were started and have not been stopped since."""
+        return self._thread is not None and not self._stopping.is_set()
+
+    def start(self, workers: Sequence[Worker], *, warm: bool) -> None:
+        """Take the cards that no other process uses, and start all threads.
 
         Args:
             warm: Whether to start the engines as soon as this process may use their cards.
+
+        Raises:
+            InputError: If the folder cannot be written.
         """
-        for worker in self.workers:
+        if self._thread is not None:  # of an earlier start, which has been stopped since
+            self._thread.join()
+        self._stopping.clear()  # from here on, another thread may stop the crew at any moment
+        self.workers = tuple(workers)
+        try:
+            self.take()
+        except TROUBLE as error:
+            raise unwritable(self.store.outputs, error) from error
+        for worker in workers:
             worker.start(self.wake, self.passes_on)
         self._thread = threading.Thread(target=self._work, args=(warm,), name="queue", daemon=True)
         self._thread.start()
@@ -90,6 +106,7 @@ class Crew:
         for worker in self.workers:
             worker.stop(max(0.0, deadline - time.monotonic()))
         self._give_up(*self._locks)
+        self.workers, self.is_follower = (), False
 
     def _work(self, warm: bool) -> None:
         block_ctrl_c()  # only the main thread handles it
@@ -117,19 +134,19 @@ class Crew:
             OSError, sqlite3.Error: If the folder cannot be written.
         """
         with self._mutex:
-            wants, led = self._store.has_work(), bool(self._locks)
+            wants, led = self.store.has_work(), bool(self._locks)
             for worker in self.workers:
                 wanted = wants and (worker.is_busy or worker.is_in_service)
                 if not (wanted and (lock := self._locks.get(worker)) and lock.holds()):
                     self._give_up(worker)
-                    if wanted and (lock := self._store.lead(worker.card.key)):
+                    if wanted and (lock := self.store.lead(worker.card.key)):
                         self._locks[worker] = lock
             leads = bool(self._locks)
             if (follows := wants and not leads) != self.is_follower:
                 self.is_follower = follows
-                if leads and not led and self._store.adopts:
+                if leads and not led and self.store.adopts:
                     _log.warning("The program that made the jobs has ended. This one makes them now.")
-                self._on_change()
+                self.on_change()
             return leads
 
     def _give_up(self, *workers: Worker) -> None:
@@ -143,7 +160,7 @@ class Crew:
         """Give each free card its job, and look after the folder if a card stays free."""
         free = [one for one in self._smallest_first if one in self._locks and not one.is_busy]
         while free and not self._stopping.is_set():
-            claimed = self._store.claim(lambda job: choose(free, self.able(job)))
+            claimed = self.store.claim(lambda job: choose(free, self.able(job)))
             if claimed is None:
                 break
             job, worker = claimed
@@ -158,7 +175,8 @@ class Crew:
     def uses(self, worker: Worker) -> bool:
         return worker in self._locks
 
-    def serve(self, card: str, *, leaves: bool, now: bool) -> None:
+    @changing
+    def serve(self, card: str, *, leaves: bool = False, now: bool = False) -> None:
         """Take a card out of service, also for other and later programs on the folder, or put it back.
 
         Args:
@@ -167,14 +185,13 @@ class Crew:
             now: Whether its present job goes back to the queue, and so to another card.
 
         Raises:
-            InputError: If there is no such card.
-            OSError: If that cannot be written.
+            InputError: If there is no such card, or if that cannot be written.
         """
         worker = next((one for one in self.workers if one.card.key == card), None)
         if worker is None:
             known = ", ".join(one.card.key for one in self.workers)
             raise InputError(f"There is no card {short_repr(card)}; expected one of {known}.")
-        self._store.set_out(card, leaves)
+        self.store.set_out(card, leaves)
         worker.trouble, worker.failures, worker.gives_back = "", 0, leaves and now and worker.is_busy
         self.wake()
 
@@ -192,8 +209,15 @@ class Crew:
         fresh = [one for one in fitting if one not in self._gave_up[job.id]]
         return fresh if any(one.is_in_service for one in fresh) else fitting
 
+    def numbers(self, job: Job) -> list[int]:
+        """Return the places of the workers that may make a job; of one that makes it, that alone."""
+        mine = [one for one in self.workers if one.job == job.id] or self.able(job)
+        return [self.workers.index(one) for one in mine]
+
     def why_waiting(self, job: Job) -> str:
         """Return a sentence for a queued job that not all cards fit; "" for any other job."""
+        if not self.workers or job.state != "queued":
+            return ""
         able = self.able(job)
         if not able:
             return f"Waits for a card that it fits. {self.missing}".removesuffix(".")
@@ -225,18 +249,18 @@ class Crew:
     def _look_around(self) -> None:
         """Recover the jobs of processes that have died, and remove old videos now and then."""
         with self._mutex:
-            if self._store.select("WHERE state IN ('running', 'waiting', 'interrupted') LIMIT 1", what="id"):
-                self._store.recover()
-                self._on_change()
+            if self.store.select("WHERE state IN ('running', 'waiting', 'interrupted') LIMIT 1", what="id"):
+                self.store.recover()
+                self.on_change()
             if not self._locks:
                 return
-            if not self._store.adopts:
+            if not self.store.adopts:
                 self._give_up(*(one for one in self.workers if not one.is_busy))
             elif time.monotonic() - self._tidied >= _TIDY_SECONDS:
                 self._tidied = time.monotonic()
-                if removed := tidy(self._store, self._retention):
+                if removed := tidy(self.store, self._retention):
                     _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
-                    self._on_change()
+                    self.on_change()
 
 
 def choose(free: Sequence[One], able: Collection[One]) -> One | None:

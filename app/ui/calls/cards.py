@@ -17,7 +17,7 @@ _RETURN = ("return", "Put back into service")
 
 def lines(service: JobService) -> list[dict[str, Any]]:
     """Return what the page shows of each card; nothing if there is only one."""
-    return [_line(service, one) for one in service.workers] if service.engines > 1 else []
+    return [_line(service, one) for one in service.crew.workers] if service.engines > 1 else []
 
 
 def _line(service: JobService, worker: Worker) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _now(service: JobService, worker: Worker) -> str:
     if not worker.is_in_service:
         why = worker.trouble or worker.card.away
         return f"{_OUT}. {why}" if why else _OUT
-    return "Free" if service.uses(worker) else "Another program uses it"
+    return "Free" if service.crew.uses(worker) else "Another program uses it"
 
 
 class CardCalls:
@@ -61,15 +61,15 @@ class CardCalls:
 
     def cards_leave(self, card: str) -> list[dict[str, Any]]:
         """Take a card out of service after the video that it makes, until `cards_return`."""
-        self._service.serve(card, leaves=True)
+        self._service.crew.serve(card, leaves=True)
         return lines(self._service)
 
     def cards_pause(self, card: str) -> list[dict[str, Any]]:
         """Free a card at once, until `cards_return`; another card goes on with its video."""
-        self._service.serve(card, leaves=True, now=True)
+        self._service.crew.serve(card, leaves=True, now=True)
         return lines(self._service)
 
     def cards_return(self, card: str) -> list[dict[str, Any]]:
         """Put a card back into service."""
-        self._service.serve(card)
+        self._service.crew.serve(card)
         return lines(self._service)

@@ -44,7 +44,7 @@ class Records:
         job's number among those that will begin, if it is known.
         """
         commands = self._service.commands(job)
-        held, card = self._service.queue.is_held, self._service.why_waiting(job)
+        held, card = self._service.queue.is_held, self._service.crew.why_waiting(job)
         shown = view(job, commands, held=held, turn=turn, card=card)
         address, request = _address(job.folder.parent), job.request
         tells_card = self._service.engines > 1 or " on " in job.card  # or several cards have made it
@@ -137,7 +137,8 @@ class JobCalls:
             will_be_made = is_queued or job.state in BEGUN
             turn += is_queued
             turns.append(turn if is_queued else 0)
-            engine = min(self._service.engines_for(job), key=free.__getitem__) if will_be_made else 0
+            able = self._service.crew.numbers(job) or range(len(free)) if will_be_made else [0]
+            engine = min(able, key=free.__getitem__)
             begins.append(free[engine] if is_queued and is_known and not held else None)
             is_known = is_known and not (will_be_made and seconds is None)
             if will_be_made:

@@ -84,7 +84,8 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
         commands = frozenset(service.commands(live.job))
         first = service.queue_position(live.job.id) if live.state == "queued" else 0
         held = live.state == "queued" and service.queue.is_held
-        yield Scene(live, running, waiting, commands, first, held, service.keeps_awake)
+        awake = any(one.keeps_awake for one in service.crew.workers)
+        yield Scene(live, running, waiting, commands, first, held, awake)
         shown = time.monotonic()
         if live.job.state in MOVABLE and running is not None:
             return

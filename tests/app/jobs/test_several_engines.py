@@ -178,7 +178,7 @@ def test_two_programs_use_different_cards_and_never_the_same(sharing: Sharing) -
     wait_until(lambda: running(one, jobs) == [0])
     two.start()
     wait_until(lambda: running(one, jobs) == [0, 1])
-    assert not two.is_follower
+    assert not two.crew.is_follower
     same.go(1000)  # its card is in use
     other.go(1000)
     assert all(isinstance(events(two, job)[-1], Finished) for job in jobs[1:])

@@ -37,7 +37,7 @@ def test_the_first_program_makes_the_jobs_of_all_in_their_order(sharing: Sharing
     maker, server, command = sharing.open(), sharing.open(), sharing.open(start=False)
     jobs = [sharing.add(maker, "1"), sharing.add(server, "2"), sharing.add(command, "3")]
     command.start(adopt=False)
-    assert [service.is_follower for service in (maker, server, command)] == [False, True, True]
+    assert [service.crew.is_follower for service in (maker, server, command)] == [False, True, True]
     assert [command.queue_position(job.id) for job in jobs[1:]] == [1, 2]
     sharing.go(server)  # an engine that nobody gives a job
     sharing.go(maker)
@@ -59,7 +59,7 @@ def test_when_the_maker_ends_another_goes_on_with_its_job(sharing: Sharing) -> N
     assert isinstance(reported[-1], Finished)
     assert sections_of(reported) == [1, 2, 3]
     assert isinstance(events(server, second)[-1], Finished)
-    assert not server.is_follower
+    assert not server.crew.is_follower
 
 
 def test_a_command_takes_over_its_own_job_alone_and_then_lets_others_lead(sharing: Sharing) -> None:
@@ -68,13 +68,13 @@ def test_a_command_takes_over_its_own_job_alone_and_then_lets_others_lead(sharin
     command.start(adopt=False)
     sharing.go(maker, 4)
     until(maker, left, StepDone)
-    assert command.is_follower
+    assert command.crew.is_follower
     maker.stop()
     sharing.go(command)
     assert isinstance(events(command, mine)[-1], Finished)
     assert command.job(left.id).state == "interrupted"
     server = sharing.open()
-    wait_until(lambda: not server.is_follower)
+    wait_until(lambda: not server.crew.is_follower)
     sharing.go(server)
     assert isinstance(events(server, left)[-1], Finished)
 
@@ -228,7 +228,7 @@ def test_an_index_that_is_removed_gives_no_second_maker_to_a_running_job(sharing
     reported = events(maker, job)
     assert isinstance(reported[-1], Finished)
     assert sections_of(reported) == [1, 2, 3]
-    wait_until(lambda: maker.is_follower or other.is_follower)
+    wait_until(lambda: maker.crew.is_follower or other.crew.is_follower)
     assert isinstance(events(maker, sharing.add(maker))[-1], Finished)
     assert [json.loads(line)["event"] for line in JobFolder(job.folder).events.open()].count(
         "job_started"

@@ -92,16 +92,16 @@ def test_killed_and_moved_between_cards_a_video_has_the_same_bytes(
         job = service.queue.duplicate(before.id)
         for item in service.follow(job.id):
             end, wait = item and item[1], wait - 1
-            (maker,) = [w for w in service.workers if w.job == job.id] or [None]
+            (maker,) = [w for w in service.crew.workers if w.job == job.id] or [None]
             if left and wait <= 0 and maker is not None:
-                engine = engines[list(service.workers).index(maker)]
+                engine = engines[list(service.crew.workers).index(maker)]
                 if left % 2:
                     engine.kill()
                 else:  # it goes on on another card
-                    service.serve(maker.card.key, leaves=True, now=True)
-                    for worker in service.workers:
+                    service.crew.serve(maker.card.key, leaves=True, now=True)
+                    for worker in service.crew.workers:
                         if worker is not maker:
-                            service.serve(worker.card.key)
+                            service.crew.serve(worker.card.key)
                 left, wait = left - 1, chance.randrange(1, 12)
         assert isinstance(end, Finished), end
         reasons = [one.reason for one in service.history.transitions(job.id)]

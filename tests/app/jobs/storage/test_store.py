@@ -115,7 +115,7 @@ def test_a_program_that_dies_later_is_noticed_too(
     monkeypatch.setattr("app.jobs.making.crew._LOOK_SECONDS", 0.1)
     process, (running,) = run_program(studio, "fault=hang times=1")
     studio.service.start(adopt=adopt)
-    assert studio.service.is_follower == adopt
+    assert studio.service.crew.is_follower == adopt
     studio.until(studio.service.job(running), Warned)
     kill(process)
     if adopt:

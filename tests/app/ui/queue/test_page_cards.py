@@ -47,7 +47,7 @@ def test_each_card_has_a_line_and_can_be_taken_out_of_service(browser: Any, pair
     first, second, third = (add(pair, photo, prompt) for prompt in ("a ball", "a kite", "a boat"))
     add(pair, photo, "a large boat", resolution=1280)
     service = pair.service
-    wait_until(lambda: [one.job for one in service.workers] == [first, second])
+    wait_until(lambda: [one.job for one in service.crew.workers] == [first, second])
     with strict_window(browser, pair) as page:
         page.get_by_role("tab", name="Queue").click()
         says(page, 0, "processor 1", "Makes a ball", "3 GB of 0.2 GB")
@@ -78,7 +78,7 @@ def test_each_card_has_a_line_and_can_be_taken_out_of_service(browser: Any, pair
 
 def test_the_stage_shows_any_running_video(browser: Any, pair: Stand, photo: Path) -> None:
     jobs = [add(pair, photo, prompt) for prompt in ("a ball", "a kite")]
-    wait_until(lambda: [one.job for one in pair.service.workers] == jobs)
+    wait_until(lambda: [one.job for one in pair.service.crew.workers] == jobs)
     with strict_window(browser, pair) as page:
         page.get_by_role("tab", name="Queue").click()
         line(page, 1).get_by_role("button", name="Makes a kite. Watch it.").click()
