@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,30 +25,6 @@ from diffusers_helper.request import MAX_SEED, SETTINGS, GenerationRequest
 from diffusers_helper.setting import number_or_text
 
 MAX_BYTES, MAX_VIDEOS, MAX_VARIANTS = 16 * 2**20, 10_000, 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """The request of one video in a batch file. `line` counts from 1."""
-
-    line: int
-    request: GenerationRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """An invalid line of a batch file, and the reason, in which settings are in back quotes."""
-
-    line: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The content of a batch file, whose videos are made only if there are no problems."""
-
-    entries: tuple[Entry, ...]
-    problems: tuple[Problem, ...]
 
 
 def random_seed() -> int:
@@ -76,7 +52,7 @@ def read_batch(
     check: Callable[[GenerationRequest], None] = lambda request: None,
     *,
     allow_folder: bool = False,
-) -> Batch:
+) -> dict[int, GenerationRequest | str]:
     """Read a batch file, which holds JSON lines, or CSV with the names of settings in the first line.
 
     The paths of pictures and LoRAs are relative to the file; a LoRA may also be a name in the folder for
@@ -89,27 +65,29 @@ def read_batch(
         check: Refuses a request that cannot be carried out, with an InputError.
         allow_folder: Whether a model may be a local folder.
 
+    Returns:
+        The request of each line with a video, by its number from 1, or the reason why it cannot be used, in
+        which settings are in back quotes.
+
     Raises:
         InputError: If the file as a whole cannot be used.
     """
-    entries, problems = list[Entry](), list[Problem]()
+    read = dict[int, GenerationRequest | str]()
     seen: dict[str, str | None] = {}
     for line, found in batch_lines(file):
         if isinstance(found, str):
-            problems.append(Problem(line, found))
+            read[line] = found
             continue
         try:
             request = _request({**common, **found}, file.parent, allow_folder)
             named = named_pictures(request).values()
             seen |= {path: _trouble_with(path, request) for path in named if path not in seen}
-            if trouble := next(filter(None, map(seen.get, named)), None):
-                problems.append(Problem(line, trouble))
-            else:
+            read[line] = next(filter(None, map(seen.get, named)), request)
+            if read[line] is request:
                 check(request)
-                entries.append(Entry(line, request))
         except LongtakeError as error:
-            problems.append(Problem(line, f"{error.message} {error.remedy}"))
-    return Batch(tuple(entries), tuple(problems))
+            read[line] = f"{error.message} {error.remedy}"
+    return read
 
 
 def batch_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from app.commands.arguments import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
     Parser,
     add_command,
     add_find_mode,
@@ -20,7 +16,7 @@ from app.commands.arguments import (
     add_setting,
     add_settings,
     argument,
-    error_line,
+    run_parsed,
     switch,
 )  # fmt: skip
 from app.commands.bench import add_bench
@@ -35,11 +31,7 @@ from app.commands.origin import ORIGINS
 from app.commands.plan import print_plan
 from app.commands.replay import add_replay
 from app.commands.tune import add_tune
-from app.jobs.stdio import complain, start_log
-from app.machine import know_added_models
-from app.starting import EXIT_CANCELLED, prepare
 from diffusers_helper import __version__
-from diffusers_helper.errors import INPUT_CODES, LongtakeError
 from diffusers_helper.planning.profiles import FAMILIES
 
 _PAGE = "page"
@@ -57,20 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from app.web.server import main as serve  # importing it takes a second
 
         return serve(given[1:], f"{_program()} {_PAGE}")
-    arguments = argparse.Namespace()
-    try:
-        prepare(os.environ)
-        know_added_models()
-        arguments = _parser().parse_args(given)
-        start_log(logging.INFO if arguments.verbose else logging.WARNING)
-        return arguments.run(arguments)
-    except LongtakeError as error:
-        complain(error_line(error, getattr(arguments, "named", {})))
-        return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
-    except BrokenPipeError:
-        # The reader of standard output has gone, so the rest of the buffer is discarded.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return EXIT_CANCELLED
+    return run_parsed(_parser, given)
 
 
 def _program() -> str:

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -57,19 +57,26 @@ def this_local(environ: Mapping[str, str]) -> Local:
 
 
 def cache_folder() -> Path:
-    """Return Longtake's folder in the user's cache, which holds facts that can be measured again.
+    """Return Longtake's folder in the user's cache, which holds facts that can be measured again."""
+    return user_folder(user_cache_path, "caches", "XDG_CACHE_HOME")
 
-    The folder is not created.
+
+def user_folder(find: Callable[..., Path], purpose: str, variable: str) -> Path:
+    """Return one of Longtake's folders of this user, whether or not it exists.
+
+    Args:
+        find: A function of `platformdirs`.
+        variable: The variable with which a user names another place.
 
     Raises:
         InputError: If there is no home folder, for example for a user without a name in a container.
     """
     try:
-        return user_cache_path("longtake", appauthor=False)
+        return find("longtake", appauthor=False)
     except RuntimeError as error:
         raise InputError(
-            "HOME is not set, and this user has no home folder; expected one for caches.",
-            "Set HOME or XDG_CACHE_HOME to a folder that can be written.",
+            f"HOME is not set, and this user has no home folder; expected one for {purpose}.",
+            f"Set HOME or {variable} to a folder that can be written.",
         ) from error
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from platformdirs import user_config_path
 
+from app.machine import user_folder
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import write_atomic
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
@@ -26,13 +27,7 @@ def presets_folder() -> Path:
     Raises:
         InputError: If there is no home folder.
     """
-    try:
-        return user_config_path("longtake", appauthor=False) / "presets"
-    except RuntimeError as error:
-        raise InputError(
-            "HOME is not set, and this user has no home folder; expected one for presets.",
-            "Set HOME or XDG_CONFIG_HOME to a folder that can be written.",
-        ) from error
+    return user_folder(user_config_path, "presets", "XDG_CONFIG_HOME") / "presets"
 
 
 def preset_names(folder: Path) -> tuple[str, ...]:

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from app.bench.facts import card_key
-from app.bench.report import Report, read_report, table_of
+from app.bench.report import Report, card_words, failures, planned, read_report, version_words
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.planning.backend import MeasuredStage
-from diffusers_helper.units import GB
+from diffusers_helper.units import GB, gb_text
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- The reports begin. scripts/hardware_table.py writes them. -->", "<!-- The reports end. -->"
 REPORTED = "diffusers_helper/planning/cards/reported.py"
+_STEPS = 25  # of FramePack's default
+_NOT_MEASURED, _MOST_FAILURES = "not measured", 3
 
 
 def measured_stages(report: Report) -> Iterator[MeasuredStage]:
@@ -51,12 +54,75 @@ def reported(reports: dict[str, Report]) -> str:
     """
     found = [row for one in reports.values() for row in measured_stages(one)]
     largest = {row[:4]: row for row in map(astuple, sorted(found, key=lambda row: row.ratio))}
-    cards = sorted({card_key(one["card"]) for one in reports.values() if one["card"]["kind"] != "cpu"})
+    seen = [one["card"] for one in reports.values() if one["card"]["kind"] != "cpu"]
+    cards = sorted({card["arch"] or card["name"] for card in seen})
     return (
         '"""What reports of the benchmark say of cards, as scripts/hardware_table.py writes it."""\n\n'
         f"CARDS: tuple[str, ...] = {_literal(cards)}\n"
         f"STAGES: tuple[tuple[str, str, str, str, int, int], ...] = {_literal(sorted(largest.values()))}\n"
     )
+
+
+def _figure_of(report: Report, part: str, label: str, name: str) -> Any:
+    """Return one figure of a case, or None if it was not measured."""
+    cases = report["parts"].get(part, {}).get("cases", {})
+    return cases.get(label, {}).get("figures", {}).get(name)
+
+
+def step_seconds(report: Report) -> float | None:
+    """Return the time of a step of FramePack at 640 pixels by this card's plan; None if not measured."""
+    found = _figure_of(report, "framepack", "section", "seconds_per_step")
+    return found or _figure_of(report, "step", "this card's plan", "seconds_per_step")
+
+
+def video_rate(report: Report) -> float | None:
+    """Return the seconds of video per minute with FramePack at its full size; None if not measured.
+
+    It counts the steps and the decoding of a section, and not the encoding of picture and prompt.
+    """
+    stages = _figure_of(report, "framepack", "section", "stages") or {}
+    step, decode = step_seconds(report), stages.get("decode", {}).get("seconds")
+    if step is None or decode is None:
+        return None
+    return 60 * FRAMEPACK.section_seconds / (_STEPS * step + decode)
+
+
+def peak_bytes(report: Report) -> int | None:
+    """Return the highest measured peak of FramePack by this card's plan; None if not measured."""
+    at_full_size = [row for row in planned(report) if _is_of_framepack(row)]
+    return max((row["measured_bytes"] for row in at_full_size), default=None)
+
+
+def _is_of_framepack(row: Mapping[str, Any]) -> bool:
+    part, case = row["part"], row["case"]
+    is_section = part == "framepack" and case.startswith("section, ")
+    return is_section or (part, case) == ("step", "this card's plan")
+
+
+def table_of(reports: Mapping[str, Report]) -> str:
+    """Return a table with a row for each report, by the names of their files."""
+    head = (
+        "card", "FramePack at 640 pixels: s per step", "s of video per minute", "peak GB",
+        "demo model: s per step", "plans wrong", "failed", "level and versions",
+    )  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    for name, report in reports.items():
+        rows, failed, peak = planned(report), failures(report), peak_bytes(report)
+        cells = (
+            f"[{card_words(report)}](reports/{name}.json)",
+            _cell(step_seconds(report)), _cell(video_rate(report)),
+            gb_text(peak) if peak else _NOT_MEASURED,
+            _cell(_figure_of(report, "job", "section", "seconds_per_step")),
+            f"{sum(row['is_off'] for row in rows)} of {len(rows)}",
+            "; ".join(failed[:_MOST_FAILURES]) + ("; …" if len(failed) > _MOST_FAILURES else "") or "nothing",
+            f"{report['level']}{'' if report['is_complete'] else ', not complete'}; {version_words(report)}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(value: float | None) -> str:
+    return _NOT_MEASURED if value is None else f"{value:.3g}"
 
 
 def _literal(values: Sequence[object]) -> str:

@@ -110,11 +110,6 @@ def summary_of(found: Mapping[str, Sequence[float]]) -> dict[str, dict[str, floa
     }
 
 
-def card_key(card: dict[str, Any]) -> str:
-    """Return the name under which a report's card is known: the gfx name, or that of another card."""
-    return card["arch"] or card["name"]
-
-
 def report_so_far() -> Path:
     """Return the file of the last run of the benchmark on this machine, which need not exist."""
     return cache_folder() / "bench" / "report.json"

@@ -16,7 +16,6 @@ from typing import Any, cast
 from app.bench.parts import LEVELS, PARTS
 from app.redact import without_names, without_paths
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.files import read_file, sha256_of
 from diffusers_helper.units import duration, gb_text, size_text
 
@@ -232,15 +231,7 @@ def failures(report: Report) -> list[str]:
     return found
 
 
-def figure(report: Report, part: str, label: str, name: str) -> Any:
-    """Return one figure of a case, or None if it was not measured."""
-    cases = report["parts"].get(part, {}).get("cases", {})
-    return cases.get(label, {}).get("figures", {}).get(name)
-
-
 _BAR = 24
-_STEPS = 25  # of FramePack's default
-_NOT_MEASURED, _MOST_FAILURES = "not measured", 3
 # The figure of a case by which its bar is drawn, the first that it has.
 _DRAWN = ("operations_per_second", "seconds_per_step", "seconds")
 
@@ -259,62 +250,6 @@ def version_words(report: Report) -> str:
     names = {"longtake": "Longtake", "torch": "torch", "rocm": "ROCm", "cuda": "CUDA", "driver": "driver"}
     found = ((title, report["versions"][name]) for name, title in names.items())
     return ", ".join(f"{title} {version}" for title, version in found if version)
-
-
-def step_seconds(report: Report) -> float | None:
-    """Return the time of a step of FramePack at 640 pixels by this card's plan; None if not measured."""
-    found = figure(report, "framepack", "section", "seconds_per_step")
-    return found or figure(report, "step", "this card's plan", "seconds_per_step")
-
-
-def video_rate(report: Report) -> float | None:
-    """Return the seconds of video per minute with FramePack at its full size; None if not measured.
-
-    It counts the steps and the decoding of a section, and not the encoding of picture and prompt.
-    """
-    stages = figure(report, "framepack", "section", "stages") or {}
-    step, decode = step_seconds(report), stages.get("decode", {}).get("seconds")
-    if step is None or decode is None:
-        return None
-    return 60 * FRAMEPACK.section_seconds / (_STEPS * step + decode)
-
-
-def peak_bytes(report: Report) -> int | None:
-    """Return the highest measured peak of FramePack by this card's plan; None if not measured."""
-    at_full_size = [row for row in planned(report) if _is_of_framepack(row)]
-    return max((row["measured_bytes"] for row in at_full_size), default=None)
-
-
-def _is_of_framepack(row: Mapping[str, Any]) -> bool:
-    part, case = row["part"], row["case"]
-    is_section = part == "framepack" and case.startswith("section, ")
-    return is_section or (part, case) == ("step", "this card's plan")
-
-
-def table_of(reports: Mapping[str, Report]) -> str:
-    """Return a table with a row for each report, by the names of their files."""
-    head = (
-        "card", "FramePack at 640 pixels: s per step", "s of video per minute", "peak GB",
-        "demo model: s per step", "plans wrong", "failed", "level and versions",
-    )  # fmt: skip
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    for name, report in reports.items():
-        rows, failed, peak = planned(report), failures(report), peak_bytes(report)
-        cells = (
-            f"[{card_words(report)}](reports/{name}.json)",
-            _cell(step_seconds(report)), _cell(video_rate(report)),
-            gb_text(peak) if peak else _NOT_MEASURED,
-            _cell(figure(report, "job", "section", "seconds_per_step")),
-            f"{sum(row['is_off'] for row in rows)} of {len(rows)}",
-            "; ".join(failed[:_MOST_FAILURES]) + ("; …" if len(failed) > _MOST_FAILURES else "") or "nothing",
-            f"{report['level']}{'' if report['is_complete'] else ', not complete'}; {version_words(report)}",
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-    return "\n".join(lines)
-
-
-def _cell(value: float | None) -> str:
-    return _NOT_MEASURED if value is None else f"{value:.3g}"
 
 
 def to_markdown(report: Report) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args
 
-from app.jobs.stdio import complain, say
-from app.machine import this_machine, this_profile
-from diffusers_helper.errors import InputError, LongtakeError, in_words, own_name, short_repr
+from app.jobs.stdio import complain, say, start_log
+from app.machine import know_added_models, this_machine, this_profile
+from app.starting import EXIT_CANCELLED, prepare
+from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, in_words, own_name, short_repr
 from diffusers_helper.events import Failed
 from diffusers_helper.lora_choice import located, lora_folder
 from diffusers_helper.machine.file_locks import Lock
@@ -311,6 +312,29 @@ def add_verbs(
         for add in verb.arguments:
             add(one)
         yield verb, one
+
+
+def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str] | None) -> int:
+    """Run the command of the given arguments, and return the exit code. An error becomes one line.
+
+    Args:
+        build: Returns the parser, whose arguments set `run` and `verbose`.
+        argv: The arguments; None for the process's own.
+    """
+    arguments = argparse.Namespace()
+    try:
+        prepare(os.environ)
+        know_added_models()
+        arguments = build().parse_args(argv)
+        start_log(logging.INFO if arguments.verbose else logging.WARNING)
+        return arguments.run(arguments)
+    except LongtakeError as error:
+        complain(error_line(error, getattr(arguments, "named", {})))
+        return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
+    except BrokenPipeError:
+        # The reader of standard output has gone, so the rest of the buffer is discarded.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_CANCELLED
 
 
 @contextmanager

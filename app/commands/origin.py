@@ -163,18 +163,19 @@ def _several(arguments: argparse.Namespace, request: GenerationRequest, **others
 
 def _batch(arguments: argparse.Namespace) -> VideoOrigin:
     file = given_path(arguments.batch, "batch")
-    batch = read_batch(file, _given(arguments), check_plan, allow_folder=True)
-    for problem in batch.problems:
-        complain(f"{file.name}, line {problem.line}: {command_words(problem.text)}")
-    if batch.problems:
+    read = read_batch(file, _given(arguments), check_plan, allow_folder=True)
+    problems = {line: found for line, found in read.items() if isinstance(found, str)}
+    for line, words in problems.items():
+        complain(f"{file.name}, line {line}: {command_words(words)}")
+    if problems:
         raise InputError(
-            f"{len(batch.problems)} lines of {file.name} cannot be used; nothing was started.",
-            "Correct them.",
+            f"{len(problems)} lines of {file.name} cannot be used; nothing was started.", "Correct them."
         )
-    for model in dict.fromkeys(entry.request.model for entry in batch.entries):
+    found = [one for one in read.values() if not isinstance(one, str)]
+    for model in dict.fromkeys(request.model for request in found):
         usable_model(model, arguments)
     count = 1 if arguments.variants is None else arguments.variants
-    requests = tuple(one for entry in batch.entries for one in variants(entry.request, count))
+    requests = tuple(one for request in found for one in variants(request, count))
     return VideoOrigin(partial(_queue_all, requests, {"waits": arguments.wait}), requests)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import re
 import socket
@@ -14,24 +13,21 @@ from app.bench.facts import hint, report_so_far
 from app.cards import cards_here, chosen_cards
 from app.cluster import Errand, check_cluster, watch_cards
 from app.commands.arguments import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
     Parser,
     add_find_mode,
     add_outputs,
     check_proxies,
-    error_line,
+    run_parsed,
     take_find_mode,
 )  # fmt: skip
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
-from app.jobs.stdio import complain, say, start_log
-from app.machine import know_added_models, this_machine, this_profile
+from app.jobs.stdio import complain, say
+from app.machine import this_machine, this_profile
 from app.reading.process import reading_elsewhere
-from app.starting import EXIT_CANCELLED, prepare
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
-from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, short_repr
+from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import given_path
 from diffusers_helper.machine.signals import handle, wake_at_signals
 from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
@@ -54,25 +50,19 @@ def main(argv: Sequence[str] | None = None, program: str = "demo_gradio.py") -> 
     Args:
         argv: The arguments, by default the process's own.
     """
-    try:
-        prepare(os.environ)
-        know_added_models()
-        arguments = page_parser(program).parse_args(argv)
-        start_log(logging.INFO if arguments.verbose else logging.WARNING)
-        auth = _auth(arguments)
-        _take_memory_settings(arguments)
-        take_find_mode(arguments)
-        check_proxies(os.environ)
-        if arguments.ray:
-            check_cluster(arguments.ray, os.environ, is_public=arguments.ray_public)
-        port = _free_port(arguments.server, arguments.port)
-        with reading_elsewhere():
-            return _serve(arguments, auth, port)
-    except LongtakeError as error:
-        complain(error_line(error))
-        return EXIT_BAD_INPUT if error.code in INPUT_CODES else EXIT_FAILED
-    except BrokenPipeError:  # the reader of the output has gone
-        return EXIT_CANCELLED
+    return run_parsed(lambda: page_parser(program), argv)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    auth = _auth(arguments)
+    _take_memory_settings(arguments)
+    take_find_mode(arguments)
+    check_proxies(os.environ)
+    if arguments.ray:
+        check_cluster(arguments.ray, os.environ, is_public=arguments.ray_public)
+    port = _free_port(arguments.server, arguments.port)
+    with reading_elsewhere():
+        return _serve(arguments, auth, port)
 
 
 def page_parser(program: str) -> Parser:
@@ -81,6 +71,7 @@ def page_parser(program: str) -> Parser:
         prog=program,
         description="Longtake's page: FramePack video that finishes, on Radeon cards.",
     )
+    parser.set_defaults(run=_run)
     parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
     parser.add_argument(
         "--server", default="127.0.0.1", metavar="ADDRESS",

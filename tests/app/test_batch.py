@@ -48,11 +48,9 @@ def test_json_lines_and_csv_say_the_same(folder: Path) -> None:
         f"../boat.png,{quoted},5,2.5,,", "", '../boat.png,"two\nlines",,,forward,auto',
     )  # fmt: skip
     first, second = (read_batch(file, {"steps": 3}) for file in (lines, rows))
-    assert first.problems == second.problems == ()
-    assert [entry.line for entry in first.entries] == [2, 4]
-    assert [entry.line for entry in second.entries] == [2, 4]
-    assert [entry.request for entry in first.entries] == [entry.request for entry in second.entries]
-    one, other = (entry.request for entry in second.entries)
+    assert list(first) == list(second) == [2, 4]
+    assert first == second
+    one, other = (found for found in second.values() if not isinstance(found, str))
     assert (one.prompt, one.seed, one.seconds, one.steps, one.mode) == (SCRIPTS, 5, 2.5, 3, "inverted")
     assert (other.prompt, other.mode, other.vae_tile) == ("two\nlines", "forward", None)
     assert Path(one.image).samefile(folder / "boat.png")
@@ -70,8 +68,8 @@ def test_every_problem_is_told_with_its_line(folder: Path) -> None:
         ),
         {},
     )  # fmt: skip
-    assert [entry.line for entry in found.entries] == [1]
-    reported = {problem.line: problem.text for problem in found.problems}
+    reported = {line: one for line, one in found.items() if isinstance(one, str)}
+    assert found.keys() - reported.keys() == {1}
     words = {
         2: "is not JSON", 3: "a JSON object", 4: "is not JSON", 5: "`steps` is 1000", 6: "'style' is not a",
         7: "no picture", 8: "none.png cannot be read", 9: "is not a picture", 10: "`model` is 'none'",
@@ -84,14 +82,15 @@ def test_every_problem_is_told_with_its_line(folder: Path) -> None:
 def test_problems_of_csv_have_the_line_where_they_begin(folder: Path) -> None:
     rows = "image,prompt,seed", 'boat.png,"a\nb",five', "boat.png,a,1,2", "boat.png,a,7.0", 'boat.png,"open'
     found = read_batch(write(folder, "a.csv", *rows), {})
-    assert [(entry.line, entry.request.seed) for entry in found.entries] == [(5, 7)]
-    reported = {problem.line: problem.text for problem in found.problems}
+    reported = {line: one for line, one in found.items() if isinstance(one, str)}
+    good = {line: one.seed for line, one in found.items() if not isinstance(one, str)}
+    assert good == {5: 7}
     assert reported.keys() == {2, 4, 6}
     assert "`seed` is 'five'" in reported[2]
     assert "4 fields" in reported[4]
     assert "not CSV" in reported[6]
-    (problem,) = read_batch(write(folder, "b.csv", "image,image", "boat.png,boat.png"), {}).problems
-    assert "'image' appears twice" in problem.text
+    (problem,) = read_batch(write(folder, "b.csv", "image,image", "boat.png,boat.png"), {}).values()
+    assert "'image' appears twice" in str(problem)
 
 
 @pytest.mark.parametrize(
