@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from app.jobs.stdio import prepare_streams, take_stdin, take_stdout
+from app.jobs.stdio import prepare_streams, take_stdin, take_stdout, write_whole
 from app.machine import know_added_models
 from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.foreign_errors import trouble_of
@@ -89,12 +89,7 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(orders,), name="orders", daemon=True).start()
     know_added_models()
 
-    def send(message: dict[str, Any]) -> None:
-        line = json.dumps(message).encode() + b"\n"
-        while line:  # the pipe is unbuffered: a write may take only a part
-            line = line[answers.write(line) :]
-
-    code = measure(task, send)
+    code = measure(task, lambda told: write_whole(answers, json.dumps(told).encode() + b"\n"))
     os._exit(code)  # an ordinary end may hang in a native library
 
 

@@ -6,12 +6,9 @@ has this as its result, and the part goes on in another process behind it.
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import shutil
-import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +19,7 @@ from app.bench.child import EXIT_LOST
 from app.bench.facts import Readings, summary_of
 from app.bench.parts import PART_SECONDS, BenchPart, Level
 from app.bench.report import Report, published, sealed
-from app.jobs.stdio import opened
+from app.jobs.stdio import Child, close_child
 from app.machine import module_command
 from diffusers_helper.foreign_errors import last_trouble
 from diffusers_helper.machine.signals import SIGKILL
@@ -136,16 +133,16 @@ class BenchRun:
         (plan.folder / "files").mkdir(parents=True, exist_ok=True)
         command, environ = module_command(plan.module, {**plan.environ, **part.environ})
         with (plan.folder / "errors.log").open("w+b") as errors:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environ,
-                process_group=0,  # Ctrl-C is for this program, which ends the process
-            )  # fmt: skip
+            messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+            # Ctrl-C is for this program, which ends the process.
+            child = Child(command, environ, messages.put, stderr=errors, process_group=0)
             try:
-                case, ending = self._follow(process, part, entry, seconds)
+                child.send(self._task(part, entry, seconds))
+                case, ending = self._follow(messages, part, entry, seconds)
             finally:
-                process.kill()
-                code = process.wait()
-                opened(process.stdin).close()
+                child.process.kill()
+                code = child.process.wait()
+                close_child(child.process, 0.0)
             tail = _tail(errors)
         if ending == "over":
             entry["is_complete"] = not entry["reason"]
@@ -159,24 +156,21 @@ class BenchRun:
         # A process that died before its first case would do so again.
         return len(entry["cases"]) == before
 
-    def _follow(
-        self, process: subprocess.Popen[bytes], part: BenchPart, entry: dict[str, Any], seconds: float
-    ) -> tuple[str, str]:
-        """Take what a process measures; return the case in which it ended, and "over", "" or a reason."""
-        task = {
+    def _task(self, part: BenchPart, entry: dict[str, Any], seconds: float) -> dict[str, Any]:
+        return {
             "function": part.function, "level": self.plan.level, "model": self.plan.model,
             "folder": str(self.plan.folder / "files"), "seconds": _SHARE * seconds,
             "skip": list(entry["cases"]),
         }  # fmt: skip
-        messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        threading.Thread(
-            target=_pump, args=(opened(process.stdout), messages), name="bench", daemon=True
-        ).start()
-        try:
-            opened(process.stdin).write(json.dumps(task).encode() + b"\n")
-            opened(process.stdin).flush()
-        except BrokenPipeError:
-            return "", ""
+
+    def _follow(
+        self,
+        messages: queue.SimpleQueue[dict[str, Any] | None],
+        part: BenchPart,
+        entry: dict[str, Any],
+        seconds: float,
+    ) -> tuple[str, str]:
+        """Take what a process measures; return the case in which it ended, and "over", "" or a reason."""
         case, begun, end = "", time.monotonic(), time.monotonic() + seconds
         while True:
             try:
@@ -198,13 +192,6 @@ class BenchRun:
                 label, case = message.pop("case"), ""
                 entry["cases"][label] = published(message)
                 self._keep()
-
-
-def _pump(pipe: IO[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:
-    with pipe:
-        for line in pipe:
-            messages.put(json.loads(line))
-    messages.put(None)
 
 
 def _tail(errors: IO[bytes]) -> str:

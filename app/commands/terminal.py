@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from app.commands.arguments import error_line
 from app.jobs.job import Job
-from app.jobs.stdio import complain, explained, say
+from app.jobs.stdio import complain, explained, say, write_whole
 from app.starting import EXIT_CANCELLED
 from diffusers_helper import events
 from diffusers_helper.cancel import CancelToken
@@ -141,10 +141,8 @@ class ProgressBar:
 
 
 def _write_line(stdout: IO[bytes], text: str) -> None:
-    line = text.encode(errors="surrogateescape") + b"\n"
-    while line:  # the output is unbuffered, so a write may take only a part
-        with explained():
-            line = line[stdout.write(line) :]
+    with explained():
+        write_whole(stdout, text.encode(errors="surrogateescape") + b"\n")
 
 
 _LIVE_SECONDS, _JSON_SECONDS = 0.2, 1.0

@@ -1,20 +1,23 @@
-"""Tools for standard streams: what is written to them, their exclusive use, and the end of a child's."""
+"""Tools for standard streams: what is written to them, their exclusive use, and those of child processes."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
 import io
+import json
 import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import IO, Any, TextIO, cast
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.machine.terminal import LogLines, one_line, visible
+
+_log = logging.getLogger(__name__)
 
 
 class _Shown:
@@ -145,6 +148,12 @@ def take_stdout() -> IO[bytes]:
     return os.fdopen(private, "wb", buffering=0)
 
 
+def write_whole(pipe: IO[bytes], content: bytes) -> None:
+    """Write to a pipe that is unbuffered, where a write may take only a part."""
+    while content:
+        content = content[pipe.write(content) :]
+
+
 def take_stdin() -> IO[bytes]:
     """Return the process's stdin for exclusive use by the caller; it is empty for all other readers."""
     private = os.fdopen(os.dup(0), "rb")
@@ -188,3 +197,42 @@ class ErrorTail:
                 with contextlib.suppress(OSError):  # our own standard error may be closed
                     while shown:
                         shown = shown[os.write(2, shown) :]
+
+
+class Child:
+    """A process of ours that takes lines of JSON and tells others. It ends when its standard input closes.
+
+    Args:
+        take: Called in a thread with each message, and with None once the child tells no more.
+        how: Further arguments of `Popen`. Unless they say otherwise, the end of standard error is kept.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], take: Callable[[Any], object], **how: Any
+    ) -> None:
+        how = {"stderr": subprocess.PIPE, **how}
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, **how
+        )
+        self.errors = ErrorTail(self.process.stderr) if self.process.stderr else None
+        self.reader = threading.Thread(target=self._read, args=(take,), name="child", daemon=True)
+        self.reader.start()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Tell the child something. Its death is noticed by the reader of its messages, not here."""
+        with contextlib.suppress(OSError):
+            pipe = opened(self.process.stdin)
+            pipe.write(json.dumps(message).encode() + b"\n")
+            pipe.flush()
+
+    def last_words(self) -> str:
+        return self.errors.text() if self.errors is not None else ""
+
+    def _read(self, take: Callable[[Any], object]) -> None:
+        with opened(self.process.stdout) as pipe:
+            for line in pipe:
+                try:
+                    take(json.loads(line))
+                except (ValueError, AttributeError, KeyError, TypeError):
+                    _log.warning("not a message of a child: %r", line[:200])
+        take(None)

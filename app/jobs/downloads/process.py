@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
-from app.jobs.stdio import ErrorTail, opened
+from app.jobs.stdio import Child, opened
 from app.machine import module_command
 from app.redact import without_paths
 from diffusers_helper.errors import InputError, LongtakeError
@@ -45,15 +44,8 @@ class ModelProcess:
         if task == "convert":  # torch is needed, which this layer of the program does without
             module, arguments = "app", ("models", task, model, "--weight-dtype", weight_dtype, "--json")
         command, environ = module_command(module, os.environ)
-        self._process = subprocess.Popen(
-            (*command, *arguments),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ,
-        )  # fmt: skip
-        self._errors = ErrorTail(opened(self._process.stderr))
-        self._reader = threading.Thread(
-            target=self._read, args=(opened(self._process.stdout),), name=f"{task}-{model}", daemon=True
-        )
-        self._reader.start()
+        self._child = Child((*command, *arguments), environ, self._take)
+        self._process = self._child.process
 
     @property
     def bytes_per_second(self) -> float:
@@ -63,13 +55,13 @@ class ModelProcess:
     @property
     def is_over(self) -> bool:
         """Return whether the process has ended and everything that it said is known."""
-        return self._process.poll() is not None and not self._reader.is_alive()
+        return self._process.poll() is not None and not self._child.reader.is_alive()
 
     @property
     def has_failed(self) -> bool:
         """Return whether the process, which is over, has not done its task."""
         if self._process.returncode and not self.message:
-            lines = self._errors.text().strip().splitlines() or [f"exit code {self._process.returncode}"]
+            lines = self._child.last_words().strip().splitlines() or [f"exit code {self._process.returncode}"]
             if self.task == "convert" and self._process.returncode in _SAID:
                 self.message = lines[-1]
             else:
@@ -84,22 +76,18 @@ class ModelProcess:
                 self._process.wait(_TIDY_SECONDS)
         self._process.kill()
         self._process.wait(_END_SECONDS)
-        self._reader.join(_END_SECONDS)
+        self._child.reader.join(_END_SECONDS)
         with contextlib.suppress(OSError):
             opened(self._process.stdin).close()
 
-    def _read(self, pipe: IO[bytes]) -> None:
-        with pipe:
-            for line in pipe:
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    self._take(json.loads(line))
-
-    def _take(self, reported: dict[str, Any]) -> None:
+    def _take(self, reported: dict[str, Any] | None) -> None:
+        if reported is None:
+            return
         if "message" in reported:
             self.message, self.remedy = reported["message"], reported["remedy"]
         elif "problems" in reported:
             self.problems += reported["problems"]
-        else:
+        elif "done_bytes" in reported:
             self.done, self.total = reported["done_bytes"], reported["total_bytes"]
             self._speed = self._speed or Speed(self.done, time.monotonic())
 

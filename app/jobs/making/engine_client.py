@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
 import queue
@@ -12,11 +10,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import IO, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from app.cards import VideoCard
 from app.jobs.job import Job
-from app.jobs.stdio import ErrorTail, close_child, opened, wait_or_kill
+from app.jobs.stdio import Child, close_child, wait_or_kill
 from app.machine import module_command, this_profile
 from diffusers_helper.events import Event, from_dict
 from diffusers_helper.failures import cause_of_death
@@ -131,9 +129,8 @@ class EngineProcess:
         self._command, self._variables = command, variables
         self._card = card
         self._lock = threading.Lock()  # guards the attributes below and writing to stdin
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._errors: ErrorTail | None = None
 
     @property
     def card(self) -> VideoCard:
@@ -146,8 +143,8 @@ class EngineProcess:
 
     @property
     def pid(self) -> int | None:
-        process = self._process
-        return None if process is None else process.pid
+        child = self._child
+        return None if child is None else child.process.pid
 
     def start(self) -> None:
         """Start the child if it is not alive. It loads its libraries at once, models with the first job."""
@@ -162,60 +159,45 @@ class EngineProcess:
             "blocklist": [{**asdict(trial), "reason": reason} for trial, reason in blocklist.items()],
         }  # fmt: skip
         with self._lock:
-            process = self._start()
-            events, errors = self._events, self._errors
-            if errors is not None:
-                errors.forget()
-            self._send(command)
+            child, events = self._start(), self._events
+            if child.errors is not None:
+                child.errors.forget()
+            child.send(command)
         try:
-            yield from follow(job.id, events, process)
+            yield from follow(job.id, events, child.process)
         except EngineDied as died:
-            died.errors = errors.text() if errors is not None else ""
+            died.errors = child.last_words()
             raise
 
     def cancel(self, job_id: str) -> None:
         with self._lock:
-            self._send({"do": "cancel", "job": job_id})
+            if self._child is not None:
+                self._child.send({"do": "cancel", "job": job_id})
 
     def kill(self) -> None:
         with self._lock:
-            if self._process is not None:
-                self._process.kill()
+            if self._child is not None:
+                self._child.process.kill()
 
     def close(self) -> None:
         with self._lock:
-            process, self._process = self._process, None
-            if process is not None:
-                close_child(process, _CLOSE_SECONDS)
+            child, self._child = self._child, None
+            if child is not None:
+                close_child(child.process, _CLOSE_SECONDS)
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
+    def _start(self) -> Child:
+        if self._child is not None and self._child.process.poll() is None:
+            return self._child
         # The child is in this process's group, so that signals reach both, and has its log level.
         command, environ = module_command("app.engine", {**os.environ, **self._variables})
         environ |= engine_environment(this_profile(environ).environment, environ)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        self._process = subprocess.Popen(
-            (*(self._command or command), level),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ,
-        )  # fmt: skip
-        self._events, self._errors = queue.SimpleQueue(), ErrorTail(opened(self._process.stderr))
-        _log.info("engine started, process %d", self._process.pid)
-        threading.Thread(
-            target=_pump,
-            args=(opened(self._process.stdout), self._events),
-            name="engine-events",
-            daemon=True,
-        ).start()
-        return self._process
-
-    def _send(self, command: dict[str, Any]) -> None:
-        """Write a command. The death of the child is noticed by the reader of its events, not here."""
-        if self._process is not None:
-            with contextlib.suppress(OSError):
-                pipe = opened(self._process.stdin)
-                pipe.write(json.dumps(command).encode() + b"\n")
-                pipe.flush()
+        self._events = events = queue.SimpleQueue[Message]()
+        self._child = Child(
+            (*(self._command or command), level), environ, lambda told: events.put(_message(told))
+        )
+        _log.info("engine started, process %d", self._child.process.pid)
+        return self._child
 
 
 def follow(
@@ -250,18 +232,9 @@ def follow(
                 return
 
 
-def _pump(pipe: IO[bytes], events: queue.SimpleQueue[Message]) -> None:
-    """Put the engine's messages into the queue until the pipe closes, then put None."""
-    for line in pipe:
-        try:
-            events.put(_message(json.loads(line)))
-        except (ValueError, AttributeError, TypeError):
-            _log.warning("not an event from the engine: %r", line[:200])
-    pipe.close()
-    events.put(None)
-
-
-def _message(data: dict[str, Any]) -> Message:
+def _message(data: dict[str, Any] | None) -> Message:
+    if data is None:
+        return None
     if "trial" not in data:
         return from_dict(data)
     return "" if data["trial"] is None else Trial(**data["trial"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from app.jobs.stdio import prepare_streams, start_log, take_stdin, take_stdout
+from app.jobs.stdio import prepare_streams, start_log, take_stdin, take_stdout, write_whole
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Cancelled, Event, to_dict
 from diffusers_helper.machine.signals import end_with_parent, ignore_ctrl_c, unblock_ending
@@ -94,8 +94,7 @@ class EventPipe:
         line = json.dumps(data, allow_nan=False).encode() + b"\n"
         try:
             with self._lock:
-                while line:  # the pipe is unbuffered: a write may take only a part
-                    line = line[self._pipe.write(line) :]
+                write_whole(self._pipe, line)
         except BrokenPipeError:
             os._exit(1)
 
