@@ -37,11 +37,13 @@ _SCHEMA: dict[str, Any] = {
     "card": {
         "kind": _TEXT, "arch": _TEXT, "name": _TEXT, "memory_bytes": (int, type(None)), "link": _MAYBE_TEXT,
     },
-    "processor": {"name": _TEXT, "cores": (int,)}, "ram_bytes": (int,), "checksum": _TEXT,
+    "processor": {"name": _TEXT, "cores": (int,)}, "ram_bytes": (int,), "parts": (dict,), "checksum": _TEXT,
 }  # fmt: skip
 _PART: dict[str, Any] = {
     "title": _TEXT, "level": _TEXT, "reason": _TEXT, "seconds": _NUMBER, "is_complete": (bool,),
+    "card": (dict,), "cases": (dict,),
 }  # fmt: skip
+_CASES = ({"figures"}, {"failed"}, {"skipped"})
 _SECRET = r"(?i)\b(?:hf|sk|ghp|gho|github_pat)_\w{8,}|\b(?:password|passwd|token|secret|api_?key)\s*[:=]"
 _PRIVATE = (
     ("a path", re.compile(r"(?<![\w<>.])(?:~\w*)?/[\w.+-]+/|\b[A-Za-z]:\\")),
@@ -103,20 +105,15 @@ def _refusal(file: Path, problem: str, expected: str) -> InputError:
 
 
 def problems(report: Any) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a report, naming the field, and what was expected."""
+    """Yield what is wrong with a report, naming the field, and what was expected, for a reader of the first."""
     if not isinstance(report, dict):
         yield "it is no object", "a JSON object"
         return
     report = cast(Report, report)
-    rest = {name: value for name, value in report.items() if name != "parts"}
-    yield from _misfits(rest, _SCHEMA, "")
-    parts = report.get("parts")
-    if not isinstance(parts, dict):
-        yield "parts is missing", "an object with a field for each part"
-        return
-    for name, part in cast(dict[str, Any], parts).items():
+    yield from _misfits(report, _SCHEMA, "")
+    for name, part in report["parts"].items():
         yield from _part_problems(name, part)
-    yield from _private(report, "")
+    yield from _bad_values(report, "")
     yield from _seal_problems(report)
 
 
@@ -134,23 +131,11 @@ def _part_problems(name: str, part: Any) -> Iterator[tuple[str, str]]:
     where = f"parts.{name}"
     if name not in PARTS:
         yield f"{where} is unknown", f"one of {', '.join(PARTS)}"
-    elif not isinstance(part, dict) or not all(
-        isinstance(part.get(one), dict) for one in ("cases", "card")
-    ):  # fmt: skip
-        yield f"{where} has no cases or no card", "an object with both"
-    else:
-        found = cast(dict[str, Any], part)
-        rest = {one: value for one, value in found.items() if one not in ("cases", "card")}
-        yield from _misfits(rest, _PART, f"{where}.")
-        yield from _figure_problems(found["card"], f"{where}.card")
-        for label, case in found["cases"].items():
-            if not isinstance(case, dict) or set(cast(Report, case)) not in _CASES:
-                yield f"{where}.{label} has other fields", "figures, failed or skipped"
-                continue
-            yield from _figure_problems(case, f"{where}.{label}")
-
-
-_CASES = ({"figures"}, {"failed"}, {"skipped"})
+        return
+    yield from _misfits(part, _PART, f"{where}.")
+    for label, case in part["cases"].items():
+        if not isinstance(case, dict) or set(cast(Report, case)) not in _CASES:
+            yield f"{where}.{label} has other fields", "figures, failed or skipped"
 
 
 def _misfits(found: Any, schema: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
@@ -170,23 +155,17 @@ def _misfits(found: Any, schema: Mapping[str, Any], where: str) -> Iterator[tupl
             yield f"{where}{name} is {type(found[name]).__name__}", wanted
 
 
-def _figure_problems(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        for name, one in cast(dict[str, Any], value).items():
-            yield from _figure_problems(one, f"{where}.{name}")
-    elif not isinstance(value, str | int | float | None):
-        yield f"{where} is {type(value).__name__}", "a number, a text or a table of them"
-
-
-def _private(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Yield the fields whose names or texts tell something about a user or a machine."""
+def _bad_values(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    """Yield values of types that no report has, and what tells something about a user or a machine."""
     if isinstance(value, dict):
         for name, one in cast(dict[str, Any], value).items():
             place = f"{where}.{name}" if where else name
             if _PRIVATE_FIELDS.search(name):
                 yield f"{place} is private", "no such field"
-            yield from _private(name, f"the name {place[:60]!r}")
-            yield from _private(one, place)
+            yield from _bad_values(name, f"the name {place[:60]!r}")
+            yield from _bad_values(one, place)
+    elif not isinstance(value, str | int | float | None):
+        yield f"{where} is {type(value).__name__}", "a number, a text or a table of them"
     elif isinstance(value, str):
         if len(value) > _MOST_TEXT:
             yield f"{where} has {len(value)} characters", f"at most {_MOST_TEXT}"

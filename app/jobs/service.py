@@ -8,14 +8,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.cards import told_apart
 from app.jobs.downloads.manager import Downloads
 from app.jobs.history import History, Retention
 from app.jobs.job import BEGUN, Command, Job, NoSuchJob, allows
 from app.jobs.making.crew import Crew
 from app.jobs.making.engine_client import Engine, EngineProcess
 from app.jobs.making.watchdog import WatchdogTimeouts
-from app.jobs.making.worker import Worker
 from app.jobs.queue import Queue
 from app.jobs.steering import Steering
 from app.jobs.storage.commands import commands_of
@@ -85,24 +83,15 @@ class JobService:
         """
         self._stopped = False
         timeouts = self._timeouts or WatchdogTimeouts(self._store.outputs / INDEX_FOLDER / "patience.json")
-        self._limits = timeouts
-        cards = told_apart([engine.card for engine in self._engines])
-        workers = [
-            Worker(self._store, engine, card, timeouts.on(card.in_use), self._notify)
-            for engine, card in zip(self._engines, cards, strict=True)
-        ]
         self._store.adopts = adopt
-        self.crew.start(workers, warm=warm)
+        self.crew.start(self._engines, timeouts, warm=warm)
         if adopt:
             self.downloads.start()
 
     def add_engine(self, engine: Engine) -> None:
         """Have one more engine make jobs, while the service runs."""
-        if self.crew.is_at_work:
+        if self.crew.add(engine):
             self._engines = (*self._engines, engine)
-            self.crew.add(
-                Worker(self._store, engine, engine.card, self._limits.on(engine.card.in_use), self._notify)
-            )
             self._notify()
 
     def expect_cards(self, missing: str) -> None:

@@ -9,8 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
+from app.cards import VideoCard, told_apart
 from app.jobs.history import Retention, tidy
 from app.jobs.job import Job
+from app.jobs.making.engine_client import Engine
+from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.making.worker import Worker
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, changing, facts_of, unwritable
@@ -51,44 +54,48 @@ class Crew:
         self._gave_up: defaultdict[str, set[Worker]] = defaultdict(set)  # by the ids of jobs
         self._woken, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self.is_follower, self.missing = False, ""
+        self.is_follower, self.missing, self._timeouts = False, "", WatchdogTimeouts()
 
     @property
     def _smallest_first(self) -> list[Worker]:
         return sorted(self.workers, key=lambda one: one.card.profile.cap_bytes.value)
 
-    @property
-    def is_at_work(self) -> bool:
-        """Return whether the threads were started and have not been stopped since."""
-        return self._thread is not None and not self._stopping.is_set()
-
-    def start(self, workers: Sequence[Worker], *, warm: bool) -> None:
+    def start(self, engines: Sequence[Engine], timeouts: WatchdogTimeouts, *, warm: bool) -> None:
         """Take the cards that no other process uses, and start all threads.
 
         Args:
             warm: Whether to start the engines as soon as this process may use their cards.
 
         Raises:
-            InputError: If the folder cannot be written.
+            InputError: If the folder cannot be written, or an environment variable has an invalid value.
         """
+        cards, self._timeouts = told_apart([engine.card for engine in engines]), timeouts
         if self._thread is not None:  # of an earlier start, which has been stopped since
             self._thread.join()
         self._stopping.clear()  # from here on, another thread may stop the crew at any moment
-        self.workers = tuple(workers)
+        self.workers = tuple(map(self._worker, engines, cards))
         try:
             self.take()
         except TROUBLE as error:
             raise unwritable(self.store.outputs, error) from error
-        for worker in workers:
-            worker.start(self.wake, self.passes_on)
+        for worker in self.workers:
+            worker.start()
         self._thread = threading.Thread(target=self._work, args=(warm,), name="queue", daemon=True)
         self._thread.start()
 
-    def add(self, worker: Worker) -> None:
-        """Have one more worker, for a card of another machine."""
-        worker.start(self.wake, self.passes_on)
+    def _worker(self, engine: Engine, card: VideoCard) -> Worker:
+        limits = self._timeouts.on(card.in_use)
+        return Worker(self.store, engine, card, limits, self.on_change, self.wake, self.passes_on)
+
+    def add(self, engine: Engine) -> bool:
+        """Have one more worker, for a card of another machine; return False if nothing is made now."""
+        if self._thread is None or self._stopping.is_set():
+            return False
+        worker = self._worker(engine, engine.card)
+        worker.start()
         self.workers = (*self.workers, worker)
         self.wake()
+        return True
 
     def wake(self) -> None:
         """Make the thread look for new jobs at once."""

@@ -44,6 +44,8 @@ class Worker:
 
     Args:
         on_change: Called after each event, from the worker's thread.
+        wake: Called when the worker is free again.
+        passes_on: Returns why a job on which the engine has died goes to another card; "" if it does not.
 
     Attributes:
         job: The id of the job that is being made, or is about to be; "" if there is none.
@@ -59,13 +61,15 @@ class Worker:
         card: VideoCard,
         timeouts: WatchdogTimeouts,
         on_change: Callable[[], None],
+        wake: Callable[[], object],
+        passes_on: Callable[[Worker, Job], str],
     ) -> None:
         self._store, self._engine, self._timeouts, self._on_change = store, engine, timeouts, on_change
         self.card, self.job, self.failures, self.trouble = card, "", 0, ""
         self.gives_back = False
         self._orders: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._wake, self._passes_on = _nothing, _no_words
+        self._wake, self._passes_on = wake, passes_on
         self._command: Command | None = None  # the one that was passed on to the running job
         self._kept = 0  # its sections that were finished before, the last of which is reported again
         self._awake, self._frees = Awake(), False  # the latter is true after a pause, until a job follows
@@ -92,14 +96,8 @@ class Worker:
         """Return how much of the card's memory is in use; 0 if that is not known."""
         return self.card.used_bytes or (0 if self.card.machine else self._engine.used_bytes)
 
-    def start(self, wake: Callable[[], object], passes_on: Callable[[Worker, Job], str]) -> None:
-        """Start the worker's thread, which starts the engine, since the engine ends with that thread.
-
-        Args:
-            wake: Called when the worker is free again.
-            passes_on: Returns why a job on which the engine has died goes to another card; "" if it does not.
-        """
-        self._wake, self._passes_on = wake, passes_on
+    def start(self) -> None:
+        """Start the worker's thread, which starts the engine, since the engine ends with that thread."""
         self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
         self._thread.start()
 
@@ -370,14 +368,6 @@ class Worker:
             if left <= 0:
                 break
         return self._command is not None
-
-
-def _nothing() -> None:
-    """Do nothing, before the worker has started."""
-
-
-def _no_words(worker: Worker, job: Job) -> str:
-    return ""
 
 
 class _AskedToEnd(Exception):

@@ -69,7 +69,7 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"level": "huge"}, "level is 'huge'"),
         ({"ram_bytes": "64 GB"}, "ram_bytes is str; expected int"),
         ({"user": "x"}, "user is unknown"),
-        ({"parts": {"bus": {"cases": {}}}}, "parts.bus has no cases or no card"),
+        ({"parts": {"bus": {"cases": {}}}}, "parts.bus.title is missing"),
         ({"parts": {"mine": {}}}, "parts.mine is unknown"),
         ({"processor": {"name": "Ryzen"}}, "processor.cores is missing"),
         ({"weights": "from /srv/anne/models"}, "weights contains a path"),
