@@ -105,7 +105,7 @@ def _refusal(file: Path, problem: str, expected: str) -> InputError:
 
 
 def problems(report: Any) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a report, naming the field, and what was expected, for a reader of the first."""
+    """Yield what is wrong with a report, naming the field, and what was expected; only the first is sure."""
     if not isinstance(report, dict):
         yield "it is no object", "a JSON object"
         return
