@@ -12,9 +12,8 @@ import hashlib
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import resolve_name
-from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,15 +28,13 @@ __all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS", "WEB_DIRECTORY"]
 # What lies beside the modules: the files that the Registry and ComfyUI's page read, from these folders.
 _BESIDE = {"rocm_nodes/pack": "", "example_workflows": "example_workflows/"}
 _STAMP = ".stamp"
-_OTHERS = ("app", "training")
+OURS = (*PACKED, "app", "training")
 # What a module reads at a path that begins with its own `__file__`.
-_DATA = {"diffusers_helper.models.registry": "assets/demo_model"}
-# A new process would look for its modules by name, and finds none that is inside a pack.
-_SPAWNING = {"multiprocessing", "ProcessPoolExecutor"}
+DATA = {"diffusers_helper.models.registry": "assets/demo_model"}
 # Calls whose argument is the name of a module, even where it has no dot, as in "cache".
 _NAMING = {"getLogger", "import_module", "find_spec", "__import__"}
 _FOLDER = "_vendor"
-_DOTTED = re.compile(rf"({'|'.join(PACKED)})\.[\w.]*")
+DOTTED = re.compile(rf"({'|'.join(PACKED)})\.[\w.]*")
 
 
 def write_pack(folder: Path, root: Path = ROOT) -> None:
@@ -64,7 +61,7 @@ def refresh_pack(folder: Path) -> None:
     """Write the pack unless it was built from these files, as their names, sizes and times say."""
     facts = [
         (str(file), file.stat().st_size, file.stat().st_mtime_ns)
-        for top in (*PACKED, *_BESIDE, *_DATA.values(), "app/commands")
+        for top in (*PACKED, *_BESIDE, *DATA.values(), "app/commands")
         for file in sorted((ROOT / top).rglob("*"))
         if file.is_file() and file.suffix != ".pyc"
     ]
@@ -76,12 +73,8 @@ def refresh_pack(folder: Path) -> None:
 
 
 def pack_files(root: Path = ROOT) -> dict[str, bytes]:
-    """Return the content of the pack's files by their paths, which depends on nothing but the source.
-
-    Raises:
-        ValueError: If a module refers to another one in a way that cannot be rewritten.
-    """
-    known = {name: file for top in (*PACKED, *_OTHERS) for name, file in _modules(root, top)}
+    """Return the content of the pack's files by their paths, which depends on nothing but the source."""
+    known = known_modules(root)
     files = {"__init__.py": START, f"{_FOLDER}/__init__.py": b""}
     for source, place in _BESIDE.items():
         beside = (file for file in (root / source).rglob("*") if file.is_file())
@@ -94,23 +87,28 @@ def pack_files(root: Path = ROOT) -> dict[str, bytes]:
         path = f"{_FOLDER}/{known[module].relative_to(root).as_posix()}"
         if path in files:
             continue
-        found = _Rewriter(module, known[module], known)
+        found = Rewriter(module, known[module], known)
         files[path] = found.result()
         waiting += found.targets
-        if module in _DATA:
-            data = (file for file in (root / _DATA[module]).rglob("*") if file.is_file())
+        if module in DATA:
+            data = (file for file in (root / DATA[module]).rglob("*") if file.is_file())
             files |= {f"{_FOLDER}/{file.relative_to(root).as_posix()}": file.read_bytes() for file in data}
     return dict(sorted(files.items()))
 
 
-def _modules(root: Path, top: str) -> Iterator[tuple[str, Path]]:
-    for file in (root / top).rglob("*.py"):
+def known_modules(root: Path) -> dict[str, Path]:
+    """Return the files of our modules, by their names."""
+    found = dict[str, Path]()
+    for file in (file for top in OURS for file in (root / top).rglob("*.py")):
         parts = file.relative_to(root).with_suffix("").parts
-        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), file
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
 
 
-class _Rewriter(ast.NodeVisitor):
+class Rewriter(ast.NodeVisitor):
     """The references of one module to others, and its text with these rewritten.
+
+    A test refuses what cannot be rewritten, such as `import cache.conv`, which has no relative form.
 
     Attributes:
         targets: The names of the modules that it refers to, in any way and anywhere.
@@ -137,19 +135,11 @@ class _Rewriter(ast.NodeVisitor):
             text = text[:start] + new.encode() + text[end:]
         return text
 
-    def visit_Import(self, node: ast.Import) -> None:
-        """Refuse our own modules here, as only `from` can be relative."""
-        self._refuse_spawning(node, [alias.name for alias in node.names])
-        for name in (alias.name for alias in node.names if _is_own(alias.name)):
-            self._follow(name, node)
-            self._refuse(node, f"it imports {name} without `from`, so the import cannot be relative")
-
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         """Put the dots that lead to the root of the pack before the name of a module."""
-        module = resolve_name("." * node.level + (node.module or ""), self._package)
-        self._refuse_spawning(node, [module, *(alias.name for alias in node.names)])
-        if _is_own(module):
-            self._follow(module, node)
+        module = self.module_of(node)
+        if is_own(module):
+            self._follow(module)
             for alias in node.names:
                 self._follow(f"{module}.{alias.name}")
             if not node.level:
@@ -171,56 +161,34 @@ class _Rewriter(ast.NodeVisitor):
 
     def visit_Constant(self, node: ast.Constant) -> None:
         """Turn the name of a module into an expression that is its name wherever the pack is."""
+        if name := self.name_in(node):
+            self._follow(name)
+            skipped = "\n" * ((node.end_lineno or node.lineno) - node.lineno)
+            new = f'({skipped}__spec__.parent.removesuffix("{self._package}") + "{name}")'
+            self._edits.append((*self._span(node), new))
+
+    def module_of(self, node: ast.ImportFrom) -> str:
+        """Return the name of the module from which something is imported."""
+        return resolve_name("." * node.level + (node.module or ""), self._package)
+
+    def name_in(self, node: ast.Constant) -> str:
+        """Return the name of a module of ours that a constant is; "" if it is none."""
         name = node.value
         is_sure = node in self._names or name in ("diffusers_helper", "rocm_nodes")
-        if isinstance(name, str) and (is_sure or _DOTTED.fullmatch(name)) and _is_own(name):
-            self._follow(name, node)
-            skipped = "\n" * _lines(node)
-            self._replace(node, f'({skipped}__spec__.parent.removesuffix("{self._package}") + "{name}")')
+        return name if isinstance(name, str) and (is_sure or DOTTED.fullmatch(name)) and is_own(name) else ""
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Take all modules of a folder along where a module's name is made of `__name__` and something."""
-        for part in ast.walk(node):
-            if isinstance(part, ast.Constant) and _DOTTED.match(str(part.value)):
-                self._refuse(node, "it has the name of a module in a text with other parts")
         if re.match(r"f['\"]\{__name__\}\.", ast.unparse(node)):
             beside = self._file.parent
             self.targets.update(name for name, file in self._known.items() if file.parent == beside)
 
-    def visit_Name(self, node: ast.Name) -> None:
-        """Refuse a path to data that the pack does not have."""
-        if node.id == "__file__" and self._module not in _DATA:
-            self._refuse(node, "it reads data that the pack does not have")
-
-    def visit_List(self, node: ast.List) -> None:
-        """Refuse a command that starts a module by its name."""
-        texts = [one.value if isinstance(one, ast.Constant) else "" for one in node.elts]
-        for one, other in pairwise(texts):
-            if one == "-m" and _is_own(str(other)):
-                self._refuse(node, f"it starts {other} by its name")
-        self.generic_visit(node)
-
-    visit_Tuple = visit_List  # type: ignore[assignment]  # both have `elts`
-
-    def _follow(self, name: str, node: ast.AST | None = None) -> None:
-        """Note a module and the packages above it. With a node it must exist, and not be left out."""
-        if node and (name.partition(".")[0] in _OTHERS or name not in self._known):
-            self._refuse(node, f"it refers to {name}, which the pack does not have")
+    def _follow(self, name: str) -> None:
+        """Note a module and the packages above it."""
         while name:
             if name in self._known:
                 self.targets.add(name)
             name = name.rpartition(".")[0]
-
-    def _refuse_spawning(self, node: ast.AST, names: Iterable[str]) -> None:
-        for name in names:
-            if name.partition(".")[0] in _SPAWNING:
-                self._refuse(node, f"{name} starts processes that cannot find the pack's modules")
-
-    def _refuse(self, node: ast.AST, why: str) -> None:
-        raise ValueError(f"{self._file}, line {getattr(node, 'lineno', 0)}: {why}.")
-
-    def _replace(self, node: ast.expr | ast.stmt, text: str) -> None:
-        self._edits.append((*self._span(node), text))
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         """Return the first byte of a node and the byte behind it."""
@@ -228,9 +196,6 @@ class _Rewriter(ast.NodeVisitor):
         return self._starts[node.lineno - 1] + node.col_offset, self._starts[last - 1] + behind
 
 
-def _is_own(name: str) -> bool:
-    return name.partition(".")[0] in (*PACKED, *_OTHERS)
-
-
-def _lines(node: ast.expr | ast.stmt) -> int:
-    return (node.end_lineno or node.lineno) - node.lineno
+def is_own(name: str) -> bool:
+    """Return whether a name is that of a module of ours."""
+    return name.partition(".")[0] in OURS

@@ -20,6 +20,7 @@ import pytest
 from app.commands.pack import pack_files, write_pack
 from rocm_nodes import NODE_CLASS_MAPPINGS
 from tests.support.layers import ROOT
+from tests.support.pack_lint import check_pack
 
 COMMENT = "  # kept: import cache"
 # A line of rocm_nodes/inner/__init__.py, and what it becomes.
@@ -102,7 +103,11 @@ def test_names_of_modules_are_rewritten_in_place(root: Path, text: str, expected
 def test_what_cannot_be_rewritten_is_refused(root: Path, text: str, reason: str) -> None:
     written(root, f"\n{text}\n")
     with pytest.raises(ValueError, match=rf"inner.__init__\.py, line 2: .*{reason}"):
-        pack_files(root)
+        check_pack(root)
+
+
+def test_all_modules_of_the_pack_can_be_rewritten() -> None:
+    check_pack(ROOT)
 
 
 def test_only_what_is_imported_is_taken_along(root: Path) -> None:

@@ -1,0 +1,80 @@
+"""The search for what a built pack cannot carry: names of modules that cannot be rewritten, and data."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+from app.commands.pack import DATA, DOTTED, PACKED, Rewriter, is_own, known_modules, pack_files
+
+# A new process would look for its modules by name, and finds none that is inside a pack.
+SPAWNING = {"multiprocessing", "ProcessPoolExecutor"}
+
+
+class PackLint(Rewriter):
+    """A reading of one module that ends at the first thing that a pack cannot carry."""
+
+    def visit_Import(self, node: ast.Import) -> None:
+        """Refuse our own modules here, as only `from` can be relative."""
+        names = [alias.name for alias in node.names]
+        self._refuse_spawning(node, names)
+        for name in filter(is_own, names):
+            self._must_have(node, name)
+            self._refuse(node, f"it imports {name} without `from`, so the import cannot be relative")
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = self.module_of(node)
+        self._refuse_spawning(node, [module, *(alias.name for alias in node.names)])
+        if is_own(module):
+            self._must_have(node, module)
+        super().visit_ImportFrom(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if name := self.name_in(node):
+            self._must_have(node, name)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        for part in ast.walk(node):
+            if isinstance(part, ast.Constant) and DOTTED.match(str(part.value)):
+                self._refuse(node, "it has the name of a module in a text with other parts")
+
+    def visit_Name(self, node: ast.Name) -> None:
+        """Refuse a path to data that the pack does not have."""
+        if node.id == "__file__" and self._module not in DATA:
+            self._refuse(node, "it reads data that the pack does not have")
+
+    def visit_List(self, node: ast.List | ast.Tuple) -> None:
+        """Refuse a command that starts a module by its name."""
+        texts = [one.value if isinstance(one, ast.Constant) else "" for one in node.elts]
+        for one, other in pairwise(texts):
+            if one == "-m" and is_own(str(other)):
+                self._refuse(node, f"it starts {other} by its name")
+        self.generic_visit(node)
+
+    visit_Tuple = visit_List
+
+    def _must_have(self, node: ast.AST, name: str) -> None:
+        if name.partition(".")[0] not in PACKED or name not in self._known:
+            self._refuse(node, f"it refers to {name}, which the pack does not have")
+
+    def _refuse_spawning(self, node: ast.AST, names: Iterable[str]) -> None:
+        for name in names:
+            if name.partition(".")[0] in SPAWNING:
+                self._refuse(node, f"{name} starts processes that cannot find the pack's modules")
+
+    def _refuse(self, node: ast.AST, why: str) -> None:
+        raise ValueError(f"{self._file}, line {getattr(node, 'lineno', 0)}: {why}.")
+
+
+def check_pack(root: Path) -> None:
+    """Read all modules that a pack takes along.
+
+    Raises:
+        ValueError: If one of them has something that a pack cannot carry.
+    """
+    known, taken = known_modules(root), pack_files(root)
+    for module, file in known.items():
+        if f"_vendor/{file.relative_to(root).as_posix()}" in taken:
+            PackLint(module, file, known)
