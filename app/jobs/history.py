@@ -15,7 +15,7 @@ from app.jobs.job import OVER, Job, JobState, NoSuchJob
 from app.jobs.storage.folders import discard, empty, size_of
 from app.jobs.storage.logs import StateLog, Transition
 from app.jobs.storage.store import JobStore
-from app.jobs.storage.trouble import TROUBLE, unwritable
+from app.jobs.storage.trouble import changing
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import read_file
 from diffusers_helper.provenance.lineage import Lineage
@@ -58,11 +58,11 @@ class History:
     """The jobs of one outputs folder, whatever their state. Any thread may call any method."""
 
     def __init__(self, store: JobStore, on_change: Callable[[], None]) -> None:
-        self._store, self._on_change = store, on_change
+        self.store, self.on_change = store, on_change
 
     def made_by(self, press: str) -> list[Job]:
         """Return the jobs that a press has made, also by a server that has ended since, oldest first."""
-        store, found = self._store, list[Job]()
+        store, found = self.store, list[Job]()
         for job in store.jobs("ORDER BY created DESC LIMIT ?", _MOST_PRESSES):
             with contextlib.suppress(OSError, ValueError):
                 if read_file(store.folder(job.id).press, 2 * len(press)) == press.encode():
@@ -110,7 +110,7 @@ class History:
             also("seconds <= ?", max_seconds)
         if favourites:
             also("favourite")
-        store = self._store
+        store = self.store
         ((total,),) = store.select(f"WHERE {' AND '.join(conditions)}", *values, what="count(*)")
         if before:
             also("(created, id) < (?, ?)", *_cursor(before))
@@ -122,12 +122,12 @@ class History:
     def count(self, states: Collection[JobState] = ()) -> int:
         """Return the number of jobs in the given states, or of all jobs if none is given."""
         kept = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
-        ((count,),) = self._store.select(kept, *states, what="count(*)")
+        ((count,),) = self.store.select(kept, *states, what="count(*)")
         return count
 
     def models(self) -> list[str]:
         """Return the models of all jobs, by their names in requests."""
-        return [model for (model,) in self._store.select("ORDER BY model", what="DISTINCT model")]
+        return [model for (model,) in self.store.select("ORDER BY model", what="DISTINCT model")]
 
     def tree(self, job_id: str, most: int = 100) -> list[Twig]:
         """Return the jobs of the tree of branches that a job is in, each after its parent, the oldest first.
@@ -135,7 +135,7 @@ class History:
         Raises:
             NoSuchJob: If there is no job with that id.
         """
-        store = self._store
+        store = self.store
         seen = [store.job(job_id)]
         while parents := store.jobs("WHERE id = (SELECT parent FROM jobs WHERE id = ?)", seen[-1].id):
             if parents[0] in seen:  # a forged lineage
@@ -161,28 +161,23 @@ class History:
         Raises:
             NoSuchJob: If there is no job with that id.
         """
-        store = self._store
+        store = self.store
         store.job(job_id)
         try:
             return StateLog(store.folder(job_id)).transitions()
         except OSError as error:
             raise NoSuchJob(job_id) from error
 
+    @changing
     def set_favourite(self, job_id: str, favourite: bool) -> Job:
         """Mark a job as a favourite, which is never removed automatically, or remove the mark.
 
         Raises:
             InputError: If there is no job with that id, or if its folder cannot be written.
         """
-        store = self._store
-        try:
-            with store.transaction():
-                store.job(job_id)
-                return store.add_facts(job_id, favourite=favourite)
-        except TROUBLE as error:
-            raise unwritable(store.outputs, error) from error
-        finally:
-            self._on_change()
+        with self.store.transaction():
+            self.store.job(job_id)
+            return self.store.add_facts(job_id, favourite=favourite)
 
 
 def _cursor(before: str) -> tuple[float, str]:

@@ -84,10 +84,8 @@ export const fillList = (list, pairs) => fillRows(list, pairs, ([name, value]) =
 
 const headCell = (scope, content) => make('th', { scope }, ...[content].flat());
 
-/** Return the row of a table, whose first cell is a head. A cell is a text or elements, or an element of its own. */
-export const makeRow = ([first, ...rest]) => make('tr', {}, headCell('row', first), ...rest.map((one) => (
-  one instanceof HTMLTableCellElement ? one : make('td', {}, ...[one].flat())
-)));
+/** Return the row of a table, whose first cell is a head. A cell is a text or elements. */
+export const makeRow = ([first, ...rest]) => make('tr', {}, headCell('row', first), ...rest.map((one) => make('td', {}, ...[one].flat())));
 
 /** Return a table with these heads of its columns, and rows of cells as `makeRow` takes them. */
 export function makeTable(heads, rows, className = '') {

@@ -24,6 +24,7 @@ from app.ui.form.describe import Describer
 from app.ui.pictures import offered, picture_paths
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.downloads import NotHere
+from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import MAX_SEED, SETTINGS, START_PICTURE
 from diffusers_helper.strangers.limited_json import parse_json
 from diffusers_helper.units import count_text
@@ -69,9 +70,9 @@ class Actions:
         try:
             settings = settings | {**picture_paths(settings), "seed": form.seed_of(settings)}
             count = form.VARIANTS.check(settings.get("variants", 1))
-            lineage = form.Extras.from_text(settings.get("extras")).lineage
+            spans = form.Extras.from_text(settings.get("extras")).spans
             request = self._request(settings)
-            how = {"lineage": lineage, "press": press, "waits": form.waits(settings)}
+            how = {"lineage": Lineage(spans), "press": press, "waits": form.waits(settings)}
             return self._submit(request, count, may_download=may_download, **how)
         except NotHere as error:
             if not error.absence.has_room:

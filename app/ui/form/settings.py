@@ -106,11 +106,6 @@ class Extras:
         return self.settings.get("extend") == BEFORE
 
     @property
-    def lineage(self) -> Lineage:
-        """Return the lineage of a job that is made with these settings."""
-        return Lineage(self.spans)
-
-    @property
     def words(self) -> str:
         """Return sentences about the carried settings, or "" if there are none."""
         reported = [
@@ -175,18 +170,13 @@ def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
         model = catalogue.preselected
     info = catalogue.info(model)
     usable = {"model": model, "mode": kept.get("mode") if kept.get("mode") in info.modes else info.modes[0]}
-    for name, setting in PAGE_SETTINGS.items():
+    for name, setting in (PAGE_SETTINGS | OF_A_START).items():
         value = kept.get(name)
         if name in _TEXTS and isinstance(value, str):
             value = value[:MAX_PROMPT_CHARACTERS]
-        # The orders depend on the model, which has been asked above.
-        is_kept = name in _TEXTS or setting.is_number or (setting.choices and name != "mode")
-        if value is not None and is_kept:
+        if value is not None and name not in (*usable, *PICTURES):
             with contextlib.suppress(InputError):
                 usable[name] = setting.check(value)
-    for name, one in OF_A_START.items():
-        with contextlib.suppress(InputError):
-            usable[name] = one.check(kept.get(name))
     with contextlib.suppress(InputError, KeyError):
         usable["extras"] = Extras.from_text(kept["extras"]).to_text()
     if isinstance(kept.get("random_seed"), bool):

@@ -6,8 +6,6 @@ import { makeFilm, pastView } from '../live/film.js';
 import { goTo } from '../tabs.js';
 import { exactly, when } from '../text.js';
 
-const TICK = 500; // milliseconds
-
 const stateRow = ({ label, time, reason }) => make(
   'li', {},
   make('b', { textContent: label }),
@@ -70,7 +68,6 @@ export function makeOpened(root, remove, lookAgain, miss) {
   onPress(find('settings-use'), async () => restoreForm(await call('history_settings', open)), film.report);
   onPress(find('remove'), () => remove(card));
   offerCopy(find('copy-link'), find('address'));
-  setInterval(() => { if (open) film.tick(); }, TICK);
   const view = {
     /** Show a text in place of a video, or above it. */
     report: (words) => setText(find('past-say'), words),

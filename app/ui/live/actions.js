@@ -107,7 +107,7 @@ export class Actions {
   #onward;
   #folds;
   steer;
-  #branch = null; // made when one of its folds is first opened
+  #branch;
   #offered = ''; // the job from which the others lead on
   #scene = {};
   #told = ''; // the job that the sentence is about, which may take the stage at once
@@ -120,6 +120,10 @@ export class Actions {
     this.#jobs = { resume: this.#find('.lt-resume'), pause: this.#find('.lt-pause'), stop_after_section: this.#find('.lt-stop') };
     this.#onward = box.querySelectorAll('.lt-after');
     this.#folds = [this.#find('.lt-change'), this.#find('.lt-longer')];
+    this.#branch = new Branch(...this.#folds, (words, made) => {
+      if (made) this.#expect();
+      this.report(words, made);
+    });
     this.steer = prepareSteer(this.#find('.lt-steer'), (words, job) => this.report(words, job));
     this.#listen();
   }
@@ -188,12 +192,7 @@ export class Actions {
   async #offerBranch() {
     const { job } = this.#scene;
     const opened = await call('history_open', job);
-    if (job !== this.#scene.job) return;
-    this.#branch ??= new Branch(...this.#folds, (words, made) => {
-      if (made) this.#expect();
-      this.report(words, made);
-    });
-    this.#branch.show(opened);
+    if (job === this.#scene.job) this.#branch.show(opened);
   }
 
   /** Show a sentence, with a link to a job if one is given. */

@@ -46,8 +46,8 @@ function prepareLog(fold) {
   }
 
   fold.addEventListener('toggle', soon);
+  setInterval(tick, PAUSE / 4);
   return {
-    tick,
     show({ log, isRunning }) {
       fold.hidden = !log;
       if (!log || (log === shown.log && isRunning === shown.isRunning)) return;
@@ -72,8 +72,6 @@ export function makeFilm(view, open, expect = () => {}) {
   offerCopy(find('.lt-copy'), find('.lt-report'));
   return {
     report,
-    /** Follow what is logged. */
-    tick: log.tick,
     /** Show a scene, with a video's records if the history has sent them. */
     show(scene) {
       const film = find('.lt-film');

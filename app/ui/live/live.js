@@ -182,7 +182,6 @@ function receive(news) {
 function tick() {
   const isLost = pulse.tick();
   if (isLost) document.title = 'Connection lost · Longtake';
-  film.tick();
   if (now) showLine(now, stays ? 'Next' : '');
 }
 
