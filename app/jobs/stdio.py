@@ -211,7 +211,7 @@ class Child:
         self, command: Sequence[str], environ: Mapping[str, str], take: Callable[[Any], object], **how: Any
     ) -> None:
         how = {"stderr": subprocess.PIPE, **how}
-        self.process: subprocess.Popen[bytes] = subprocess.Popen(
+        self.process = subprocess.Popen[bytes](
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, **how
         )
         self.errors = ErrorTail(self.process.stderr) if self.process.stderr else None

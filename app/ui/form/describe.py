@@ -220,7 +220,7 @@ def _extras_line(found: Extras | InputError, info: ModelInfo) -> str:
     if not words:
         return ""
     is_plain = isinstance(found, Extras) and not (found.is_before or found.spans)
-    if is_plain and found.settings.get("video") and "inverted" in info.modes:
+    if isinstance(found, Extras) and is_plain and found.settings.get("video") and "inverted" in info.modes:
         before = replace(found, settings={**found.settings, "extend": BEFORE}).to_text()
         turn = (
             f' <button type="button" class="lt-quiet-button" data-before="{escape(before)}">'
