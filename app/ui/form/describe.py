@@ -219,9 +219,10 @@ def _extras_line(found: Extras | InputError, info: ModelInfo) -> str:
     words, turn = found.message if isinstance(found, InputError) else found.words, ""
     if not words:
         return ""
-    is_plain = isinstance(found, Extras) and not (found.is_before or found.spans)
-    if isinstance(found, Extras) and is_plain and found.settings.get("video") and "inverted" in info.modes:
-        before = replace(found, settings={**found.settings, "extend": BEFORE}).to_text()
+    carried = Extras({}) if isinstance(found, InputError) else found
+    is_plain = not (carried.is_before or carried.spans)
+    if is_plain and carried.settings.get("video") and "inverted" in info.modes:
+        before = replace(carried, settings={**carried.settings, "extend": BEFORE}).to_text()
         turn = (
             f' <button type="button" class="lt-quiet-button" data-before="{escape(before)}">'
             "Make what comes before it</button>"
