@@ -184,7 +184,7 @@ def _queue_all(
 ) -> list[Job]:
     """Queue a job for each request, or none if one of them is refused."""
     add = partial(service.queue.add, allow_folder=True, **others)
-    return service.queue.all_or_none(map(add, requests))
+    return service.all_or_none(map(add, requests))
 
 
 def _resumed(job_id: str, waits: bool, service: JobService) -> list[Job]:

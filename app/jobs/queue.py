@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +27,7 @@ from diffusers_helper.conditions.pictures import (
     read_pictures,
 )
 from diffusers_helper.conditions.prompts import check_prompt
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import InputError
 from diffusers_helper.events import Warned
 from diffusers_helper.files import make_way, read_file, sync_folder, write_atomic
 from diffusers_helper.machine.file_locks import is_locked
@@ -234,17 +234,6 @@ class Queue:
         """Return the id, place and state of the other jobs that are not over, in the order of the queue."""
         condition = f"WHERE {_OPEN} AND id != ? ORDER BY place, id"
         return self.store.select(condition, job_id, what="id, place, state")
-
-    def all_or_none(self, added: Iterable[Job]) -> list[Job]:
-        """Return jobs that are queued one by one as they are read; if one is refused, cancel the others."""
-        jobs = list[Job]()
-        try:
-            jobs.extend(added)  # those before an error stay in the list
-        except LongtakeError:
-            for job in jobs:
-                self.cancel(job.id)
-            raise
-        return jobs
 
     def cancel(self, job_id: str) -> bool:
         """End a job, at once or within a step of its maker; return False if it is over or unknown."""

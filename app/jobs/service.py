@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from app.jobs.downloads.manager import Downloads
@@ -138,6 +138,17 @@ class JobService:
             InputError: If there is no job with that id.
         """
         return self._store.job(job_id)
+
+    def all_or_none(self, added: Iterable[Job]) -> list[Job]:
+        """Return jobs that are queued one by one as they are read; if one is refused, cancel the others."""
+        jobs = list[Job]()
+        try:
+            jobs.extend(added)  # those before an error stay in the list
+        except LongtakeError:
+            for job in jobs:
+                self.queue.cancel(job.id)
+            raise
+        return jobs
 
     def jobs(self, limit: int = 50) -> list[Job]:
         """Return the jobs with the last places in the queue, whatever their state, the last one first."""

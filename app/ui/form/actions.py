@@ -99,7 +99,7 @@ class Actions:
         """Queue some variants of a request, and return a notice about the first of them."""
         others = (request | {"seed": (request["seed"] + n) % (MAX_SEED + 1)} for n in range(1, count))
         added = (self._catalogue.submit(self._service, one, **how) for one in chain([request], others))
-        jobs = self._service.queue.all_or_none(added)
+        jobs = self._service.all_or_none(added)
         return self._queued_note(jobs)
 
     def _queued_note(self, jobs: list[Job]) -> str:

@@ -185,7 +185,7 @@ class DropCalls:
                 ) from error
         how = {"waits": waits(form_values(form))}
         added = (self._catalogue.submit(self._service, settings, **how) for settings in wanted)
-        return [job.id for job in self._service.queue.all_or_none(added)]
+        return [job.id for job in self._service.all_or_none(added)]
 
     def _settings(self, line: dict[str, Any], form: str, known: Mapping[str, str]) -> dict[str, Any]:
         """Return the settings of a line's video, whose pictures can only be uploads."""
