@@ -58,6 +58,7 @@ def reported(reports: dict[str, Report]) -> str:
     cards = sorted({card["arch"] or card["name"] for card in seen})
     return (
         '"""What reports of the benchmark say of cards, as scripts/hardware_table.py writes it."""\n\n'
+        "# fmt: off\n"
         f"CARDS: tuple[str, ...] = {_literal(cards)}\n"
         f"STAGES: tuple[tuple[str, str, str, str, int, int], ...] = {_literal(sorted(largest.values()))}\n"
     )

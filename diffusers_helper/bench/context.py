@@ -27,6 +27,7 @@ from diffusers_helper.files import replacing
 from diffusers_helper.job.plans import machine_of
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import LoadedNetwork, empty_network, load_network
+from diffusers_helper.loading.quick_vae import quicken
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import readings
 from diffusers_helper.memory.device import Device, open_device
@@ -193,6 +194,8 @@ class StandInModels(Models):
         elif name in CONFIGS and name not in self._parts:
             with torch.inference_mode(False):
                 network = stand_in(name, self._folder)
+                if name == "vae":
+                    quicken(network)
             dtype = torch.bfloat16 if name == "transformer" else torch.float16
             self._parts[name], self._fingerprints[name] = network, "random"
             self._loaded[name] = LoadedNetwork(network, dtype, is_scaled=False, keeps_bf16=True)

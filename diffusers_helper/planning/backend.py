@@ -2,7 +2,7 @@
 
 The formulas (`estimates`, `vae_estimates`) count tensors, which are the same everywhere. What differs between
 machines is here. Rows that were measured on cards are in `cards/reported`, where scripts/hardware_table.py
-writes them; there are none yet, as no card was measured.
+writes them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ SCORE_BYTES = 8
 """The bytes for each pair of tokens and each head in SDPA's math kernel: scores and softmax in fp32."""
 
 _INVOKEAI = "InvokeAI's constants for its VAE on ROCm; not measured by Longtake"
+_H200 = "an H200 with cuDNN 9.19, docs/log/gpu.md"
 _PLAIN = Setting(1.0, "what the formula counts", "`benchmarks/calibrate_memory.py`, on a CPU")
 # By card (gfx name), family of cards or platform of torch; the first that names a factor counts.
 FACTORS: Mapping[str, Mapping[Factor, Setting[float]]] = {
@@ -40,6 +41,10 @@ FACTORS: Mapping[str, Mapping[Factor, Setting[float]]] = {
     "rocm": {
         "conv_decode": Setting(2.0, "the workspaces of MIOpen while a VAE decodes", _INVOKEAI),
         "conv_encode": Setting(4.0, "the workspaces of MIOpen while a VAE encodes", _INVOKEAI),
+    },
+    "cuda": {
+        "conv_decode": Setting(1.5, "the workspaces of cuDNN while a VAE decodes", _H200),
+        "conv_encode": Setting(2.0, "the workspaces of cuDNN while a VAE encodes", _H200),
     },
 }
 # What a process holds on the device beside torch's tensors, in bytes.

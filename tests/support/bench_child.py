@@ -12,11 +12,12 @@ from typing import Any
 
 from app.bench import child
 
+MIB = 2**20
 Case = tuple[str, Callable[[], dict[str, Any]] | str]
 
 
 def good(context: Any) -> Iterator[Case]:
-    yield "one", lambda: {"value": 1.23456789, "planned_bytes": 130, "measured_bytes": 100}
+    yield "one", lambda: {"value": 1.23456789, "planned_bytes": 1300 * MIB, "measured_bytes": 1000 * MIB}
     yield (
         "two",
         lambda: {"infinite": float("inf"), "stages": {"text": {"planned_bytes": 9, "measured_bytes": 9}}},

@@ -39,7 +39,7 @@ def test_each_card_has_the_factors_of_the_table_and_no_others() -> None:
     assert plain == {
         "gfx1100": rocm, "gfx1151": Backend("fused", 1.5, 2.0, 4.0), "gfx1200": rocm,
         "gfx103x": Backend("math", 1.0, 2.0, 4.0, way="sliced"), "cdna": rocm, "radeon": rocm,
-        "cuda": Backend(), "cpu": Backend(),
+        "cuda": Backend(conv_decode=1.5, conv_encode=2.0), "cpu": Backend(),
     }  # fmt: skip
     assert found["gfx103x"].card == "gfx1030"
 
@@ -48,7 +48,7 @@ def test_each_factor_names_its_source() -> None:
     assert all(setting.reason and setting.source for row in FACTORS.values() for setting in row.values())
     assert factor("attention", "gfx1151", "rocm").source == "the Strix Halo notes; not measured"
     assert factor("conv_decode", "gfx1100", "rocm").value == 2.0
-    assert factor("conv_decode", "cuda").value == 1.0
+    assert (factor("conv_decode", "cuda").value, factor("conv_decode", "cpu").value) == (1.5, 1.0)
     assert (reserve_of("gfx1100", "gfx1100").value, reserve_of("cpu", "cpu").value) == (GB, 0)
 
 
