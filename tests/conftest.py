@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import random
@@ -135,14 +136,27 @@ def small_scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_scene(tmp_path_factory.mktemp("scene") / "scene.png", 64, 64)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    # One browser for each module, not for the session: while it lives, its event loop counts as running here.
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
+    """Start Chromium, once for all modules, and return it with the event loop of Playwright."""
     playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as run:
-        launched = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=TIMEOUT * 1000)
-        yield Browser(launched)
-        launched.close()
+    run = playwright.sync_playwright().start()
+    loop = asyncio.get_running_loop()
+    launched = run.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=TIMEOUT * 1000)
+    asyncio._set_running_loop(None)
+    yield Browser(launched), loop
+    asyncio._set_running_loop(loop)
+    launched.close()
+    run.stop()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: tuple[Browser, asyncio.AbstractEventLoop]) -> Iterator[Browser]:
+    """Return Chromium, whose event loop counts as running until the end of the module, and not beyond."""
+    browser, loop = chromium
+    asyncio._set_running_loop(loop)
+    yield browser
+    asyncio._set_running_loop(None)
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,10 @@ import pytest
 from PIL import Image, ImageDraw
 
 from app.jobs.service import JobService
-from app.reading.process import reading_elsewhere
+from app.reading.process import ReadingRoom
 from app.ui import scripts
 from diffusers_helper.request import SETTINGS
+from diffusers_helper.strangers.confined import CONFINEMENT
 from tests.support.jobs import ROOT, TIMEOUT
 from tests.support.staged_engine import STEPS, StagedEngine
 
@@ -54,6 +55,8 @@ FLAGS = [
         "PreconnectToSearch", "ThirdPartyStoragePartitioning",
     )),
 ]  # fmt: skip
+# The processes that read files for the pages of all tests, since starting them takes longer than reading.
+_READING_ROOM = ReadingRoom()
 needs_chromium = [
     pytest.mark.page,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)"),
@@ -106,7 +109,8 @@ def staged_page(folder: Path, *engines: StagedEngine, **options: object) -> Iter
 
     outputs, engines = folder / "outputs", engines or (StagedEngine(),)
     service = JobService(outputs, *engines)
-    with reading_elsewhere():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CONFINEMENT, "elsewhere", _READING_ROOM)
         page, url = open_page(service, outputs, port=free_port(), **options)  # pyright: ignore[reportArgumentType]
         service.start()
         try:
