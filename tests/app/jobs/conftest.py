@@ -7,8 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked_engine import Forks
 from tests.support.jobs import STAND_IN, Studio
 from tests.support.warm_engine import WarmEngine
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forks(no_settings_of_this_machine: None) -> Iterator[None]:
+    """Have the engines that these tests start forked: importing their libraries takes most of their time."""
+    with pytest.MonkeyPatch.context() as patch:
+        forks = Forks()
+        forks.replace(patch)
+        yield
+        forks.close()
 
 
 @pytest.fixture(scope="session")

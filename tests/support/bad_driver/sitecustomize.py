@@ -159,3 +159,5 @@ class _Finder(MetaPathFinder):
 
 
 sys.meta_path.insert(0, _Finder())
+for name in _PATCHES.keys() & sys.modules.keys():  # in a fork
+    _PATCHES[name](sys.modules[name])
