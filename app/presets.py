@@ -86,17 +86,6 @@ def start_settings(folder: Path) -> Recipe:
     return load_preset(folder, START) if _file(folder, START).is_file() else Recipe({})
 
 
-def import_preset(folder: Path, name: str, source: Path | bytes) -> Recipe:
-    """Save the settings in a file with a recipe as a preset, and return the recipe with its notices.
-
-    Raises:
-        InputError: If the file carries no recipe, or the preset cannot be saved.
-    """
-    found = read_recipe(source)
-    save_preset(folder, name, found.settings)
-    return found
-
-
 def remove_preset(folder: Path, name: str) -> None:
     """Remove a preset, if it exists.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from app.cards import VideoCard
 from app.commands.arguments import EXIT_BAD_INPUT, EXIT_FAILED, take_engine_environment, take_find_mode
-from app.commands.origin import VideoOrigin, check_changes_of, chosen_origin, save_given, usable_model
+from app.commands.origin import VideoOrigin, check_changes_of, chosen_origin, provide_model, save_given
 from app.commands.terminal import JsonLines, ProgressBar
 from app.jobs.job import BEGUN, Job, NoSuchJob, allows
 from app.jobs.making.engine_client import Message, Trial, follow
@@ -124,7 +124,7 @@ def _service(arguments: argparse.Namespace) -> JobService:
         raise NoSuchJob(wanted)
     service = JobService(outputs, *([InProcessEngine()] if arguments.in_process else []))
     if wanted and (arguments.branch or allows(service.job(wanted), "resume")):
-        usable_model(service.job(wanted).request.model, arguments)
+        provide_model(service.job(wanted).request.model, arguments)
     if arguments.resume and allows(service.job(arguments.resume), "resume"):
         check_changes_of(service, arguments.resume)
     return service

@@ -30,7 +30,7 @@ from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.downloads import NotHere, absence_of
-from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model
+from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
 from diffusers_helper.provenance.branch import kept_words
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
@@ -152,7 +152,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     model = find_model(given.get("model", DEFAULT_MODEL), allow_folder=True)
     request = GenerationRequest.from_dict({**model.own_settings, **given})
     check_plan(request)
-    usable_model(request.model, arguments)
+    provide_model(request.model, arguments)
     return request
 
 
@@ -173,7 +173,7 @@ def _batch(arguments: argparse.Namespace) -> VideoOrigin:
         )
     found = [one for one in read.values() if not isinstance(one, str)]
     for model in dict.fromkeys(request.model for request in found):
-        usable_model(model, arguments)
+        provide_model(model, arguments)
     count = 1 if arguments.variants is None else arguments.variants
     requests = tuple(one for request in found for one in variants(request, count))
     return VideoOrigin(partial(_queue_all, requests, {"waits": arguments.wait}), requests)
@@ -202,7 +202,7 @@ def _restored(arguments: argparse.Namespace) -> VideoOrigin:
     pictures = _pictures_of(recipe, file, besides=paths)
     request = recipe.request(dict.fromkeys(pictures, str(file)) | paths)
     check_plan(request, pictures.get(START_PICTURE))
-    usable_model(request.model, arguments)
+    provide_model(request.model, arguments)
     return _several(arguments, request, pictures=pictures, lineage=recipe.lineage)
 
 
@@ -261,8 +261,8 @@ def check_changes_of(service: JobService, job_id: str, changes: Mapping[str, Any
     check_plan(GenerationRequest.from_dict({**asdict(job.request), **(changes or {})}))
 
 
-def usable_model(name: str, arguments: argparse.Namespace) -> ModelInfo:
-    """Return a model, after downloading it if that is necessary and the arguments allow it.
+def provide_model(name: str, arguments: argparse.Namespace) -> None:
+    """Download a model if that is necessary and the arguments allow it.
 
     Raises:
         NotHere: If it is not here and may not be downloaded, or if there is no room for it.
@@ -276,4 +276,3 @@ def usable_model(name: str, arguments: argparse.Namespace) -> ModelInfo:
             raise NotHere(absence)
         if not getattr(arguments, "dry_run", False):  # `jobs add` has none
             download(model, as_json=False)
-    return model

@@ -45,9 +45,6 @@ class Limiter:
         self._size, self._newcomer_goes = size, newcomer_goes
         self._places: list[Slot] = []
 
-    def __len__(self) -> int:
-        return len(self._places)
-
     @contextmanager
     def place(self, listens: Callable[[], bool]) -> Generator[Slot, None, None]:
         """Hold a place within the context. `listens` returns whether somebody listens."""

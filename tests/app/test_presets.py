@@ -10,7 +10,6 @@ import pytest
 from app.cli import main
 from app.presets import (
     START,
-    import_preset,
     load_preset,
     preset_names,
     presets_folder,
@@ -44,7 +43,8 @@ def test_a_preset_of_another_version_is_used_as_far_as_possible(tmp_path: Path) 
     assert found.settings == {"steps": 7}
     assert [word in "".join(found.notices) for word in ("'style'", "`crf` is 99")] == [True, True]
     request = GenerationRequest(image="/srv/ada/boat.png", steps=3, seed=2)
-    assert import_preset(tmp_path, "mine", request.to_json().encode()).settings["seed"] == 2
+    save_preset(tmp_path, "mine", json.loads(request.to_json()))
+    assert load_preset(tmp_path, "mine").settings["seed"] == 2
     assert "ada" not in (tmp_path / "mine.json").read_text()
 
 

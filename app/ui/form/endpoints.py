@@ -66,7 +66,7 @@ class FormCalls:
 
     def preset_import(self, name: str, file: dict[str, Any]) -> list[str]:
         """Save the settings of an uploaded file with a recipe as a preset, and return the names of all."""
-        presets.import_preset(presets.presets_folder(), name, uploaded(file))
+        presets.save_preset(presets.presets_folder(), name, read_recipe(uploaded(file)).settings)
         return self.preset_list()
 
     def preset_export(self, name: str) -> str:

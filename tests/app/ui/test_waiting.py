@@ -144,7 +144,7 @@ def test_a_deserted_place_is_lost_first_then_by_the_rooms_rule(monkeypatch: pyte
         found = [name for name in heard if places[name].is_lost.is_set()]
         for context in contexts.values():
             context.__exit__(None, None, None)
-        assert len(room) == 0
+        assert not room._places
         return found
 
     assert lost(newcomer_goes=True) == ["b", "d"]
