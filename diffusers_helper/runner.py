@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from diffusers_helper import events
 from diffusers_helper.cancel import CancelToken
@@ -29,6 +28,9 @@ from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.profiles import HELPER_VARIABLE
 from diffusers_helper.provenance.job_folder import JobFolder
+
+if TYPE_CHECKING:
+    import torch
 
 _log = logging.getLogger(__name__)
 

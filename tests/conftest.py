@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.forked_engine import Forks
 from tests.support.jobs import TIMEOUT
 from tests.support.pages import CHROMIUM, FLAGS, Browser, Stand, staged_page, visit, write_photo
 
@@ -134,6 +135,13 @@ def small_scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.support.making import write_scene
 
     return write_scene(tmp_path_factory.mktemp("scene") / "scene.png", 64, 64)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    forks = Forks()
+    yield forks
+    forks.close()
 
 
 @pytest.fixture(scope="session")

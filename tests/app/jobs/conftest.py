@@ -12,14 +12,12 @@ from tests.support.jobs import STAND_IN, Studio
 from tests.support.warm_engine import WarmEngine
 
 
-@pytest.fixture(scope="session", autouse=True)
-def forks(no_settings_of_this_machine: None) -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def forked_engines(forks: Forks) -> Iterator[None]:
     """Have the engines that these tests start forked: importing their libraries takes most of their time."""
     with pytest.MonkeyPatch.context() as patch:
-        forks = Forks()
         forks.replace(patch)
         yield
-        forks.close()
 
 
 @pytest.fixture(scope="session")

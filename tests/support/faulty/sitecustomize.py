@@ -10,7 +10,8 @@ from pathlib import Path
 _STAND_IN = Path(__file__).with_name("stand_in.py")
 
 _REPLACED = tuple(
-    f"diffusers_helper.{name}" for name in ("loading.loaders", "pipeline", "miopen_fallback", "job.card")
+    f"diffusers_helper.{name}"
+    for name in ("loading.loaders", "pipeline", "miopen_fallback", "job.card", "memory.device")
 )
 
 

@@ -1,4 +1,4 @@
-"""A loader and a pipeline for the engine's fault tests, without models and with faults on demand.
+"""A loader and a pipeline for the engine's fault tests, without models and torch, and with faults on demand.
 
 The prompt is the script, such as `sections=3 steps=5 at=7 fault=SIGKILL`: it names the fault and the number
 of steps before it. With `times=2` the fault happens on the first two occasions only. Faults are `wait` (until
@@ -53,6 +53,10 @@ class CardLost(Exception): ...
 
 def card_alone(device: str, folder: Path | None) -> nullcontext[None]:
     return nullcontext()
+
+
+def second_device(first: str) -> str:
+    return first
 
 
 def check_card(device: str, error: Exception) -> None:
