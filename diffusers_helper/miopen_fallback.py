@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import copy
 import logging
-import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from cache.conv import ConvLadder, ErrorKind, Hook
 from cache.conv_routes import RouteStore
@@ -110,8 +110,8 @@ class MIOpenFallbackHandler:
     def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:
         """Install the ladder in every Conv2d and Conv3d in `modules` that does not have it yet.
 
-        A module with its own `forward` or `_conv_forward` keeps that method. While the method runs, the
-        ladder computes the convolutions that it calls in torch. If it calls none, a warning names the module.
+        Each module keeps its own method. While that runs, the ladder computes the convolutions that it asks
+        torch for. If it asks for none, a warning names the module.
         """
         if self.ladder is not None:
             for module in modules:
@@ -126,10 +126,10 @@ class MIOpenFallbackHandler:
         ):
             return
         _uninstall(conv)
-        if _is_plain(conv):
-            conv._conv_forward = _LadderForward(conv, ladder)
-        else:
-            conv.forward = _OwnForward(conv, name, ladder)
+        torchs = nn.Conv3d if isinstance(conv, nn.Conv3d) else nn.Conv2d
+        is_own = "forward" in vars(conv) or type(conv).forward is not torchs.forward
+        slot = "forward" if is_own else "_conv_forward"  # of which the second one may be called directly
+        setattr(conv, slot, _Served(conv, slot, name, ladder))
         self._installed.add(conv)
 
     def block(self, case: str, rung: str, reason: str) -> None:
@@ -181,64 +181,55 @@ class MIOpenFallbackHandler:
                 report(_log, "%s", line)
 
 
+class _Convolutions(TorchFunctionMode):
+    """A context in which a ladder computes what this thread asks torch's `conv2d` and `conv3d` for.
+
+    The ladder's own calls reach torch, since a mode is off while it handles a call.
+
+    Attributes:
+        are_asked: Whether there was such a call.
+    """
+
+    def __init__(self, ladder: ConvLadder) -> None:
+        super().__init__()
+        self._ladder, self.are_asked = ladder, False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        if func in (torch.conv3d, functional.conv3d):
+            self.are_asked, func = True, self._ladder.conv3d
+        elif func in (torch.conv2d, functional.conv2d):
+            self.are_asked, func = True, self._ladder.conv2d
+        return func(*args, **(kwargs or {}))
+
+
 class _Served:
-    """A replacement of one method of a module.
+    """The replacement of a method of a module, which calls that method beside the ladder.
 
     Attributes:
         before: The instance attribute that was replaced; None if the method comes from the class.
     """
 
-    def __init__(self, ladder: ConvLadder, before: Any = None) -> None:
-        self.ladder, self.before = ladder, before
-
-
-class _LadderForward(_Served):
-    """The replacement of `_conv_forward` in a module that computes its convolution as torch's own modules do.
-
-    It holds neither a tensor nor the module, so a copy of the module may share it.
-    """
-
-    def __init__(self, conv: _Conv, ladder: ConvLadder) -> None:
-        super().__init__(ladder)
-        self._compute = ladder.conv3d if isinstance(conv, nn.Conv3d) else ladder.conv2d
-        self._pad = None if conv.padding_mode == "zeros" else list(conv._reversed_padding_repeated_twice)
-        self._pad_mode, padding = conv.padding_mode, conv.padding if self._pad is None else 0
-        self._settings = conv.stride, padding, conv.dilation, conv.groups
-
-    def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if self._pad is not None:
-            input = functional.pad(input, self._pad, mode=self._pad_mode)
-        return self._compute(input, weight, bias, *self._settings)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _LadderForward:
-        return self
-
-
-class _OwnForward(_Served):
-    """The replacement of `forward` in a module that has its own `forward` or `_conv_forward`."""
-
-    def __init__(self, conv: _Conv, name: str, ladder: ConvLadder) -> None:
-        super().__init__(ladder, vars(conv).get("forward"))
-        self._conv, self._name, self._is_named = weakref.ref(conv), name, False
+    def __init__(self, conv: _Conv, slot: str, name: str, ladder: ConvLadder) -> None:
+        self.ladder, self.before = ladder, vars(conv).get(slot)
+        self._conv, self._slot, self._name = weakref.ref(conv), slot, name
 
     def __call__(self, *call: Any, **named: Any) -> Any:
         conv: Any = self._conv()
-        with _convolutions_by(self.ladder) as asked:
-            result = (
-                type(conv).forward(conv, *call, **named)
-                if self.before is None
-                else self.before(*call, **named)
-            )
-        if not asked and not self._is_named:
-            self._is_named = True
+        work = self.before or getattr(type(conv), self._slot).__get__(conv)
+        with _Convolutions(self.ladder) as convolutions:
+            result = work(*call, **named)
+        if not convolutions.are_asked and self._name:
             _log.warning(
                 "[MIOpen Fallback] %s (%s) has no fallback: its code calls neither conv2d nor conv3d",
-                self._name,
-                type(conv).__name__,
-            )
+                self._name, type(conv).__name__,
+            )  # fmt: skip
+            self._name = ""  # once is enough
         return result
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _OwnForward:
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Served:
         copied = copy.copy(self)  # by now, `memo` contains the copy of the module that this belongs to
         copied._conv = weakref.ref(memo.get(id(self._conv()), self._conv()))
         copied.before = copy.deepcopy(self.before, memo)
@@ -247,15 +238,6 @@ class _OwnForward(_Served):
 
 _Conv = nn.Conv2d | nn.Conv3d
 _SLOTS = ("_conv_forward", "forward")
-_swapping = threading.RLock()
-
-
-def _is_plain(conv: _Conv) -> bool:
-    """Return whether a module computes its convolution as torch's own modules do."""
-    torchs = nn.Conv3d if isinstance(conv, nn.Conv3d) else nn.Conv2d
-    return not any(slot in vars(conv) for slot in _SLOTS) and all(
-        getattr(type(conv), slot) is getattr(torchs, slot) for slot in _SLOTS
-    )
 
 
 def _uninstall(conv: _Conv, ladder: ConvLadder | None = None) -> None:
@@ -267,39 +249,3 @@ def _uninstall(conv: _Conv, ladder: ConvLadder | None = None) -> None:
                 delattr(conv, slot)
             else:
                 setattr(conv, slot, served.before)
-
-
-@contextmanager
-def _convolutions_by(ladder: ConvLadder) -> Iterator[list[Callable[..., Tensor]]]:
-    """Make the ladder compute this thread's calls to `conv2d` and `conv3d` of torch within the context.
-
-    Yields:
-        A list that collects the functions that were called.
-    """
-    asked: list[Callable[..., Tensor]] = []
-    thread, is_computing = threading.get_ident(), False
-
-    def through(plain: Callable[..., Tensor], compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def convolve(*call: Any, **named: Any) -> Tensor:
-            nonlocal is_computing
-            if is_computing or threading.get_ident() != thread:
-                return plain(*call, **named)
-            asked.append(compute)
-            is_computing = True
-            try:
-                return compute(*call, **named)
-            finally:
-                is_computing = False
-
-        return convolve
-
-    with _swapping:
-        plain = functional.conv2d, functional.conv3d
-        functional.conv2d, functional.conv3d = (
-            through(plain[0], ladder.conv2d),
-            through(plain[1], ladder.conv3d),
-        )
-        try:
-            yield asked
-        finally:
-            functional.conv2d, functional.conv3d = plain

@@ -25,7 +25,7 @@ from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.miopen_fallback import (
     MIOpenFallbackHandler,
-    _LadderForward,
+    _Served,
     classify,
     initialize_miopen_fallback,
 )
@@ -289,7 +289,7 @@ def test_a_handler_keeps_no_model_alive() -> None:
 def test_every_convolution_of_every_network_has_the_ladder(tiny_model: Path) -> None:
     models = load_models(find_model(str(tiny_model), allow_folder=True), device="cpu")
     found = {
-        (name, isinstance(vars(conv).get("_conv_forward"), _LadderForward))
+        (name, isinstance(vars(conv).get("_conv_forward"), _Served))
         for name in CONFIGS
         for conv in models.part(name).modules()
         if isinstance(conv, nn.modules.conv._ConvNd)

@@ -15,6 +15,7 @@ from diffusers_helper.planning.vae import VaeSettings
 from rocm_nodes.decoding import for_quantised
 from rocm_nodes.vae_nodes import ROCMOptimizedVAEDecode, chosen_precision
 from tests.support.comfy_double import VAE, Comfy, Interrupted, PictureVae, WanVAE
+from tests.support.drivers import as_torchs
 from tests.support.node_runs import SHORT, noise, run
 
 
@@ -102,7 +103,7 @@ def test_a_failing_convolution_is_computed_in_another_way_and_nothing_stays_chan
         return plain(x, *rest, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.nn.functional, "conv3d", broken)
+        patch.setattr(torch.nn.functional, "conv3d", as_torchs(broken))
         found, text = decode(vae, latents)
     assert "taps attempts" in text
     torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-5)
@@ -124,7 +125,7 @@ def test_a_way_that_there_is_not_is_refused_and_one_that_is_forced_is_used(
         shapes.add(tuple(x.shape[3:]))
         return plain(x, *rest, **named)
 
-    monkeypatch.setattr(torch.nn.functional, "conv3d", noted)
+    monkeypatch.setattr(torch.nn.functional, "conv3d", as_torchs(noted))
     decode(vae, latents)
     assert (4, 4) in shapes
     shapes.clear()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function
 
 from cache.conv import ConvLadder, ErrorKind
 from cache.conv_routes import RouteStore
@@ -57,7 +58,7 @@ class Driver:
         self.failed = 0
         self.shapes: list[tuple[int, ...]] = []
         self._plain = functional.conv3d
-        monkeypatch.setattr(functional, "conv3d", self)
+        monkeypatch.setattr(functional, "conv3d", as_torchs(self))
 
     def __call__(self, x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
         self.shapes.append(tuple(x.shape))
@@ -65,6 +66,17 @@ class Driver:
             self.failed += 1
             raise self.error or RuntimeError(self.text)
         return self._plain(x, weight, *rest)
+
+
+def as_torchs(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a stand-in for a function of torch, whose calls a `TorchFunctionMode` sees as torch's own."""
+
+    def call(*given: Any, **named: Any) -> Tensor:
+        if has_torch_function(given):
+            return handle_torch_function(call, given, *given, **named)
+        return function(*given, **named)
+
+    return call
 
 
 def break_rungs(monkeypatch: pytest.MonkeyPatch, *names: str, text: str = NO_ALGORITHM) -> list[str]:

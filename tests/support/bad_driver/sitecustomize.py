@@ -76,7 +76,18 @@ def _break_convolutions(module: Any) -> None:
             _fail(fault.removeprefix("flat "))
         return plain_flat(x, weight, *rest)
 
-    module.conv3d, module.conv2d = conv3d, conv2d
+    module.conv3d, module.conv2d = _as_torchs(conv3d), _as_torchs(conv2d)
+
+
+def _as_torchs(function: Any) -> Any:
+    """Return a stand-in for a function of torch, whose calls a `TorchFunctionMode` sees as torch's own."""
+
+    def call(*given: Any) -> Any:
+        from torch.overrides import handle_torch_function, has_torch_function
+
+        return handle_torch_function(call, given, *given) if has_torch_function(given) else function(*given)
+
+    return call
 
 
 def _fail(fault: str) -> None:
