@@ -268,13 +268,13 @@ class RouteStore:
 
     @staticmethod
     def _load(file: Path) -> dict[str, Route]:
-        with contextlib.suppress(_Damaged):
-            return _read(file)
-        try:
-            with _locked(file):
-                return _read_locked(file)
-        except OSError:  # the file is damaged, and its folder cannot be written
+        if not file.is_file():
             return {}
+        try:
+            with _locked(file):  # a damaged file is set aside
+                return _read(file)
+        except OSError:  # its folder cannot be written
+            return _read(file)
 
     def _file(self, arch: str) -> Path | None:
         name = re.sub(r"[^\w.-]", "_", arch)
@@ -294,7 +294,7 @@ class RouteStore:
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with _locked(file):
-                    table = _read_locked(file)
+                    table = _read(file)
                     _apply(table, key, change)
                     _write(file, table)
                 self._tables[case.arch] = table
@@ -319,16 +319,8 @@ def _apply(table: dict[str, Route], key: str, change: Callable[[Route], Route]) 
             del table[name]
 
 
-class _Damaged(Exception):
-    """The error for a file whose content `_write` has not written."""
-
-
 def _read(file: Path) -> dict[str, Route]:
-    """Return the routes in a file, or none if the file does not exist or cannot be opened.
-
-    Raises:
-        _Damaged: If the content is not in the form that `_write` writes.
-    """
+    """Return the routes in a file; none if it cannot be opened. A damaged one is set aside."""
     try:
         return _parsed(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -337,17 +329,10 @@ def _read(file: Path) -> dict[str, Route]:
         _log.warning("%s cannot be read (%s); starting without it", file, error.strerror or error)
         return {}
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise _Damaged(shorten(str(error))) from error
-
-
-def _read_locked(file: Path) -> dict[str, Route]:
-    """Return the routes in a file, and set a damaged file aside. The lock has to be held."""
-    try:
-        return _read(file)
-    except _Damaged as error:
         aside = file.with_name(file.name + ".damaged")
-        _log.warning("%s is damaged (%s); it is kept as %s", file, error, aside.name)
-        file.replace(aside)
+        _log.warning("%s is damaged (%s); it is kept as %s", file, shorten(str(error)), aside.name)
+        with contextlib.suppress(OSError):
+            file.replace(aside)
         return {}
 
 
