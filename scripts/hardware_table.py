@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from app.bench.report import Report, card_words, failures, planned, read_report, version_words
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.planning.backend import MeasuredStage
 from diffusers_helper.units import GB, gb_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,40 +25,61 @@ BEGIN, END = "<!-- The reports begin. scripts/hardware_table.py writes them. -->
 REPORTED = "diffusers_helper/planning/cards/reported.py"
 _STEPS = 25  # of FramePack's default
 _NOT_MEASURED, _MOST_FAILURES = "not measured", 3
+# A ratio outside of these is a mistake in a report, rather than a property of a card.
+_LEAST, _MOST = 0.25, 4.0
 
 
-def measured_stages(report: Report) -> Iterator[MeasuredStage]:
-    """Yield what the estimates of stages, and the reserve, came to on a report's card at full size."""
-    card, versions = report["card"], report["versions"]
-    runtime = f"ROCm {versions['rocm']}" if versions["rocm"] else f"CUDA {versions['cuda']}"
-    place = card["arch"] or card["kind"], versions["torch"], runtime
+def measured_stages(report: Report) -> Iterator[tuple[str, int, int]]:
+    """Yield the planned and measured bytes of stages, and of the reserve, on a report's card at full size.
+
+    Those of a stage are its working memory: the peak of the allocator, less the plan's weights and ring.
+    """
     cases = [case.get("figures", {}) for part in report["parts"].values() for case in part["cases"].values()]
     for one in cases:
-        if card["kind"] == "cpu" or "working_bytes" not in one or one["is_reduced"]:
+        if report["card"]["kind"] == "cpu" or "working_bytes" not in one or one["is_reduced"]:
             continue
         weights = one["planned_bytes"] - one["working_bytes"]
-        yield MeasuredStage(*place, one["stage"], one["working_bytes"], one["measured_bytes"] - weights)
+        yield one["stage"], one["working_bytes"], one["measured_bytes"] - weights
         # A card on which other programs have memory does not show what this one holds beside torch.
         if one.get("reserve_bytes") and one["driver_start_bytes"] < GB:
-            beside = one["driver_peak_bytes"] - one["allocator_peak_bytes"]
-            yield MeasuredStage(*place, "reserve", one["reserve_bytes"], beside)
+            yield "reserve", one["reserve_bytes"], one["driver_peak_bytes"] - one["allocator_peak_bytes"]
+
+
+def ratio_of(stage: str, planned: int, measured: int) -> float:
+    """Return measured memory as a multiple of the planned one.
+
+    Raises:
+        ValueError: If no card can have it.
+    """
+    if not (planned > 0 and _LEAST <= measured / planned <= _MOST):
+        raise ValueError(
+            f"{stage}: {measured} of {planned} planned bytes; expected {_LEAST:g} to {_MOST:g} times the plan"
+        )
+    return measured / planned
 
 
 def reported(reports: dict[str, Report]) -> str:
-    """Return the module with the known cards, and the largest ratio of each card, version and stage.
+    """Return the module with the known cards, and the largest ratio of each card and stage.
+
+    The largest, since a plan has to hold for every version of torch and for every video.
 
     Raises:
         ValueError: If a figure of a report is too far from its plan to be right.
     """
-    found = [row for one in reports.values() for row in measured_stages(one)]
-    largest = {row[:4]: row for row in map(astuple, sorted(found, key=lambda row: row.ratio))}
+    ratios: dict[str, dict[str, float]] = {}
+    for one in reports.values():
+        for stage, planned, measured in measured_stages(one):
+            found = ratios.setdefault(one["card"]["arch"] or one["card"]["kind"], {})
+            found[stage] = max(found.get(stage, 0.0), ratio_of(stage, planned, measured))
     seen = [one["card"] for one in reports.values() if one["card"]["kind"] != "cpu"]
     cards = sorted({card["arch"] or card["name"] for card in seen})
+    rows = (f"{card!r}: {ratios[card]!r}" for card in sorted(ratios))
     return (
         '"""What reports of the benchmark say of cards, as scripts/hardware_table.py writes it."""\n\n'
         "# fmt: off\n"
-        f"CARDS: tuple[str, ...] = {_literal(cards)}\n"
-        f"STAGES: tuple[tuple[str, str, str, str, int, int], ...] = {_literal(sorted(largest.values()))}\n"
+        f"CARDS: tuple[str, ...] = {_literal(map(repr, cards), '()')}\n"
+        "# Measured memory as a multiple of the estimate, by card and stage, or the reserve\n"
+        f"RATIOS: dict[str, dict[str, float]] = {_literal(rows, '{}')}\n"
     )
 
 
@@ -126,9 +145,9 @@ def _cell(value: float | None) -> str:
     return _NOT_MEASURED if value is None else f"{value:.3g}"
 
 
-def _literal(values: Sequence[object]) -> str:
-    lines = "".join(f"    {value!r},\n".replace("'", '"') for value in values)
-    return f"(\n{lines})" if lines else "()"
+def _literal(entries: Iterable[str], brackets: str) -> str:
+    lines = "".join(f"    {entry},\n".replace("'", '"') for entry in entries)
+    return f"{brackets[0]}\n{lines}{brackets[1]}" if lines else brackets
 
 
 def main() -> int:

@@ -3,8 +3,8 @@
 Each formula counts the tensors of one size that are alive at the moment when the network uses most memory.
 The numbers were fitted to peaks that `benchmarks/calibrate_memory.py` measured on a CPU, on the grid of
 shapes named in each function. They hold for kernels that keep nothing large between operations. GPU kernels
-need more: the table in `backend` has the factors for that. What was measured on such cards
-(`backend`), or on this machine (`Calibration`), corrects the estimates.
+need more: the table in `backend` has the factors for that. What was measured on such cards, or on this
+machine, corrects the estimates (`Calibration`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from diffusers_helper.families.known import family_of_class
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
 from diffusers_helper.models.sizes import Network, class_named
-from diffusers_helper.planning.backend import MARGIN, Backend, corrected
+from diffusers_helper.planning.backend import MARGIN, Backend
 from diffusers_helper.planning.budget import Demand, Stage
+from diffusers_helper.planning.cards.reported import RATIOS
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, has_stream
 
 # The sides of the VAE's tiles that the automatic choice tries, in pixels, largest first.
@@ -42,41 +43,38 @@ _Working = dict[str, tuple[Network, int]]
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The ratios of measured to estimated working memory by stage, as measured on this machine."""
+    """The ratios of measured to estimated working memory by stage, on this machine or on such a card."""
 
     factors: Mapping[str, float] = field(default_factory=dict[str, float])
 
-    def apply(self, stage: str, num_bytes: int, card: str = "") -> int:
-        """Return an estimate in bytes, multiplied by this machine's ratio for its stage, or by the card's."""
-        if stage in self.factors:
-            return ceil(num_bytes * self.factors[stage])
-        return corrected(num_bytes, card, stage)
+    def apply(self, stage: str, num_bytes: int) -> int:
+        """Return an estimate in bytes, multiplied by the ratio for its stage."""
+        return ceil(num_bytes * self.factors.get(stage, 1))
 
     @classmethod
     def read(cls, file: Path | None, device: str) -> Calibration:
         """Return the ratios for a device from a file that `benchmarks/calibrate_memory.py` wrote.
 
         Args:
-            file: The calibration file; None, or a file that does not exist, gives no ratios.
+            file: The calibration file. What it does not say, or does not exist to say, reports of cards do.
             device: The name of the device, such as "cpu" or "gfx1100".
 
         Raises:
             InputError: If the file cannot be used.
         """
-        if file is None:
-            return cls()
+        known = RATIOS.get(device, {})
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
+            data = json.loads(file.read_text(encoding="utf-8")) if file else {}
             factors = {name: float(value) for name, value in data.get(device, {}).items()}
         except FileNotFoundError:
-            return cls()
+            return cls(known)
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{file} is not a calibration ({error}).", "Delete it, or measure again."
             ) from error
         if not all(0.1 <= factor <= 100 for factor in factors.values()):
             raise InputError(f"{file} holds factors outside 0.1 to 100.", "Delete it, or measure again.")
-        return cls(factors)
+        return cls({**known, **factors})
 
     def write(self, file: Path, device: str) -> None:
         """Write the ratios for a device to a file, and keep the file's ratios for other devices."""
@@ -269,7 +267,7 @@ def demand_of(
         Stage(
             name,
             network.weights,
-            calibration.apply(name, num_bytes, backend.card) + network.cast_bytes + after.get(name, 0),
+            calibration.apply(name, num_bytes) + network.cast_bytes + after.get(name, 0),
         )
         for name, (network, num_bytes) in working.items()
     )

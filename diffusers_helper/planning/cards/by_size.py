@@ -6,17 +6,14 @@ They are for a user who wonders which card is enough.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import cache
+from functools import partial
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import GGUF_CAST_BYTES, NETWORKS, Network, Weights, networks
-from diffusers_helper.planning.budget import Demand, DoesNotFit, JobPlan, plan_job
-from diffusers_helper.planning.estimates import largest_bucket
-from diffusers_helper.planning.profiles import Machine, Profile, profile_for
-from diffusers_helper.planning.streaming import Bus, bus_of, choose_weights, fewest_copies
-from diffusers_helper.planning.video import demands_for, host_share, network_folders
+from diffusers_helper.planning.budget import DoesNotFit
+from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.video import VideoPlan, network_folders, plan_video
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, duration, gb_text
 from diffusers_helper.weights.gguf_file import LOADABLE, bytes_per_value
@@ -201,9 +198,7 @@ def plans_by_format(request: GenerationRequest, info: ModelInfo) -> list[FormatP
 
 
 def plans_by_card(
-    request: GenerationRequest,
-    info: ModelInfo,
-    transformer: Network | None = None,
+    request: GenerationRequest, info: ModelInfo, transformer: Network | None = None
 ) -> list[CardPlan]:
     """Return the plans of a video on Radeon cards of these sizes, for the shape that needs most memory.
 
@@ -213,42 +208,30 @@ def plans_by_card(
     Raises:
         LongtakeError: If a local model's files cannot be read.
     """
-    request = replace(request, vram_cap_gb=None, preserved_gb=None)
-    height, width = largest_bucket(request.resolution or info.side, info.multiple, info.family.offered)
-    profiles = [profile_for(Machine("rocm", ARCH, f"{size} GB", size * GB), {}) for size in CARDS_GB]
-
-    @cache  # the needs are the same on all of these cards
-    def needs(request: GenerationRequest) -> tuple[Demand, ...]:
-        return demands_for(request, info, profiles[0], height, width, transformer=transformer)
-
-    @cache
-    def host(request: GenerationRequest) -> Fraction:
-        return host_share(request, info, profiles[0])
-
-    def plan_card(size_gb: int, profile: Profile) -> CardPlan:
-        budget, bus = profile.budget(), bus_of(profile.machine)
-        chosen, _ = choose_weights(request, budget, needs)
+    request, found = replace(request, vram_cap_gb=None, preserved_gb=None), list[CardPlan]()
+    for size in CARDS_GB:
+        profile = profile_for(Machine("rocm", ARCH, f"{size} GB", size * GB), {})
+        plan = partial(plan_video, info=info, profile=profile, transformer=transformer)
+        cap = profile.budget().cap_bytes
         try:
-            plan = plan_job(budget, needs(chosen))
+            usual = plan(request)
         except DoesNotFit as error:
-            return CardPlan(size_gb, budget.cap_bytes, None, None, error.smallest_cap_bytes)
-        demand = next(one for one in needs(chosen) if one.vae_tile_px == plan.vae_tile_px)
-        freed = fewest_copies(plan, demand)
-        then, _ = choose_weights(request, freed.budget, needs)
-        if then != chosen:
-            freed = plan_job(freed.budget, needs(then))
-        fits = _fit(plan, chosen, host(chosen), bus), _fit(freed, then, host(then), bus)
-        return CardPlan(size_gb, budget.cap_bytes, *fits, plan.smallest_cap_bytes)
-
-    return [plan_card(size, profile) for size, profile in zip(CARDS_GB, profiles, strict=True)]
+            found.append(CardPlan(size, cap, None, None, error.smallest_cap_bytes))
+            continue
+        fits = (_fit(one, len(request.texts)) for one in (usual, plan(with_fewest_copies(request, usual))))
+        found.append(CardPlan(size, cap, *fits, usual.job.smallest_cap_bytes))
+    return found
 
 
-def _fit(plan: JobPlan, request: GenerationRequest, host: Fraction, bus: Bus | None) -> Fit:
-    sample, texts = plan.stage("sample"), len(request.texts)
-    streamed = sample.streamed_bytes
-    waiting = int(streamed * host)
+def _fit(plan: VideoPlan, texts: int) -> Fit:
+    job = plan.job
     return Fit(
-        plan.budget.cap_bytes, plan.preserved_bytes, sample.resident_bytes, streamed * texts,
-        bus.seconds(streamed * texts) if bus else 0.0, waiting, waiting * texts, plan.peak_bytes,
-        request.weight_dtype,
+        job.budget.cap_bytes, job.preserved_bytes, job.stage("sample").resident_bytes, plan.step_bytes,
+        plan.copy_seconds, plan.waiting_bytes, plan.waiting_bytes * texts, job.peak_bytes, plan.weight_dtype,
     )  # fmt: skip
+
+
+def with_fewest_copies(request: GenerationRequest, plan: VideoPlan) -> GenerationRequest:
+    """Return a request that preserves as little memory as its plan, made before, says to be enough."""
+    assert plan.preserved is not None  # there were no shortages
+    return replace(request, preserved_gb=round(plan.preserved.fewest_copies.budget.preserved_bytes / GB, 1))

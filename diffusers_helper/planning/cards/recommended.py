@@ -23,11 +23,11 @@ from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards.by_size import transformer_in
+from diffusers_helper.planning.cards.by_size import transformer_in, with_fewest_copies
 from diffusers_helper.planning.estimates import largest_bucket, latent_tokens
 from diffusers_helper.planning.video import VideoPlan
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.units import GB, duration, gb_text
+from diffusers_helper.units import duration, gb_text
 
 # FramePack's README: 2.5 s per frame on an RTX 4090; 25 steps make the 36 frames of a section.
 _STEP_SECONDS, _FULL_SIDE, _MULTIPLE = 2.5 * 36 / 25, 640, 32
@@ -219,6 +219,5 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
             continue
         yield SetUp(own, weights, usual)
         if usual.preserved and usual.preserved.saved_bytes > 0:
-            fewest = usual.preserved.fewest_copies.budget.preserved_bytes
-            own = replace(own, preserved_gb=round(fewest / GB, 1))
+            own = with_fewest_copies(own, usual)
             yield SetUp(own, weights, plan(own, weights.info, weights.copy))

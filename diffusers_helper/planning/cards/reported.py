@@ -4,4 +4,5 @@
 CARDS: tuple[str, ...] = (
     "NVIDIA H200",
 )
-STAGES: tuple[tuple[str, str, str, str, int, int], ...] = ()
+# Measured memory as a multiple of the estimate, by card and stage, or the reserve
+RATIOS: dict[str, dict[str, float]] = {}

@@ -117,11 +117,8 @@ def test_the_table_has_a_row_for_each_report(tmp_path: Path) -> None:
         "not measured", "1 of 2", "attention: flash: killed by signal 6",
         "standard; Longtake 0.1.0, torch 2.13.0, ROCm 7.2, driver 6.10.5",
     ]  # fmt: skip
-    versions = "gfx1100", "2.13.0", "ROCm 7.2"
     assert runpy.run_path(str(learned))["CARDS"] == ("gfx1100",)
-    assert runpy.run_path(str(learned))["STAGES"] == (
-        (*versions, "reserve", GB, 3 * GB // 2), (*versions, "sample", 2 * GB, 5 * GB // 2),
-    )  # fmt: skip
+    assert runpy.run_path(str(learned))["RATIOS"] == {"gfx1100": {"sample": 1.25, "reserve": 1.5}}
     write(tmp_path / "docs" / "reports" / "bad.json", some_report() | {"checksum": "0" * 64})
     refused = subprocess.run(command, check=False, capture_output=True, text=True)
     assert refused.returncode == 2
@@ -130,6 +127,12 @@ def test_the_table_has_a_row_for_each_report(tmp_path: Path) -> None:
 
 def test_the_table_of_the_repository_is_that_of_its_reports() -> None:
     subprocess.run([sys.executable, str(SCRIPT), "--check"], check=True)
+
+
+@pytest.mark.parametrize(("planned", "measured"), [(0, 5), (-1, 5), (100, 0), (100, 401), (100, 24)])
+def test_a_figure_that_no_card_can_have_is_refused(planned: int, measured: int) -> None:
+    with pytest.raises(ValueError, match=r"expected 0\.25 to 4 times the plan"):
+        runpy.run_path(str(SCRIPT))["ratio_of"]("sample", planned, measured)
 
 
 def test_the_page_names_wrong_plans_and_failures() -> None:

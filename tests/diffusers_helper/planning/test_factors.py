@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,20 +13,17 @@ from diffusers_helper.models.sizes import networks
 from diffusers_helper.planning.backend import (
     FACTORS,
     Backend,
-    MeasuredStage,
     backend_of,
-    corrected,
     factor,
-    measured_ratio,
     reserve_of,
 )
+from diffusers_helper.planning.cards.reported import RATIOS
 from diffusers_helper.planning.estimates import Calibration, demand_of, transformer_bytes
 from diffusers_helper.planning.profiles import FAMILIES, profile_for
 from diffusers_helper.planning.vae_estimates import decode_bytes
 from diffusers_helper.units import GB
 
 FULL = networks(find_model("framepack-i2v"), on_cpu=False)
-ROW = MeasuredStage("gfx1100", "2.13.0", "ROCm 7.2", "sample", 2 * GB, 3 * GB)
 
 
 def sampling(backend: Backend) -> int:
@@ -34,14 +32,13 @@ def sampling(backend: Backend) -> int:
 
 def test_each_card_has_the_factors_of_the_table_and_no_others() -> None:
     found = {family: profile_for(named_machine(f"{family}:24"), {}).backend for family in FAMILIES}
-    plain = {family: replace(backend, card="", slice_bytes=0) for family, backend in found.items()}
+    plain = {family: replace(backend, slice_bytes=0) for family, backend in found.items()}
     rocm = Backend("fused", 1.0, 2.0, 4.0)
     assert plain == {
         "gfx1100": rocm, "gfx1151": Backend("fused", 1.5, 2.0, 4.0), "gfx1200": rocm,
         "gfx103x": Backend("math", 1.0, 2.0, 4.0, way="sliced"), "cdna": rocm, "radeon": rocm,
         "cuda": Backend(conv_decode=1.5, conv_encode=2.0), "cpu": Backend(),
     }  # fmt: skip
-    assert found["gfx103x"].card == "gfx1030"
 
 
 def test_each_factor_names_its_source() -> None:
@@ -62,34 +59,23 @@ def test_half_as_much_again_is_taken_where_attention_has_its_peak() -> None:
     assert decodes[0] == decodes[1]
 
 
-def test_the_largest_ratio_of_a_card_and_stage_corrects_its_estimates_and_no_others() -> None:
-    rows = (ROW, replace(ROW, torch="2.14.0", measured_bytes=GB), replace(ROW, stage="decode"))
-    assert measured_ratio("gfx1100", "sample", rows) == 1.5
-    assert corrected(1001, "gfx1100", "sample", rows) == 1502
-    assert corrected(1001, "gfx1100", "sample", rows[1:2]) == 501
-    assert corrected(1001, "gfx1101", "sample", rows) == corrected(1001, "gfx1100", "text", rows) == 1001
+def test_a_plan_takes_the_ratios_of_its_card_unless_this_machine_knows_better(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    backend, file = backend_of("gfx1100", "gfx1100", "rocm"), tmp_path / "calibration.json"
 
-
-def test_a_plan_takes_measured_rows_unless_this_machine_knows_better(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = backend_of("gfx1100", "gfx1100", "rocm")
-
-    def working(stage: str, factors: dict[str, float] | None = None, card: str = "gfx1100") -> int:
-        calibration = Calibration(factors or {})
-        demand = demand_of(FULL, 640, 608, 256, backend=replace(backend, card=card), calibration=calibration)
+    def working(stage: str, card: str = "gfx1100") -> int:
+        calibration = Calibration.read(file, card)
+        demand = demand_of(FULL, 640, 608, 256, backend=backend, calibration=calibration)
         return next(one.working_bytes for one in demand.stages if one.name == stage)
 
     before = working("sample"), working("decode")
-    rows = (ROW, replace(ROW, stage="reserve"))
-    monkeypatch.setattr("diffusers_helper.planning.backend.MEASURED", rows)
+    monkeypatch.setitem(RATIOS, "gfx1100", {"sample": 1.5, "reserve": 1.5})
     assert working("sample") == pytest.approx(1.5 * before[0], rel=0.001)
     assert working("decode") == before[1]
     assert working("sample", card="gfx1101") == before[0]
-    assert working("sample", {"sample": 1.0}) == before[0]
+    assert Calibration.read(None, "gfx1100").apply("sample", 1001) == 1502
     assert reserve_of("gfx1100", "gfx1100").value == 1.5 * GB
     assert reserve_of("gfx1100", "gfx1100").source == "measured on such a card"
-
-
-@pytest.mark.parametrize(("planned", "measured"), [(0, 5), (-1, 5), (100, 0), (100, 401), (100, 24)])
-def test_a_row_that_no_card_can_have_is_refused(planned: int, measured: int) -> None:
-    with pytest.raises(ValueError, match=r"expected 0\.25 to 4 times the plan"):
-        replace(ROW, planned_bytes=planned, measured_bytes=measured)
+    Calibration({"sample": 1.0}).write(file, "gfx1100")
+    assert working("sample") == before[0]
