@@ -226,7 +226,7 @@ def measure(arguments: argparse.Namespace, folder: Path, kept: Rows) -> dict[str
 
     def resident() -> tuple[Times, Tensor]:
         residency = Residency(device)
-        residency.load_model_as_complete(network)
+        residency.move_model_to_device_with_memory_preservation(network)
         found = time_of(run, arguments.steps, device)
         residency.unload_complete_models()
         return found

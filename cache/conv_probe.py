@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cache.conv import ErrorKind
-from cache.conv_routes import ConvCase, Route, RouteStore
+from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, output_shape, window_of
 
 MIN_RUNS, MAX_RUNS, ENOUGH_SECONDS = 3, 9, 0.08
@@ -24,9 +24,6 @@ GAIN = 1.1
 # The largest ratio of the error's root mean square to that of the result. Kernels that transform their input
 # (Winograd) or multiply in TF32 have errors up to this and can be used; that of a wrong result is about 1.
 MAX_ERROR = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-# The time to prepare inputs and to compare results, as seconds per case and a factor. They were fitted to the
-# demo model's VAE on two cores.
-_OVERHEAD_SECONDS, _CHECKING = 0.02, 1.2
 _WINDOW = 8  # the side in pixels of the parts that are compared with the CPU's result
 
 
@@ -122,33 +119,6 @@ def spread(cases: Sequence[ConvCase], count: int) -> list[ConvCase]:
     """Return some cases, evenly spread by their multiplications, which represent all."""
     ordered = sorted(cases, key=multiplications)
     return [ordered[(2 * n + 1) * len(cases) // (2 * count)] for n in range(count)]
-
-
-def rates_of(routes: Mapping[str, Route], like: ConvCase) -> dict[str, float]:
-    """Return the seconds per multiplication by rung, measured with the software and dtype of `like`."""
-    seconds: dict[str, float] = {}
-    work: dict[str, int] = {}
-    for text, route in routes.items():
-        case = ConvCase.from_text(text)
-        if (case.rocm, case.torch, case.dtype) == (like.rocm, like.torch, like.dtype):
-            for name, milliseconds in route.measured.items():
-                seconds[name] = seconds.get(name, 0.0) + milliseconds / 1000
-                work[name] = work.get(name, 0) + multiplications(case)
-    return {name: seconds[name] / max(1, work[name]) for name in seconds}
-
-
-def expected_seconds(case: ConvCase, rates: Mapping[str, float]) -> float:
-    """Estimate the time that `measure` takes for a case, without MIOpen's own search for kernels.
-
-    Args:
-        rates: The seconds per multiplication by rung.
-    """
-    times = [rates[rung.name] * multiplications(case) for rung in _candidates(case) if rung.name in rates]
-    runs = 0.0
-    for seconds in times:
-        count = min(MAX_RUNS, max(MIN_RUNS, ENOUGH_SECONDS / max(seconds, 1e-9)))
-        runs += seconds * (1 + (count if seconds <= HOPELESS * min(times) else 2))
-    return _OVERHEAD_SECONDS + _CHECKING * runs
 
 
 def condemn_interrupted(routes: RouteStore, arch: str) -> tuple[ConvCase, str] | None:

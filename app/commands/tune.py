@@ -35,7 +35,7 @@ from diffusers_helper.machine.signals import ignore_ctrl_c
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import SETTINGS
-from diffusers_helper.units import about, count_text
+from diffusers_helper.units import count_text
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,6 @@ right result. Videos made from then on use it. Ctrl-C stops; the same command co
 _SECONDS = 8.0
 # The number of shapes that are measured before the time for all is estimated. With five shapes, the estimate
 # for the demo model was within a tenth; with one, it was a third too low.
-_SAMPLE = 5
 # The number of deaths after which the remaining ways stay avoided.
 _MOST_DEATHS = 3
 
@@ -124,7 +123,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
     """Measure the cases without a stored measurement, and return all results in the order of `cases`."""
-    from cache.conv_probe import condemn_interrupted, expected_seconds, measure, rates_of, spread
+    from cache.conv_probe import condemn_interrupted, measure
     from cache.conv_routes import RouteStore
     from diffusers_helper.miopen_fallback import classify
 
@@ -135,29 +134,15 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     waiting = [case for case in cases if again or not _is_measured(routes, case)]
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
-    if waiting and not rates_of(routes.routes(cases[0].arch), cases[0]):
-        _say("Measuring a few shapes first, to estimate the time for all")
-        for case in spread(waiting, max(1, min(_SAMPLE, len(waiting) // 4))):
-            measure(case, device, routes, classify)
-            waiting.remove(case)
-    rates = rates_of(routes.routes(cases[0].arch), cases[0])
-    seconds = {case: expected_seconds(case, rates) for case in waiting}
-    if waiting:
-        search = (
-            ""
-            if cases[0].rocm == "none"
-            else ", plus the time that MIOpen needs to find and compile its kernels"
-        )
-        _say(f"{count_text(len(waiting), 'shape')} to measure: {about(sum(seconds.values()))}{search}")
     bar = tqdm(
-        total=sum(seconds.values()), file=sys.stderr, disable=None, dynamic_ncols=True,
+        total=len(waiting), file=sys.stderr, disable=None, dynamic_ncols=True,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",
     )  # fmt: skip
     with bar:
         for number, case in enumerate(waiting, 1):
             bar.set_description_str(f"shape {number} of {len(waiting)}")
             measure(case, device, routes, classify)
-            bar.update(seconds[case])
+            bar.update()
             if bar.disable:
                 _say(f"shape {number} of {len(waiting)}: {_in_words(routes.get(case).reason, case)}")
     _measure_risky(cases, device, routes_folder(), again=again)

@@ -70,6 +70,16 @@ class Facts:
         return cast(dict[str, Any], entries) if isinstance(entries, dict) else {}
 
 
+class _Kept:
+    """A descriptor for a store of facts in a machine's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, local: Local, kind: type[Local]) -> Facts:
+        return Facts(local.folder and local.folder / self._name)
+
+
 @dataclass(frozen=True, slots=True)
 class Local:
     """The settings of a machine, as opposed to those of a job.
@@ -88,43 +98,21 @@ class Local:
     is_guest: bool = False
     try_attention: Callable[..., list[dict[str, Any]]] | None = None
 
+    learned = _Kept("smaller_plans.json")  # the levels of jobs after shortages (`planning.ladder`)
+    tile_times = _Kept("tile_times.json")  # what decodes took with tiles of each size (`job.plans.TileTimes`)
+    kernels = _Kept("attention.json")  # what was seen of attention
+    disks = _Kept("disks.json")  # the speeds of disks
+    speeds = _Kept("speeds.json")  # those of bus and disk that a benchmark measured
+
     @property
     def calibration(self) -> Path | None:
         """Return the file with the ratios of measured to estimated memory (`planning.estimates`)."""
         return self.folder and self.folder / "calibration.json"
 
     @property
-    def learned(self) -> Facts:
-        """Return the store of the levels that jobs reached after shortages (`planning.ladder`)."""
-        return self._facts("smaller_plans.json")
-
-    @property
-    def tile_times(self) -> Facts:
-        """Return the store of the times to decode with tiles of each size (`job.plans.TileTimes`)."""
-        return self._facts("tile_times.json")
-
-    @property
-    def kernels(self) -> Facts:
-        """Return the store of what was seen of attention (`machine.local`)."""
-        return self._facts("attention.json")
-
-    @property
-    def disks(self) -> Facts:
-        """Return the store of the speeds of disks (`machine.local`)."""
-        return self._facts("disks.json")
-
-    @property
-    def speeds(self) -> Facts:
-        """Return the store of the speeds of bus and disk that a benchmark measured (`machine.measured`)."""
-        return self._facts("speeds.json")
-
-    @property
     def encodings(self) -> Path | None:
         """Return the folder of encodings of texts and pictures (`output.checkpoints.EncodingCache`)."""
         return self.folder and self.folder / "encodings"
-
-    def _facts(self, name: str) -> Facts:
-        return Facts(self.folder and self.folder / name)
 
 
 @dataclass(frozen=True, slots=True)

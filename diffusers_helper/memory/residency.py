@@ -24,7 +24,7 @@ from diffusers_helper.memory.status import report
 from diffusers_helper.memory.streaming import Streamer, Trace
 from diffusers_helper.memory.weights import Weight, sizes_of, weights_of
 from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.budget import Budget, Stage, StagePlan, plan_stage
+from diffusers_helper.planning.budget import RING_BLOCKS, Budget, Stage, StagePlan, plan_stage
 from diffusers_helper.units import GB, gb_bytes
 
 _log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ class _Placed:
 
     module: nn.Module
     weights: list[Weight]
+    dtype: torch.dtype | None
     streamer: Streamer | None = None
     streamed: frozenset[int] = field(default_factory=frozenset[int])
 
@@ -58,10 +59,6 @@ class Residency:
         placed = self._placed.get(id(module))
         return placed is not None and placed.streamed == frozenset(streamed)
 
-    def load_model_as_complete(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
-        """Move a whole network to the device, with weights of type `dtype`, or of the stored type if None."""
-        self.move_model_to_device_with_memory_preservation(module, dtype=dtype)
-
     def move_model_to_device_with_memory_preservation(
         self,
         module: nn.Module,
@@ -69,75 +66,51 @@ class Residency:
         preserved_bytes: int = 0,
         blocks: Sequence[nn.Module] = (),
         streamed: Sequence[int] = (),
-        num_slots: int = 2,
+        num_slots: int = RING_BLOCKS,
         dtype: torch.dtype | None = None,
     ) -> None:
         """Move a network to the device, except for the blocks that are streamed to preserve memory.
 
-        If this fails, the network is taken off the device again.
+        If it is there as a whole, these blocks leave. If this fails, it is taken off the device again.
 
         Args:
             blocks: The network's blocks in the order in which they run.
-            streamed: The indices of the blocks to stream, ascending.
+            streamed: The indices of the blocks to stream, ascending; none for a network as a whole.
             num_slots: The number of streamed blocks that are on the device at a time.
             dtype: The type of the weights on the device; None for the stored type.
         """
-        self.unload_complete_models(module)
-        placed = _Placed(module, weights_of(module, dtype))
+        placed = self._placed.get(id(module))
+        if placed is None or placed.streamed or placed.dtype != dtype or not streamed:
+            self.unload_complete_models(module)
+            placed = _Placed(module, weights_of(module, dtype), dtype)
+        is_there = id(module) in self._placed
         members = _members(placed.weights, blocks, streamed)
         elsewhere = {id(weight) for block in members.values() for weight in block}
         with ExitStack() as undo:
             self._placed[id(module)] = placed
             undo.callback(self.unload_complete_models, module)
             for weight in placed.weights:
-                if id(weight) not in elsewhere:
+                if id(weight) in elsewhere:
+                    weight.to_host()
+                elif not is_there:
                     weight.to_device(self.device)
-            self._stream(placed, blocks, members, num_slots)
+            placed.streamed = frozenset(members)
+            if members:
+                parts = [(index, blocks[index], members[index]) for index in members]
+                placed.streamer = Streamer(
+                    module, parts, device=self.device, num_slots=num_slots, trace=self.trace
+                )
             undo.pop_all()
-        self._say_loaded(module, len(blocks), len(streamed), preserved_bytes)
-
-    def offload_model_from_device_for_memory_preservation(
-        self,
-        module: nn.Module,
-        *,
-        preserved_bytes: int = 0,
-        blocks: Sequence[nn.Module],
-        streamed: Sequence[int],
-    ) -> None:
-        """Stream these blocks of a network that is on the device as a whole. The other blocks stay there."""
-        placed = self._placed[id(module)]
-        members = _members(placed.weights, blocks, streamed)
-        for weight in (weight for block in members.values() for weight in block):
-            weight.to_host()
-        self._stream(placed, blocks, members)
-        report(
-            _log, "Offloading %s from %s to preserve memory: %.2f GB",
-            type(module).__name__, self.device, preserved_bytes / GB,
-        )  # fmt: skip
-
-    def _stream(
-        self,
-        placed: _Placed,
-        blocks: Sequence[nn.Module],
-        members: dict[int, list[Weight]],
-        num_slots: int = 2,
-    ) -> None:
-        placed.streamed = frozenset(members)
-        if members:
-            parts = [(index, blocks[index], members[index]) for index in members]
-            placed.streamer = Streamer(
-                placed.module, parts, device=self.device, num_slots=num_slots, trace=self.trace
-            )
-
-    def _say_loaded(self, module: nn.Module, blocks: int, streamed: int, preserved_bytes: int) -> None:
-        name = type(module).__name__
-        if streamed:
+        name, preserved = type(module).__name__, preserved_bytes / GB
+        if not streamed:
+            report(_log, "Loaded %s to %s as complete.", name, self.device)
+        elif is_there:
+            report(_log, "Offloading %s from %s to preserve memory: %.2f GB", name, self.device, preserved)
+        else:
             report(
                 _log, "Moving %s to %s with preserved memory: %.2f GB (%d of %d blocks are streamed)",
-                name, self.device, preserved_bytes / GB, streamed, blocks,
+                name, self.device, preserved, len(streamed), len(blocks),
             )  # fmt: skip
-        else:
-            report(_log, "Loaded %s to %s as complete.", name, self.device)
 
     def unload_complete_models(self, *modules: nn.Module) -> list[nn.Module]:
         """Take these networks off the device, or all of them if none is given, and return those removed."""
@@ -202,7 +175,7 @@ def load_model_as_complete(model: nn.Module, target_device: torch.device | str, 
     """
     if unload:
         unload_complete_models()
-    _place(target_device).residency.load_model_as_complete(model)
+    _place(target_device).residency.move_model_to_device_with_memory_preservation(model)
 
 
 def unload_complete_models(*models: nn.Module) -> None:
@@ -264,7 +237,7 @@ def offload_model_from_device_for_memory_preservation(
         return
     free = place.device.free_bytes() + sizes_of(model, blocks)[0]
     if streamed := _plan(place, model, free, preserved_memory_gb).streamed_blocks:
-        place.residency.offload_model_from_device_for_memory_preservation(
+        place.residency.move_model_to_device_with_memory_preservation(
             model, preserved_bytes=gb_bytes(preserved_memory_gb), blocks=blocks, streamed=streamed
         )
 

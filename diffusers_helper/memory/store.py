@@ -194,25 +194,15 @@ class Store:
     def _load(self, plan: StagePlan, network: nn.Module) -> None:
         if self._residency.is_on_device(network, plan.streamed_blocks):
             return
-        blocks = self._source.blocks(plan.model)
         self._networks[plan.model] = network
         self.log.append(Move("load", plan.model))
-        preserved = self.budget.preserved_bytes
-        if plan.streamed_blocks and self._residency.is_on_device(network):
-            self._residency.offload_model_from_device_for_memory_preservation(
-                network, preserved_bytes=preserved, blocks=blocks, streamed=plan.streamed_blocks
-            )
-        elif plan.streamed_blocks:
-            self._residency.move_model_to_device_with_memory_preservation(
-                network,
-                preserved_bytes=preserved,
-                blocks=blocks,
-                streamed=plan.streamed_blocks,
-                num_slots=plan.ring_bytes // plan.slot_bytes,
-                dtype=self._source.compute_dtype(plan.model),
-            )
-        else:
-            self._residency.load_model_as_complete(network, self._source.compute_dtype(plan.model))
+        self._residency.move_model_to_device_with_memory_preservation(
+            network,
+            preserved_bytes=self.budget.preserved_bytes,
+            blocks=self._source.blocks(plan.model),
+            streamed=plan.streamed_blocks,
+            dtype=self._source.compute_dtype(plan.model),
+        )
 
     def _leave(self, plan: StagePlan, *, failed: bool) -> None:
         if failed:

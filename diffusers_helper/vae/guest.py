@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -138,23 +138,6 @@ _PATCH = 2  # Wan 2.2 works on patches of 2x2 pixels, which ComfyUI's object doe
 Bytes = Callable[[tuple[int, ...], torch.dtype], float]
 
 
-class ComfyVae(Protocol):
-    """The parts of `comfy.sd.VAE` that are used here."""
-
-    first_stage_model: Any
-    patcher: Any
-    vae_dtype: torch.dtype
-    device: torch.device
-    latent_dim: int
-    latent_channels: int
-    memory_used_decode: Bytes
-    memory_used_encode: Bytes
-
-    def spacial_compression_decode(self) -> int: ...
-
-    def temporal_compression_decode(self) -> int | None: ...
-
-
 class HostVae(nn.Module):
     """The network of a `comfy.sd.VAE`, with facts that only the VAE object knows.
 
@@ -170,7 +153,7 @@ class HostVae(nn.Module):
             ComfyUI's buffers a second time.
     """
 
-    def __init__(self, vae: ComfyVae) -> None:
+    def __init__(self, vae: Any) -> None:
         """Collect the network and the facts of a VAE.
 
         Raises:
@@ -191,7 +174,7 @@ class HostVae(nn.Module):
         self.decode_need, self.encode_need = vae.memory_used_decode, vae.memory_used_encode
 
 
-def unsupported(vae: ComfyVae) -> str:
+def unsupported(vae: Any) -> str:
     """Return the reason why the engine cannot drive a VAE, or "" if it can."""
     network = vae.first_stage_model
     if network is None:

@@ -77,7 +77,7 @@ def test_a_streamed_step_has_the_bits_of_a_resident_one(
 ) -> None:
     residency, blocks = Residency(torch.device(name)), blocks_of(network)
     network.to(dtype)
-    residency.load_model_as_complete(network)
+    residency.move_model_to_device_with_memory_preservation(network)
     resident = run_pass(network, name, dtype)
     for slots in (1, 2, 3):
         residency.move_model_to_device_with_memory_preservation(

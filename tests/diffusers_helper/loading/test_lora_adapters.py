@@ -208,7 +208,7 @@ def test_streamed_blocks_give_the_same_bits_and_count_the_same_bytes(
     plain_bytes = sizes_of(network, blocks)
     with attached(network, str(file)):
         residency = Residency(torch.device("cpu"))
-        residency.load_model_as_complete(network)
+        residency.move_model_to_device_with_memory_preservation(network)
         whole = output(network)
         residency.unload_complete_models(network)
         streamed = [0, 1, 3, 4, 6]

@@ -70,7 +70,7 @@ def test_a_streamed_pass_gives_the_bits_of_a_resident_one_and_copies_each_block_
     residency: Residency,
 ) -> None:
     blocks = blocks_of(network)
-    residency.load_model_as_complete(network)
+    residency.move_model_to_device_with_memory_preservation(network)
     resident = run(network)
     residency.move_model_to_device_with_memory_preservation(
         network, blocks=blocks, streamed=streamed, num_slots=num_slots
@@ -176,7 +176,7 @@ def test_a_pass_that_fails_can_be_begun_again(
     index: int, network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
 ) -> None:
     blocks = blocks_of(network)
-    residency.load_model_as_complete(network)
+    residency.move_model_to_device_with_memory_preservation(network)
     resident = run(network)
     residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=tuple(range(8)))
     hook = blocks[index].register_forward_pre_hook(failing)
@@ -198,7 +198,7 @@ def test_blocks_may_be_left_out_and_run_in_another_order(
             rotary = (torch.ones(6, 16), torch.zeros(6, 16))
             return torch.cat(singles[index](hidden, text, torch.ones(1, 32), None, rotary), dim=1)
 
-    residency.load_model_as_complete(network)
+    residency.move_model_to_device_with_memory_preservation(network)
     expected = {index: call(index) for index in singles}
     residency.move_model_to_device_with_memory_preservation(
         network, blocks=blocks, streamed=tuple(range(3, 8))
@@ -236,9 +236,9 @@ def test_a_network_on_the_device_gives_up_some_of_its_blocks(
     network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
 ) -> None:
     blocks = blocks_of(network)
-    residency.load_model_as_complete(network)
+    residency.move_model_to_device_with_memory_preservation(network)
     resident, kept = run(network), network.x_embedder.proj.weight.data_ptr()
-    residency.offload_model_from_device_for_memory_preservation(network, blocks=blocks, streamed=(1, 2))
+    residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=(1, 2))
     assert residency.is_on_device(network, (1, 2))
     assert network.x_embedder.proj.weight.data_ptr() == kept
     assert torch.equal(run(network), resident)
@@ -250,7 +250,7 @@ def test_weights_become_another_type_on_the_device_but_for_those_kept_on_purpose
     module[1].float()
     module.register_buffer("places", torch.arange(3))
     residency, before = Residency(CPU), [tensor.clone() for tensor in module.state_dict().values()]
-    residency.load_model_as_complete(module, dtype=torch.bfloat16)
+    residency.move_model_to_device_with_memory_preservation(module, dtype=torch.bfloat16)
     assert [tensor.dtype for tensor in module.state_dict().values()] == [
         torch.int64, torch.bfloat16, torch.bfloat16, torch.float32, torch.float32,
     ]  # fmt: skip
