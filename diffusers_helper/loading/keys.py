@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
 from diffusers.quantizers.gguf.utils import GGUFParameter, dequantize_gguf_tensor
+from gguf import MODEL_ARCH, get_tensor_name_map
 from torch import Tensor, nn
 
 from diffusers_helper.units import count_text
@@ -48,8 +49,8 @@ def own_names(
     """
     plain = {name: tensor for name, tensor in tensors.items() if not is_beside(name)}
     if is_llama_cpp(plain):
-        is_t5 = "shared.weight" in expected
-        plain = {from_llama_cpp(name, is_t5=is_t5): tensor for name, tensor in plain.items()}
+        names = _llama_cpp_names(expected)
+        plain = {names.get(name, name): tensor for name, tensor in plain.items()}
     prefix = max(_PREFIXES, key=lambda one: _matches(plain, expected, one))
     if prefix:
         plain = {name.removeprefix(prefix): plain[name] for name in plain if name.startswith(prefix)}
@@ -167,22 +168,6 @@ def _is_beyond(name: str, depths: Counter[str]) -> bool:
     return match is not None and int(match[2]) >= depths[match[1]]
 
 
-# The layers of llama.cpp with those of transformers; the ones in blocks have the block's number before them.
-_LAYERS = {
-    "token_embd": "embed_tokens", "output_norm": "norm", "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-}  # fmt: skip
-_T5_LAYERS = {
-    "token_embd": "shared", "output_norm": "final_layer_norm", "attn_norm": "layer.0.layer_norm",
-    "attn_q": "layer.0.SelfAttention.q", "attn_k": "layer.0.SelfAttention.k",
-    "attn_v": "layer.0.SelfAttention.v", "attn_o": "layer.0.SelfAttention.o",
-    "attn_rel_b": "layer.0.SelfAttention.relative_attention_bias", "ffn_norm": "layer.1.layer_norm",
-    "ffn_gate": "layer.1.DenseReluDense.wi_0", "ffn_up": "layer.1.DenseReluDense.wi_1",
-    "ffn_down": "layer.1.DenseReluDense.wo",
-}  # fmt: skip
-_NAME = re.compile(r"(enc\.)?(?:blk\.(\d+)\.)?(\w+)\.weight")
 _ROTATED = {
     "self_attn.q_proj.weight": "num_attention_heads",
     "self_attn.k_proj.weight": "num_key_value_heads",
@@ -194,14 +179,12 @@ def is_llama_cpp(names: Collection[str]) -> bool:
     return "token_embd.weight" in names
 
 
-def from_llama_cpp(name: str, *, is_t5: bool) -> str:
-    """Return the name that transformers has for a tensor of llama.cpp; a foreign name stays as it is."""
-    match = _NAME.fullmatch(name)
-    layers, (start, blocks) = (_T5_LAYERS, ("encoder.", "block")) if is_t5 else (_LAYERS, ("", "layers"))
-    if match is None or match[3] not in layers:
-        return name
-    block = "" if match[2] is None else f"{blocks}.{match[2]}."
-    return f"{start if match[1] else ''}{block}{layers[match[3]]}.weight"
+def _llama_cpp_names(expected: Collection[str]) -> dict[str, str]:
+    """Return transformers' names by those that llama.cpp gives to the same tensors."""
+    arch, start = (MODEL_ARCH.T5ENCODER, "") if "shared.weight" in expected else (MODEL_ARCH.LLAMA, "model.")
+    known = get_tensor_name_map(arch, max(_depths(expected).values(), default=0))
+    names = {known.get_name(start + name, (".weight",)): name for name in expected}
+    return {theirs: own for theirs, own in names.items() if theirs}
 
 
 def rows_in_order(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
