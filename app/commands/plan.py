@@ -79,7 +79,7 @@ def print_plan(arguments: argparse.Namespace) -> int:
         found = {} if best is None else {"recommended": best.set_up.settings, "recommended_words": best.words}
         say(json.dumps(_as_json(plan, profile) | found))
     else:
-        say(*_recommended_lines(best), *_as_lines(plan, profile, best.set_up.weights.info if best else info))
+        say(*_recommended_lines(best), *_as_lines(plan, profile, best.set_up.info if best else info))
     return 0
 
 

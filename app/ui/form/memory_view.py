@@ -181,7 +181,7 @@ def recommended_line(
         words = f"This is the recommended set-up for this card. {found.reasons}"
         return hint(words) if plan.step_bytes else ""
     settings = found.set_up.settings
-    if found.set_up.weights.info is info:
+    if found.set_up.info is info:
         del settings["model"]  # which the form may know by another name
     given = escape(json.dumps(settings))
     return _offer(found.words, f'<button type="button" data-recommended="{given}">{_RECOMMENDED}</button>')

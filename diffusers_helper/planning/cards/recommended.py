@@ -41,35 +41,24 @@ PlanOf = Callable[[GenerationRequest, ModelInfo, Network | None], VideoPlan]
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsChoice:
-    """One way to have the transformer's weights.
-
-    Attributes:
-        copy: The transformer of a copy that has yet to be written; None if the file is here.
-    """
-
-    info: ModelInfo
-    weight_dtype: str = _STORED
-    copy: Network | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SetUp:
     """One set-up, with its plan.
 
     Attributes:
         request: The request with its settings. A `preserved_gb` of None is the card's usual value.
+        copy: Whether it needs a copy of the weights that has yet to be written.
     """
 
     request: GenerationRequest
-    weights: WeightsChoice
+    info: ModelInfo
+    copy: bool
     plan: VideoPlan
 
     @property
     def seconds(self) -> float:
         """Return the time of a step's copies, and of its reads from the disk."""
         plan = self.plan
-        if plan.step_bytes and self.weights.weight_dtype != _STORED:
+        if plan.step_bytes and self.request.weight_dtype != _STORED:
             return math.inf
         return plan.copy_seconds + (plan.seconds_per_step or plan.disk_bytes / _DISK_SPEED)
 
@@ -86,7 +75,7 @@ class SetUp:
 
     @property
     def side(self) -> int:
-        return self.request.resolution or self.weights.info.side
+        return self.request.resolution or self.info.side
 
     @property
     def settings(self) -> dict[str, str | int | float | None]:
@@ -127,7 +116,7 @@ class Recommendation:
         """Return sentences on the reason for the set-up, and on a copy that would be better."""
         if self.copy is None:
             return self.set_up.reason
-        then, name = duration(self.copy.seconds), self.copy.weights.info.name
+        then, name = duration(self.copy.seconds), self.copy.info.name
         return (
             f"{self.set_up.reason} With a file in int8, that would take about {then}; `python -m app models "
             f"convert {name} --weight-dtype int8` writes one."
@@ -139,8 +128,8 @@ class Recommendation:
         found = self.set_up
         kinds = {_STORED: "weights as they are stored", _SMALL: "weights rounded to int8"}
         said = (
-            f"Recommended for this card: {found.weights.info.title} at {found.side} pixels, "
-            f"{kinds[found.weights.weight_dtype]}, {gb_text(found.plan.job.preserved_bytes)} GB preserved.",
+            f"Recommended for this card: {found.info.title} at {found.side} pixels, "
+            f"{kinds[found.request.weight_dtype]}, {gb_text(found.plan.job.preserved_bytes)} GB preserved.",
             found.plan.streaming,
             self.reasons,
         )
@@ -170,36 +159,37 @@ def _first_hidden(set_ups: Iterator[SetUp]) -> Recommendation:
     """Return the first set-up that hides its copies, or else the fastest, and the fastest with a copy."""
     found = list[SetUp]()
     for one in set_ups:
-        if one.is_hidden and one.weights.copy is None:
+        if one.is_hidden and not one.copy:
             return Recommendation(one, None)
         found.append(one)
-    best = min((one for one in found if one.weights.copy is None), key=lambda one: one.seconds)
-    copies = (one for one in found if one.weights.copy and one.seconds < best.seconds)
+    best = min((one for one in found if not one.copy), key=lambda one: one.seconds)
+    copies = (one for one in found if one.copy and one.seconds < best.seconds)
     return Recommendation(best, min(copies, key=lambda one: one.seconds, default=None))
 
 
-def _weights_of(info: ModelInfo) -> Iterator[WeightsChoice]:
-    """Yield the ways to have a model's weights, the most precise first.
+def _weights_of(info: ModelInfo) -> Iterator[tuple[ModelInfo, str, Network | None]]:
+    """Yield the ways to have a model's weights, the most precise first, with the type to round them to.
 
     They are those of the model's own files, of converted copies on this machine, of a rounding to int8 while
-    they are loaded, and of a copy in int8 that can be written. fp8 is as large as int8 and less precise.
+    they are loaded, and of a copy in int8 that can be written, with its transformer. fp8 is as large as int8
+    and less precise.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
     """
-    yield WeightsChoice(info)
+    yield info, _STORED, None
     bases = ADDED_MODELS.bases()
     added = [ADDED_MODELS.find(name) for name, base in bases.items() if base == info.name]
     copies = [one.name for one in added if one is not None and one.copy]
-    yield from (WeightsChoice(find_model(name)) for name in copies)
+    yield from ((find_model(name), _STORED, None) for name in copies)
     try:
         small, own = (transformer_in(info, name) for name in (_SMALL, _STORED))
     except InputError:  # weights that cannot be cast
         return
     if small.file_bytes < own.file_bytes:
-        yield WeightsChoice(info, _SMALL)
+        yield info, _SMALL, None
         if not copies:
-            yield WeightsChoice(info, copy=small)
+            yield info, _STORED, small
 
 
 def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Iterator[SetUp]:
@@ -208,16 +198,16 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
     Raises:
         DoesNotFit: If the model's own files do not fit.
     """
-    for weights in _weights_of(info):
-        model = request.model if weights.info is info else weights.info.name
-        own = replace(request, model=model, weight_dtype=weights.weight_dtype)
+    for place, (model, weight_dtype, copy) in enumerate(_weights_of(info)):
+        name = request.model if model is info else model.name
+        own = replace(request, model=name, weight_dtype=weight_dtype)
         try:
-            usual = plan(own, weights.info, weights.copy)
+            usual = plan(own, model, copy)
         except DoesNotFit:
-            if weights == WeightsChoice(info):
+            if not place:
                 raise
             continue
-        yield SetUp(own, weights, usual)
+        yield SetUp(own, model, copy is not None, usual)
         if usual.preserved and usual.preserved.saved_bytes > 0:
             own = with_fewest_copies(own, usual)
-            yield SetUp(own, weights, plan(own, weights.info, weights.copy))
+            yield SetUp(own, model, copy is not None, plan(own, model, copy))
