@@ -330,7 +330,5 @@ def nearest_bucket(
         multiple: The number of which the shapes' sides are multiples.
         offered: Returns the shapes to choose from, given side and multiple.
     """
-    if height < 1 or width < 1:
-        raise ValueError(f"The picture has {width}x{height} pixels; expected at least one pixel each way.")
     candidates = offered(side, multiple)
     return min(reversed(candidates), key=lambda shape: abs(height * shape[1] - width * shape[0]))

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_MIB, _GIB = 1024**2, 1024**3
 _ATEN = torch.ops.aten
 _STRIDED = torch.strided
 # Attention without a fused kernel keeps a matrix of scores between its steps. The first of these operations
@@ -278,13 +277,7 @@ def _tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
 def _message(num_bytes: int, cap: int, live: int) -> str:
     """Return the error's text in the wording of torch's allocators, which `read_shortage` can parse."""
     return (
-        f"CPU out of memory. Tried to allocate {_size(num_bytes)}. The accounting device has a total "
-        f"capacity of {_size(cap)} of which {_size(max(0, cap - live))} is free. Of the allocated memory "
-        f"{_size(live)} is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
+        f"CPU out of memory. Tried to allocate {num_bytes} bytes. The accounting device has a total "
+        f"capacity of {cap} bytes of which {max(0, cap - live)} bytes is free. Of the allocated memory "
+        f"{live} bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
     )
-
-
-def _size(num_bytes: int) -> str:
-    if num_bytes < _MIB:
-        return f"{num_bytes / 1024:.2f} KiB" if num_bytes >= 1024 else f"{num_bytes} bytes"
-    return f"{num_bytes / _GIB:.2f} GiB" if num_bytes >= _GIB else f"{num_bytes / _MIB:.2f} MiB"

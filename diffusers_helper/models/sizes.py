@@ -55,10 +55,6 @@ class Weights:
     total_bytes: int
     block_bytes: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        if min((self.total_bytes, *self.block_bytes)) < 0 or sum(self.block_bytes) > self.total_bytes:
-            raise ValueError(f"{self.name}: blocks of {sum(self.block_bytes)} of {self.total_bytes} bytes")
-
     @property
     def fixed_bytes(self) -> int:
         return self.total_bytes - sum(self.block_bytes)

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from diffusers_helper.sampling.schedule import check_sigmas, flow_sigmas, shift_of
+from diffusers_helper.sampling.schedule import flow_sigmas, shift_of
 
 __all__ = ["Denoise", "Denoiser", "OnStep", "Sampler", "StepInfo", "flow_sigmas", "sampler", "shift_of"]
 
@@ -61,25 +61,17 @@ class Denoiser:
     def __init__(
         self, denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], on_step: OnStep | None
     ) -> None:
-        if not x.is_floating_point():
-            raise ValueError(f"x is {x.dtype}; expected floating-point latents.")
-        self.sigmas = check_sigmas(sigmas)[:-1]
+        self.sigmas: list[float] = torch.as_tensor(sigmas, dtype=torch.float64).tolist()[:-1]
         self.dtype = torch.promote_types(x.dtype, torch.float32)
         self._latents_dtype = x.dtype
         self._denoise = denoise
         self._on_step = on_step
 
     def predict(self, x: Tensor, index: int) -> Tensor:
-        """Return the model's clean latents for `x` at `sigmas[index]`, as a copy in `dtype`.
-
-        Raises:
-            ValueError: If their shape differs from that of `x`.
-        """
+        """Return the model's clean latents for `x` at `sigmas[index]`, as a copy in `dtype`."""
         sigma = self.sigmas[index]
         level = torch.tensor(sigma, dtype=torch.float64, device=x.device)
         x0 = self._denoise(x.to(self._latents_dtype), level)
-        if x0.shape != x.shape:
-            raise ValueError(f"denoise returned {tuple(x0.shape)}; expected {tuple(x.shape)}.")
         # Copy it, as the model may reuse its output buffer and the callback may write to its argument.
         kept = x0.to(self.dtype, copy=True)
         if self._on_step is not None:

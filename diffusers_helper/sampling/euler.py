@@ -22,10 +22,6 @@ def sample_euler(
             tensor.
         x: The latents at `sigmas[0]`, of any shape and floating-point dtype, which the result has, too.
         sigmas: The strictly descending noise levels, one more than there are steps. The last one is 0.
-
-    Raises:
-        ValueError: If the sigmas are different from that, the latents are not floating-point numbers, or a
-            prediction has another shape.
     """
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)

@@ -30,21 +30,12 @@ def shift_of(num_tokens: int) -> float:
     """Return the shift e^mu for `num_tokens` noisy tokens (latent T * H * W / 4 of one section).
 
     From 8798 tokens on, and so at every shape of side 640, it is exactly 7.
-
-    Raises:
-        ValueError: If there are no tokens.
     """
     return min(MAX_SHIFT, math.exp(min(mu_of(num_tokens), MAX_SHIFT)))
 
 
 def mu_of(num_tokens: int) -> float:
-    """Return mu for `num_tokens` noisy tokens, by Flux's rule without a limit.
-
-    Raises:
-        ValueError: If there are no tokens.
-    """
-    if num_tokens < 1:
-        raise ValueError(f"num_tokens is {num_tokens}; expected at least 1.")
+    """Return mu for `num_tokens` noisy tokens, by Flux's rule without a limit."""
     slope = (_MANY_MU - _FEW_MU) / (_MANY_TOKENS - _FEW_TOKENS)
     return _FEW_MU + slope * (num_tokens - _FEW_TOKENS)
 
@@ -54,44 +45,11 @@ def flow_sigmas(steps: int, shift: float) -> Tensor:
 
     Returns:
         A float64 tensor (steps + 1,) that descends from 1 to 0.
-
-    Raises:
-        ValueError: If there are no steps, or the shift is not a positive number.
     """
-    if steps < 1:
-        raise ValueError(f"steps is {steps}; expected at least 1.")
-    if not (math.isfinite(shift) and shift > 0):
-        raise ValueError(f"shift is {shift}; expected a positive number.")
     # This form of the formula gives both ends exactly.
     done = torch.arange(steps + 1, dtype=torch.float64)
     signal, noise = done, shift * (steps - done)
     return noise / (noise + signal)
-
-
-def check_sigmas(sigmas: Tensor | Sequence[float]) -> list[float]:
-    """Validate noise levels, and return them as plain numbers.
-
-    Raises:
-        ValueError: Unless they are at least 2 finite, strictly descending numbers that end in 0.
-    """
-    if isinstance(sigmas, Tensor):
-        if sigmas.ndim != 1:
-            raise ValueError(f"sigmas has shape {tuple(sigmas.shape)}; expected one dimension.")
-        levels: list[float] = sigmas.detach().to("cpu", torch.float64).tolist()
-    else:
-        levels = [float(sigma) for sigma in sigmas]
-    if len(levels) < 2:
-        raise ValueError(f"sigmas has {len(levels)} values; expected steps + 1, at least 2.")
-    for index, sigma in enumerate(levels):
-        if not math.isfinite(sigma):
-            raise ValueError(f"sigmas[{index}] is {sigma}; expected a finite number.")
-        if index and sigma >= levels[index - 1]:
-            raise ValueError(
-                f"sigmas[{index}] is {sigma} after {levels[index - 1]}; expected strictly descending values."
-            )
-    if levels[-1] != 0:
-        raise ValueError(f"sigmas ends in {levels[-1]}; expected 0.")
-    return levels
 
 
 def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...]) -> Tensor:

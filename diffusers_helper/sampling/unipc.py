@@ -82,7 +82,7 @@ def sample_unipc(
     """Return clean latents, with one model call per step that serves both corrector and predictor.
 
     The order is 1, 2, 3, 3, … (at most steps - 1). There is no step to sigma 0, since the last prediction is
-    the result. The arguments and errors are those of `sample_euler`.
+    the result. The arguments are those of `sample_euler`.
     """
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)

@@ -36,13 +36,7 @@ class Axis:
 
     @classmethod
     def cut(cls, length: int, tile: int, overlap: int) -> Axis:
-        """Return the fewest tiles that overlap by at least `overlap`, evenly distributed.
-
-        Raises:
-            ValueError: Unless 0 <= overlap < tile.
-        """
-        if not 0 <= overlap < tile:
-            raise ValueError(f"overlap is {overlap}; expected 0 to {tile - 1}.")
+        """Return the fewest tiles that overlap by at least `overlap` < `tile`, evenly distributed."""
         if length <= tile:
             return cls(length, length, (0,))
         gaps = -(-(length - tile) // (tile - overlap))

@@ -234,14 +234,3 @@ def test_defaults_are_framepacks() -> None:
 def test_lengths_that_cannot_be_are_refused(seconds: float) -> None:
     with pytest.raises(ValueError, match=r"seconds is .*; expected a number of at least 1"):
         plan_sections(seconds)
-
-
-def test_other_values_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match="window is 0"):
-        plan_sections(5, window=0)
-    with pytest.raises(ValueError, match="mode is 'sideways'; expected one of inverted, forward"):
-        plan_sections(5, mode="sideways")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="num_sections is 0"):
-        paddings(0)
-    with pytest.raises(ValueError, match="num_latent_frames is 0"):
-        frames_of(0)

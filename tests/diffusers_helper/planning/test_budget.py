@@ -216,8 +216,6 @@ def test_a_refusal_names_the_numbers_the_smallest_cap_and_its_remedies() -> None
         plan_stage(replace(budget, total_bytes=6 * GB), stage)
 
 
-def test_weights_that_contradict_themselves_are_refused() -> None:
-    with pytest.raises(ValueError, match="blocks of 30 of 20 bytes"):
-        Weights("model", 20, (15, 15))
+def test_an_unknown_stage_is_refused() -> None:
     with pytest.raises(KeyError):
         transformer_plan(64, 61, 6).stage("upscale")

@@ -42,12 +42,6 @@ def test_weights_add_up_to_one(cut: tuple[int, int, int], scale: int) -> None:
     torch.testing.assert_close(total, torch.ones_like(total))
 
 
-@pytest.mark.parametrize("overlap", [-1, 8, 9])
-def test_an_overlap_that_leaves_nothing_is_refused(overlap: int) -> None:
-    with pytest.raises(ValueError, match=r"expected 0 to 7"):
-        Axis.cut(20, 8, overlap)
-
-
 def pictures(frames: int, height: int, width: int) -> Tensor:
     return torch.randn(1, 3, frames, height, width, generator=torch.Generator().manual_seed(1))
 
