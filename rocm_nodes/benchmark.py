@@ -15,13 +15,13 @@ import torch
 
 from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.files import write_atomic
-from diffusers_helper.memory.measuring import measure, wait_for
+from diffusers_helper.memory.measuring import Measured, measure, wait_for
 from diffusers_helper.planning.vae import VaeSettings
 from diffusers_helper.units import gb_text
 from rocm_nodes.decoding import decode
 from rocm_nodes.host import comfy, device, device_lines, is_rocm
 from rocm_nodes.monitors import empty_latent
-from rocm_nodes.page import MeasuringNode, number, of_type, reported, switch
+from rocm_nodes.page import MeasuringNode, number, of_type, reported, switch, timing
 from rocm_nodes.samplers import timed
 
 _PROMPT = "a photograph of a lighthouse at dusk"
@@ -154,30 +154,24 @@ def scales_of(text: str) -> list[float]:
 def _run(
     model: Any, vae: Any, conditioning: Any, size: tuple[int, int], cfg: float, steps: int, blas: str
 ) -> Row:
-    width, height = size
-    place = device()
+    (width, height), place = size, device()
     clone, times = timed(model)
-    if place.has_gpu:
-        place.reset_peak()
-    begin = time.perf_counter()
+    latent = {"samples": empty_latent(model, height, width)}
     try:
         with _library(blas):
-            latent = {"samples": empty_latent(model, height, width)}
-            (latent,) = comfy("nodes").common_ksampler(
-                clone, 0, steps, cfg, "euler", "simple", conditioning, conditioning, latent
-            )
-            wait_for(place)
-            seconds = time.perf_counter() - begin
-            peak = place.peak_bytes()
-            later = sorted(times.measured()[1:] or times.seconds)
+            with timing() as run:
+                (latent,) = comfy("nodes").common_ksampler(
+                    clone, 0, steps, cfg, "euler", "simple", conditioning, conditioning, latent
+                )
+                wait_for(place)
+            each = Measured(times.measured()[1:] or times.seconds, run.peak_bytes)
             decoded = measure(lambda: decode(vae, latent["samples"], VaeSettings()), place, runs=1)
     except (LongtakeError, RuntimeError) as error:
         # An interrupt is neither of these errors, so it ends the benchmark.
         return Row(width, height, cfg, blas, error=first_line(error))
-    middle = later[len(later) // 2]
     return Row(
-        width, height, cfg, blas, middle, (later[-1] - later[0]) / middle if middle else 0.0,
-        seconds, decoded.median, max(peak, decoded.peak_bytes) if place.has_gpu else None,
+        width, height, cfg, blas, each.median, each.spread, run.seconds, decoded.median,
+        max(each.peak_bytes, decoded.peak_bytes) if place.has_gpu else None,
     )  # fmt: skip
 
 

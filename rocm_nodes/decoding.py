@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.memory.device import Device
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.planning.shortage import Shortage
 from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, vae_plans
 from diffusers_helper.planning.variables import CONV_OFF, conv_rung
-from diffusers_helper.units import count_text, duration, gb_text
+from diffusers_helper.units import count_text, duration
 from diffusers_helper.vae.engine import Part, VaeEngine
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.guest import Guest, HostVae
 from rocm_nodes.host import device, free_bytes, interruptible, management, progress_bar
-from rocm_nodes.page import COMFYUI
+from rocm_nodes.page import COMFYUI, Run, timing
 
 _QUANTISED_TILE_PX = 512
 # The shares of the free memory that the notes of these nodes' authors plan with for quantised weights.
@@ -98,8 +97,7 @@ def decode(
     Raises:
         InputError: If the engine cannot drive the VAE.
     """
-    frames, lines = _driven("Decoded", VaeEngine.decode, vae, latents, settings, has_ladder)
-    return pictures_of(vae, frames), lines
+    return _driven("Decoded", VaeEngine.decode, vae, latents, settings, has_ladder, partial(pictures_of, vae))
 
 
 def encode(
@@ -120,17 +118,18 @@ def encode(
         stride = vae.temporal_compression_decode() or 1
         whole = (len(source) - 1) // stride * stride + 1  # Wan leaves out the other frames, too
         source = source[:whole].movedim(1, 0).unsqueeze(0)
-    latents, lines = _driven(
-        "Encoded", VaeEngine.encode, vae, vae.process_input(source), settings, has_ladder
-    )
     dtype = vae.vae_output_dtype() if hasattr(vae, "vae_output_dtype") else torch.float32
-    return latents.to(vae.output_device).to(dtype), lines
+    return _driven(
+        "Encoded", VaeEngine.encode, vae, vae.process_input(source), settings, has_ladder,
+        lambda latents: latents.to(vae.output_device).to(dtype),
+    )  # fmt: skip
 
 
 def _driven(
-    done: str, work: Callable[..., Tensor], vae: Any, source: Tensor, settings: VaeSettings, has_ladder: bool
-) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the result of a method of the engine, and a report."""
+    done: str, work: Callable[..., Tensor], vae: Any, source: Tensor, settings: VaeSettings, has_ladder: bool,
+    finish: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, tuple[str, ...]]:  # fmt: skip
+    """Return the finished result of a method of the engine, and a report."""
     notes: list[str] = []
     if kind := quantised(vae):
         settings = for_quantised(settings, kind)
@@ -138,12 +137,9 @@ def _driven(
             f"The VAE's weights are {kind} and keep their type. Pieces are smaller, without batches."
         )
     owner = ComfyOwner(vae, settings, has_ladder=has_ladder)
-    place: Device = owner.device
-    place.reset_peak()
-    begin = time.perf_counter()
-    with interruptible() as interrupt:
-        result = work(VaeEngine(owner), source, progress=progress_bar(), cancel=interrupt)
-    return result, (*_lines(done, owner, time.perf_counter() - begin), *notes)
+    with timing() as run, interruptible() as interrupt:
+        result = finish(work(VaeEngine(owner), source, progress=progress_bar(), cancel=interrupt))
+    return result, (*_lines(done, owner, run), *notes)
 
 
 def pictures_of(vae: Any, frames: Tensor) -> Tensor:
@@ -181,13 +177,11 @@ def for_quantised(settings: VaeSettings, kind: str) -> VaeSettings:
     )
 
 
-def _lines(done: str, owner: ComfyOwner, seconds: float) -> list[str]:
+def _lines(done: str, owner: ComfyOwner, run: Run) -> list[str]:
     plan = owner.plan_in_force
     assert plan is not None
     name = str(owner.dtype).removeprefix("torch.")
-    lines = [f"{done} in {duration(seconds)}, in {name}.", plan.reason]
-    if owner.device.has_gpu and owner.device.peak_bytes():
-        lines.append(f"The peak on the device was {gb_text(owner.device.peak_bytes())} GB.")
+    lines = [f"{done} in {duration(run.seconds)}, in {name}.", plan.reason, run.peak]
     if owner.shortages:
         proposal = plan.tiles.side or _QUANTISED_TILE_PX
         lines.append(

@@ -20,7 +20,7 @@ from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.units import gb_text
 
-Progress = Callable[[int, int], None]
+Progress = Callable[..., None]
 
 
 def comfy(name: str) -> Any:
@@ -69,13 +69,13 @@ def interruptible() -> Iterator[Interrupt]:
 
 
 def progress_bar() -> Progress:
-    """Return a function that shows the progress on the node."""
+    """Return a function that shows the progress on the node, with a preview if it is given one, too."""
     bars: list[Any] = []
 
-    def show(done: int, total: int) -> None:
+    def show(done: int, total: int, preview: Any = None) -> None:
         if not bars:
             bars.append(comfy("comfy.utils").ProgressBar(total))
-        bars[0].update_absolute(done, total)
+        bars[0].update_absolute(done, total, preview)
 
     return show
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +14,7 @@ from diffusers_helper.machine.packages import FRAMEPACK, install_command, missin
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
 from rocm_nodes.host import comfy, free_bytes, importing, machine_line, management, memory_line, total_bytes
-from rocm_nodes.page import Node, choice, explained, idle, number, of_type, reported
+from rocm_nodes.page import Node, choice, explained, idle, number, of_type, reported, timing
 
 _CATEGORY = "ROCm Ninodes/Loaders"
 _MOST_NAMES = 5
@@ -191,10 +190,8 @@ def _loaded(facts: Inspection, load: Callable[[], tuple[Any, ...]]) -> tuple[lis
     """Load a file, and return a report and the result. No memory is trimmed before or during a load."""
     place = management().get_torch_device()
     need, free, total = facts.bytes or facts.file_bytes, free_bytes(place), total_bytes(place)
-    begin = time.perf_counter()
-    with explained():
+    with timing() as run:
         result = load()
-    seconds = time.perf_counter() - begin
     lines = [
         _contents(facts),
         f"Its weights take {gb_text(need)} GB as stored; {gb_text(free)} GB were free."
@@ -202,7 +199,7 @@ def _loaded(facts: Inspection, load: Callable[[], tuple[Any, ...]]) -> tuple[lis
         *_quantised_lines(facts),
         machine_line(place),
         f"Memory before: {memory_line(free, total)}. After: {memory_line(free_bytes(place), total)}.",
-        f"Loaded in {duration(seconds)}, {need / max(seconds, 1e-9) / 1024**3:.2f} GB/s.",
+        f"Loaded in {duration(run.seconds)}, {need / max(run.seconds, 1e-9) / 1024**3:.2f} GB/s.",
         *_types_in_use(result[0] if result else None),
     ]
     return lines, result

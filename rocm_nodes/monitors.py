@@ -21,7 +21,7 @@ from diffusers_helper.units import count_text, gb_text
 from diffusers_helper.vae.guest import unsupported
 from rocm_nodes.decoding import decode
 from rocm_nodes.host import comfy, device, device_lines, free_bytes, management
-from rocm_nodes.page import MeasuringNode, choice, explained, idle, number, of_type, reported, switch
+from rocm_nodes.page import MeasuringNode, choice, idle, number, of_type, reported, switch, timing
 from rocm_nodes.samplers import timed
 
 _RUNS = 3
@@ -81,8 +81,7 @@ class ROCMVAEPerformanceMonitor(MeasuringNode):
         if reason := unsupported(vae):
             words = f"Nothing was measured: the VAE is {reason}."
             return reported("VAE monitor", [machine, words], (machine, words, ""))
-        with explained():
-            ways = list(_ways(vae, _latents(vae, side), side))
+        ways = list(_ways(vae, _latents(vae, side), side))
         tips = "\n".join(map(str, ways))
         settings = _recommended(ways)
         return reported("VAE monitor", [machine, tips, settings], (machine, tips, settings))
@@ -179,14 +178,10 @@ def empty_latent(model: Any, height: int, width: int) -> Tensor:
 def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int) -> tuple[str, str]:
     """Sample with `steps` Euler steps, and return the figures and the conclusions as texts."""
     clone, times = timed(model)
-    place = device()
-    if place.has_gpu:
-        place.reset_peak()
-    with explained():
+    with timing() as run:
         comfy("nodes").common_ksampler(clone, 0, steps, 1.0, "euler", "simple", positive, positive, latent)
     seconds = times.measured()
-    peaks = (place.peak_bytes(), place.peak_reserved_bytes()) if place.has_gpu else (0, 0)
-    later = Measured(seconds[1:] or seconds, *peaks)
+    later = Measured(seconds[1:] or seconds, run.peak_bytes)
     shape = "x".join(map(str, latent["samples"].shape))
     tips = (
         f"{count_text(len(seconds), 'evaluation')} at latents {shape}: median {later.median:.3g} s, spread "

@@ -11,15 +11,18 @@ from __future__ import annotations
 import logging
 import math
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from diffusers_helper.failures import DriverStep, driver_failure
 from diffusers_helper.planning.profiles import detect
 from diffusers_helper.planning.shortage import OutOfDeviceMemory, Step, is_out_of_memory, read_shortage
-from rocm_nodes.host import management, show_text
+from diffusers_helper.units import gb_text
+from rocm_nodes.host import device, management, show_text
 
 _MOST_LETTERS = 80
 _log = logging.getLogger("rocm_nodes")
@@ -164,3 +167,28 @@ def _with_guide(error: OutOfDeviceMemory) -> Exception:
     """Return an error that ComfyUI treats as a shortage of its own, after which it unloads its models."""
     kind = type("OutOfMemoryWithGuide", (management().OOM_EXCEPTION,), {})
     return kind(f"{error.message}\n{error.remedy}\nThe driver's words: {error.shortage.text}")
+
+
+@dataclass(slots=True)
+class Run:
+    """What some work took: the seconds, and the peak of the device's memory, which is 0 without a GPU."""
+
+    seconds: float = 0.0
+    peak_bytes: int = 0
+
+    @property
+    def peak(self) -> str:
+        """Return a sentence on the peak, "" without one."""
+        return f"The peak on the device was {gb_text(self.peak_bytes)} GB." if self.peak_bytes else ""
+
+
+@contextmanager
+def timing() -> Iterator[Run]:
+    """Yield what the work in the context takes, known at its end, and explain errors as `explained` does."""
+    place, run = device(), Run()
+    place.reset_peak()
+    begin = time.perf_counter()
+    with explained():
+        yield run
+    run.seconds = time.perf_counter() - begin
+    run.peak_bytes = place.peak_bytes() if place.has_gpu else 0

@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 import torch
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.memory.device import Device
-from diffusers_helper.units import count_text, duration, gb_text
-from rocm_nodes.host import comfy, device
-from rocm_nodes.page import Inputs, Node, choice, explained, idle, number, of_type, reported, switch
+from diffusers_helper.units import count_text, duration
+from rocm_nodes.host import comfy
+from rocm_nodes.page import Inputs, Node, Run, choice, idle, number, of_type, reported, switch, timing
 
 _CATEGORY = "ROCm Ninodes/Sampling"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -99,18 +98,16 @@ def _wrappers() -> Any:
     return comfy("comfy.patcher_extension").WrappersMP
 
 
-def lines_of(times: StepTimes, seconds: float, place: Device) -> list[str]:
+def lines_of(times: StepTimes, run: Run) -> list[str]:
     """Return sentences on the measurements."""
     steps = times.seconds
-    lines = [f"Sampled in {duration(seconds)}."]
+    lines = [f"Sampled in {duration(run.seconds)}."]
     if steps:
         lines.append(
             f"{count_text(len(steps), 'evaluation')} of the model: median {statistics.median(steps):.3g} s "
             f"each; the first took {steps[0]:.3g} s."
         )
-    if place.has_gpu and place.peak_bytes():
-        lines.append(f"The peak on the device was {gb_text(place.peak_bytes())} GB.")
-    return lines
+    return [*lines, run.peak]
 
 
 def _kinds() -> Any:
@@ -159,23 +156,10 @@ def sampled(given: Any, *, seed: int, **options: Any) -> dict[str, Any]:
     if switches == (True, False):
         clone.add_wrapper_with_key(_wrappers().OUTER_SAMPLE, _KEY, _without_previews)
     arguments = given.steps, given.cfg, given.sampler_name, given.scheduler, given.positive, given.negative
-    lines, (result,) = measured(
-        times,
-        lambda: comfy("nodes").common_ksampler(clone, seed, *arguments, given.latent_image, **options),
-    )
-    notes = [_FIRST_VERSION] if all(switches) else []
-    return reported("Sampler", [*lines, precision_line(given.model, given.precision_mode), *notes], (result,))
-
-
-def measured(times: StepTimes, sample: Callable[[], tuple[Any, ...]]) -> tuple[list[str], tuple[Any, ...]]:
-    """Sample, and return sentences on the measurements, and the result."""
-    place = device()
-    if place.has_gpu:
-        place.reset_peak()
-    begin = time.perf_counter()
-    with explained():
-        result = sample()
-    return lines_of(times, time.perf_counter() - begin, place), result
+    with timing() as run:
+        result = comfy("nodes").common_ksampler(clone, seed, *arguments, given.latent_image, **options)
+    lines = [*lines_of(times, run), precision_line(given.model, given.precision_mode)]
+    return reported("Sampler", [*lines, *([_FIRST_VERSION] if all(switches) else [])], result)
 
 
 def _without_previews(executor: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -277,13 +261,9 @@ class ROCMSamplerCustomAdvanced(Node):
         node = comfy("comfy_extras.nodes_custom_sampler").SamplerCustomAdvanced
         # Newer versions have a class method in place of the method, whose result is an object.
         work = getattr(node, "execute", None) or node().sample
-
-        def sample() -> tuple[Any, ...]:
+        with timing() as run:
             found = work(given.noise, guide, given.sampler, given.sigmas, given.latent_image)
-            return tuple(getattr(found, "result", found))
-
-        lines, result = measured(times, sample)
-        lines.append(precision_line(model, given.precision_mode))
+        lines = [*lines_of(times, run), precision_line(model, given.precision_mode)]
         if given.flash_attention != "auto":
             lines.append(f"flash_attention has no effect: {_ATTENTION}.")
-        return reported("Custom sampler", lines, result)
+        return reported("Custom sampler", lines, tuple(getattr(found, "result", found)))

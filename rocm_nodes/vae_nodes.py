@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -13,12 +12,11 @@ from diffusers_helper.units import duration
 from diffusers_helper.vae.guest import unsupported
 from rocm_nodes.decoding import decode, encode
 from rocm_nodes.host import comfy, is_rocm
-from rocm_nodes.page import Inputs, Node, choice, explained, idle, number, of_type, reported, switch
+from rocm_nodes.page import Inputs, Node, choice, idle, number, of_type, reported, switch, timing
 
 _CATEGORY = "ROCm Ninodes/VAE"
 _PRECISIONS = ("fp32", "fp16", "bf16")
 _WINDOWS_OVERLAP = 8  # the default of the tiled decoder, which matters for some VAEs only
-_T = TypeVar("_T")
 _PREFERRED = choice(
     [*_PRECISIONS, "auto"],
     "The precision on AMD cards where precision_mode is auto and ComfyUI would take fp16. Where it takes "
@@ -282,19 +280,19 @@ def _decoded(
     if latents.is_nested:
         latents = latents.unbind()[0]  # of video with sound, the pictures
     if reason := unsupported(vae):
-        pictures, seconds = _timed(lambda: stock(latents))
+        with timing() as run:
+            pictures = stock(latents)
         if pictures.dim() == 5:
             pictures = pictures.reshape(-1, *pictures.shape[-3:])
         words = f"ComfyUI's own decode was used, since the VAE is {reason}."
-        return reported(title, [words, f"Decoded in {duration(seconds)}."], (pictures,))
+        return reported(title, [words, f"Decoded in {duration(run.seconds)}."], (pictures,))
     if vae.latent_dim == 2 and latents.dim() == 5 and latents.shape[2] > 1:
         notes = [
             f"Each of the {latents.shape[2]} latent frames is decoded as a picture, where ComfyUI's own node "
             "decodes the first one or none.",
             *notes,
         ]
-    with explained():
-        pictures, lines = decode(vae, latents, settings, has_ladder=has_ladder)
+    pictures, lines = decode(vae, latents, settings, has_ladder=has_ladder)
     return reported(title, [*lines, *notes], (pictures,))
 
 
@@ -304,20 +302,12 @@ def _encoded(
 ) -> dict[str, Any]:  # fmt: skip
     """Encode with the engine, or with ComfyUI's own `stock` if the engine would not do the same."""
     if reason := _differs(given.vae):
-        latent, seconds = _timed(stock)
+        with timing() as run:
+            latent = stock()
         words = f"ComfyUI's own encode was used, since the VAE is {reason}."
-        return reported(title, [f"Encoded in {duration(seconds)}.", words], (latent,))
-    with explained():
-        latents, lines = encode(given.vae, given.pixels, settings, has_ladder=has_ladder)
+        return reported(title, [f"Encoded in {duration(run.seconds)}.", words], (latent,))
+    latents, lines = encode(given.vae, given.pixels, settings, has_ladder=has_ladder)
     return reported(title, [*lines, why], ({"samples": latents},))
-
-
-def _timed(work: Callable[[], _T]) -> tuple[_T, float]:
-    """Return the result of ComfyUI's own work, and the seconds that it took."""
-    begin = time.perf_counter()
-    with explained():
-        result = work()
-    return result, time.perf_counter() - begin
 
 
 def _differs(vae: Any) -> str:

@@ -24,7 +24,7 @@ class Measured:
 
     seconds: tuple[float, ...]
     peak_bytes: int
-    peak_reserved_bytes: int
+    peak_reserved_bytes: int = 0
 
     @property
     def median(self) -> float:

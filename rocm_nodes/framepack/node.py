@@ -26,7 +26,7 @@ from diffusers_helper.planning.variables import conv_rung
 from diffusers_helper.request import PICTURES, PLACED, SETTINGS, GenerationRequest
 from diffusers_helper.setting import SettingInfo, text_of
 from diffusers_helper.units import count_text
-from rocm_nodes.host import comfy, importing, interruptible, management
+from rocm_nodes.host import comfy, importing, interruptible, management, progress_bar
 from rocm_nodes.page import Input, choice, explained, number, of_type, reported
 
 VIDEO_TYPES, VIDEO_NAMES = ("IMAGE", "STRING", "VIDEO"), ("frames", "video_path", "video")
@@ -213,8 +213,7 @@ def new_folder() -> Path:
 
 def _shown(notes: list[str]) -> Callable[[Event], None]:
     """Return a listener that moves ComfyUI's progress bar, shows previews, and adds warnings to `notes`."""
-    bars: list[Any] = []
-    steps = [0]
+    show, steps = progress_bar(), [0]
 
     def listen(event: Event) -> None:
         if isinstance(event, JobStarted):
@@ -222,10 +221,7 @@ def _shown(notes: list[str]) -> Callable[[Event], None]:
         elif isinstance(event, Warned):
             notes.append(event.message)
         elif isinstance(event, StepDone):
-            done, total = event.place(steps)
-            if not bars:
-                bars.append(comfy("comfy.utils").ProgressBar(total))
-            bars[0].update_absolute(done, total, _preview(event.preview))
+            show(*event.place(steps), _preview(event.preview))
 
     return listen
 
