@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from pathlib import Path
-from typing import Protocol, Self, cast
+from typing import Self
 
 import numpy as np
 import torch
@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from diffusers_helper.errors import first_line
 from diffusers_helper.files import make_folder, write_atomic
-from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.output.small_decoder import VideoDecoder
+from diffusers_helper.output.small_decoder import SmallDecoder, VideoDecoder
 
 TINY_FILE = "preview.safetensors"
 CELL = 4
@@ -36,7 +35,7 @@ _SCALE = 4
 _RIDGE = 1e-2
 
 
-class TinyDecoder(nn.Module):
+class TinyDecoder(SmallDecoder):
     """A decoder of 115,000 parameters: four frames of 4x4 pixels for each latent."""
 
     def __init__(self) -> None:
@@ -57,20 +56,6 @@ class TinyDecoder(nn.Module):
         cells = cells.unflatten(1, (3, _FRAMES, CELL, CELL)).permute(0, 1, 5, 2, 6, 3, 7, 4)
         return cells.reshape(count, 3, frames * _FRAMES, height * CELL, width * CELL)
 
-    @classmethod
-    def beside(cls, folder: Path | None) -> Self | None:
-        """Return the decoder in a model's folder; None if it has none that can be used."""
-        file = folder and folder / TINY_FILE
-        if file is None or not file.is_file():
-            return None
-        decoder = cls()
-        try:
-            decoder.load_state_dict({name: one.float() for name, one in read_tensors([file]).items()})
-        except (OSError, ValueError, RuntimeError) as error:
-            _log.warning("The previews have colours alone, as %s cannot be used: %s", file, error)
-            return None
-        return cast(Self, decoder.eval())
-
     @torch.inference_mode()
     def frames(self, latents: Tensor) -> Tensor:
         """Return the frames (4T, 4h, 4w, 3) of latents (1, 16, T, h, w) in whole numbers up to 255."""
@@ -78,14 +63,6 @@ class TinyDecoder(nn.Module):
         host = torch.from_numpy(latents.float().cpu().numpy())
         frames = self(host)[0].permute(1, 2, 3, 0)
         return ((frames + 1) * 127.5).clamp(0, 255).round().to(torch.uint8)
-
-
-class Decoder(Protocol):
-    """What makes the frames of previews."""
-
-    def frames(self, latents: Tensor) -> Tensor:
-        """Return frames (F, h, w, 3) of latents (1, 16, T, h, w) in whole numbers up to 255."""
-        ...
 
 
 class LatentColours:
@@ -133,7 +110,7 @@ class Preview:
         decoder: The decoder for previews that suits the model, if there is one.
     """
 
-    def __init__(self, folder: Path, seconds: float, decoder: Decoder | None = None) -> None:
+    def __init__(self, folder: Path, seconds: float, decoder: SmallDecoder | None = None) -> None:
         self._folder, self._seconds, self._decoder = folder, seconds, decoder
         self._colours: LatentColours | None = None
         self._next = -math.inf
@@ -141,10 +118,9 @@ class Preview:
     @classmethod
     def of(cls, info: ModelInfo, folder: Path, device: torch.device) -> Self:
         """Return the writer for a model, given the folder for the files and the device that computes."""
-        decoder: Decoder | None = TinyDecoder.beside(info.folder)
-        if decoder is None and (file := info.small_decoder_file):
-            decoder = VideoDecoder.read(file, device)
-        return cls(folder, info.family.latent_frames / info.family.fps, decoder)
+        own = info.folder and TinyDecoder.read(info.folder / TINY_FILE, torch.device("cpu"))
+        found = own or (info.small_decoder_file and VideoDecoder.read(info.small_decoder_file, device))
+        return cls(folder, info.family.latent_frames / info.family.fps, found)
 
     def fit(self, picture: Image.Image, latent: Tensor) -> None:
         """Learn the colours, unless they are known, from a picture and its latent (1, C, 1, h, w).

@@ -20,6 +20,31 @@ _log = logging.getLogger(__name__)
 _EARLY = 3  # frames that it makes before the one of the first latent
 
 
+class SmallDecoder(nn.Module):
+    """A decoder for previews."""
+
+    def frames(self, latents: Tensor) -> Tensor:
+        """Return frames (F, h, w, 3) of latents (1, 16, T, h, w) in whole numbers up to 255."""
+        raise NotImplementedError
+
+    @classmethod
+    def read(cls, file: Path, device: torch.device) -> Self | None:
+        """Return the decoder of a file on a device; None if there is no such file, or it cannot be used."""
+        if not file.is_file():
+            return None
+        dtype = torch.float16 if device.type == "cuda" else torch.float32
+        with torch.device("meta"):
+            decoder = cls()
+        try:
+            weights = read_tensors([file])  # those of an encoder are beside them
+            own = {name: weights[name].to(device, dtype) for name in decoder.state_dict()}
+            decoder.load_state_dict(own, assign=True)
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            _log.warning("The previews have colours alone, as %s cannot be used: %s", file, error)
+            return None
+        return decoder.eval()
+
+
 def _conv(channels: int, width: int, *, bias: bool = True) -> nn.Conv2d:
     return nn.Conv2d(channels, width, 3, padding=1, bias=bias)
 
@@ -51,7 +76,7 @@ class _Multiplying(nn.Module):
         return self.conv(frames).reshape(-1, *frames.shape[1:])
 
 
-class VideoDecoder(nn.Module):
+class VideoDecoder(SmallDecoder):
     """The decoder: four frames of a quarter of the sides for each latent, by way of one latent at a time."""
 
     def __init__(self) -> None:
@@ -62,23 +87,6 @@ class VideoDecoder(nn.Module):
             layers += [nn.Upsample(scale_factor=sides), _Multiplying(width, times)]
             layers += [_conv(width, after, bias=False)]
         self.decoder = nn.Sequential(*layers, nn.ReLU(), _conv(64, 3))
-
-    @classmethod
-    def read(cls, file: Path, device: torch.device) -> Self | None:
-        """Return the decoder of a file on a device; None if there is no such file, or it cannot be used."""
-        if not file.is_file():
-            return None
-        dtype = torch.float16 if device.type == "cuda" else torch.float32
-        with torch.device("meta"):
-            decoder = cls()
-        try:
-            weights = read_tensors([file])  # those of an encoder are beside them
-            own = {name: weights[name].to(device, dtype) for name in decoder.state_dict()}
-            decoder.load_state_dict(own, assign=True)
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            _log.warning("The previews have colours alone, as %s cannot be used: %s", file, error)
-            return None
-        return decoder.eval()
 
     @torch.inference_mode()
     def frames(self, latents: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ on a card; the source of each setting says who recommends it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
@@ -350,50 +350,34 @@ def _way(kernel: Setting[Attention], machine: Machine) -> Setting[str]:
 def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
     """Return the profile with the values that the user has set by environment variables."""
 
-    def own(variable: str, read: Callable[[str], T], default: Setting[T]) -> Setting[T]:
+    def own(variable: str, default: Setting[T], expected: str, read: Callable[[str], T]) -> Setting[T]:
         text = environ.get(variable)
+        if not text:
+            return default
         try:
-            return Setting(read(text), f"set by {variable}", YOU) if text else default
-        except _Unusable as error:
+            return Setting(read(text), f"set by {variable}", YOU)
+        except ValueError:
             raise InputError(
-                f"{variable} is {str(text)[:60]!r}; expected {error}.", "Correct it, or leave it out."
+                f"{variable} is {text[:60]!r}; expected {expected}.", "Correct it, or leave it out."
             ) from None
 
-    attention = own(ATTENTION_VARIABLE, _one_of((AUTO, *WAYS)), profile.attention)
+    def number(
+        variable: str, default: Setting[int], name: str, convert: Callable[[float], int] = gb_bytes
+    ) -> Setting[int]:
+        info = SETTINGS[name]
+        return own(variable, default, info.expected, lambda text: convert(info.check(float(text))))
+
+    def choice(variable: str, default: Setting[T], choices: Sequence[T]) -> Setting[T]:
+        names = [*map(str, choices)]
+        return own(variable, default, " or ".join(names), lambda text: choices[names.index(text)])
+
+    attention = choice(ATTENTION_VARIABLE, profile.attention, (AUTO, *WAYS))
     return replace(
         profile,
-        cap_bytes=own(CAP_VARIABLE, _number("vram_cap_gb", gb_bytes), profile.cap_bytes),
-        preserved_bytes=own(PRESERVED_VARIABLE, _number("preserved_gb", gb_bytes), profile.preserved_bytes),
-        vae_tile=own(TILE_VARIABLE, _number("vae_tile", int), profile.vae_tile),
-        vae_dtype=own(VAE_DTYPE_VARIABLE, _one_of(get_args(VaeDtype)), profile.vae_dtype),
+        cap_bytes=number(CAP_VARIABLE, profile.cap_bytes, "vram_cap_gb"),
+        preserved_bytes=number(PRESERVED_VARIABLE, profile.preserved_bytes, "preserved_gb"),
+        vae_tile=number(TILE_VARIABLE, profile.vae_tile, "vae_tile", int),
+        vae_dtype=choice(VAE_DTYPE_VARIABLE, profile.vae_dtype, get_args(VaeDtype)),
         attention=attention if attention.value in WAYS else profile.attention,
-        helper_bytes=own(HELPER_VARIABLE, _number("vram_cap_gb", gb_bytes), Setting(0, "", "")).value,
+        helper_bytes=number(HELPER_VARIABLE, Setting(0, "", ""), "vram_cap_gb").value,
     )
-
-
-class _Unusable(ValueError):
-    """The error for a value that cannot be used, whose text names the expected values."""
-
-
-def _number(name: str, convert: Callable[[float], int]) -> Callable[[str], int]:
-    """Return a function that reads a number for the setting `name` from the text of a variable."""
-
-    def read(text: str) -> int:
-        try:
-            return convert(SETTINGS[name].check(float(text)))
-        except ValueError:
-            raise _Unusable(SETTINGS[name].expected) from None
-
-    return read
-
-
-def _one_of(choices: tuple[T, ...]) -> Callable[[str], T]:
-    """Return a function that reads one of these choices from the text of a variable."""
-
-    def read(text: str) -> T:
-        for choice in choices:
-            if choice == text:
-                return choice
-        raise _Unusable(" or ".join(map(str, choices)))
-
-    return read

@@ -22,7 +22,7 @@ from diffusers_helper.framepack.history import FrameBlender
 from diffusers_helper.memory.accounting import Account
 from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.output.previews import TINY_FILE, LatentColours, Preview, TinyDecoder
-from diffusers_helper.output.small_decoder import VideoDecoder
+from diffusers_helper.output.small_decoder import SmallDecoder, VideoDecoder
 from diffusers_helper.sampling.guidance import guide
 from tests.support.making import write_scene
 
@@ -212,7 +212,7 @@ def test_the_published_decoder_makes_moving_previews(tmp_path: Path) -> None:
 def test_a_decoder_without_room_gives_way_to_colours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Full:
+    class Full(SmallDecoder):
         def frames(self, latents: Tensor) -> Tensor:
             raise torch.OutOfMemoryError("Tried to allocate 2 GiB")
 
@@ -237,10 +237,10 @@ def test_a_preview_takes_no_memory_of_the_device() -> None:
 
 
 def test_a_decoder_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
-    assert TinyDecoder.beside(None) is None
-    assert TinyDecoder.beside(tmp_path) is None
+    file = tmp_path / TINY_FILE
+    assert TinyDecoder.read(file, torch.device("cpu")) is None
     for content in (b"", b"no weights", (64).to_bytes(8, "little") + b"{}" + b" " * 62):
-        (tmp_path / TINY_FILE).write_bytes(content)
-        assert TinyDecoder.beside(tmp_path) is None
-    save_file({"body.0.weight": torch.zeros(3)}, tmp_path / TINY_FILE)
-    assert TinyDecoder.beside(tmp_path) is None
+        file.write_bytes(content)
+        assert TinyDecoder.read(file, torch.device("cpu")) is None
+    save_file({"body.0.weight": torch.zeros(3)}, file)
+    assert TinyDecoder.read(file, torch.device("cpu")) is None

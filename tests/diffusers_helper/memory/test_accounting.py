@@ -160,9 +160,9 @@ def test_what_would_pass_the_cap_is_refused_and_leaves_nothing(account: Account)
         assert isinstance(error.value, AccountedOutOfMemory)
         for fact in (
             "out of memory",
-            "Tried to allocate 2.00 MiB",
-            "capacity of 3.00 MiB",
-            "1.00 MiB is free",
+            "Tried to allocate 2097152 bytes",
+            "capacity of 3145728 bytes",
+            "1048576 bytes is free",
         ):
             assert fact in str(error.value)
         assert account.allocated_bytes == account.peak_bytes == 2 * MIB
