@@ -198,7 +198,7 @@ def test_a_refusal_inside_attention_keeps_its_kind(account: Account) -> None:
     with (
         account,
         nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH),
-        pytest.raises(AccountedOutOfMemory, match="Tried to allocate 512"),
+        pytest.raises(AccountedOutOfMemory, match="Tried to allocate 524288 bytes"),
     ):
         torch.nn.functional.scaled_dot_product_attention(q, q, q)
     gc.collect()
