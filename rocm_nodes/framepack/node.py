@@ -27,21 +27,45 @@ from diffusers_helper.request import PICTURES, PLACED, SETTINGS, GenerationReque
 from diffusers_helper.setting import SettingInfo, text_of
 from diffusers_helper.units import count_text
 from rocm_nodes.host import comfy, importing, interruptible, management, progress_bar
-from rocm_nodes.page import Input, choice, explained, number, of_type, reported
+from rocm_nodes.page import Input, Inputs, Node, choice, explained, number, of_type, reported
 
 VIDEO_TYPES, VIDEO_NAMES = ("IMAGE", "STRING", "VIDEO"), ("frames", "video_path", "video")
 VIDEO_TIPS = ("The frames of the video.", "The path of the MP4.", "The MP4 for ComfyUI's nodes of video.")
 _AUTO = "auto"
 _PREVIEW_SIDE = 512
 
-
 _FIRST = ("prompt", "model", "seconds", "seed", "steps")
 # A workflow saved by ComfyUI's page has the values in the order of the inputs, so what is added comes last:
 # first these settings, and then those that follow them in a request.
 _ADDED = ("lora", "weight_dtype", "attention")
+_PLACE = [*SETTINGS].index(_ADDED[-1])
+_BEFORE, _AFTER = [*SETTINGS][:_PLACE], [*SETTINGS][_PLACE + 1 :]
+_OTHERS = [name for name in _BEFORE if name not in {*_FIRST, *_ADDED}]
 
 
-class ROCMFramePackVideo:
+def setting_inputs(names: Iterable[str]) -> Inputs:
+    """Return settings in the form in which ComfyUI describes inputs."""
+    return {name: _setting_input(SETTINGS[name]) for name in names}
+
+
+def _setting_input(info: SettingInfo) -> Input | Callable[[], Input]:
+    words = info.help.replace("`", "")
+    facts: dict[str, Any] = {"advanced": True} if info.section == "Memory" else {}
+    if info.is_picture:
+        return of_type("IMAGE", words)
+    if info.name == "model":
+        return lambda: choice(model_names(), words, default=info.default, **facts)
+    if info.choices:
+        return choice(info.choices, words, default=info.default, **facts)
+    if not info.is_number:
+        return of_type("STRING", words, default=info.default or "", multiline=True)
+    if info.is_optional:
+        return of_type("STRING", words, default=_AUTO, **facts)
+    default, low, high, step = map(info.kind, (info.default, info.low, info.high, info.step))
+    return number(default, low, high, words, step=step, **facts)
+
+
+class ROCMFramePackVideo(Node):
     """A node that makes a video with FramePack. Its inputs are the settings of Longtake."""
 
     RETURN_TYPES = VIDEO_TYPES
@@ -52,19 +76,12 @@ class ROCMFramePackVideo:
     DESCRIPTION = "Make a video that does what a sentence says, and usually starts with a picture."
     SEARCH_ALIASES = ("image to video", "i2v", "framepack", "longtake")
     OUTPUT_TOOLTIPS = VIDEO_TIPS
+    REQUIRED = setting_inputs(_FIRST)
+    OPTIONAL = setting_inputs([*_OTHERS, *_ADDED, *_AFTER])
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        names = [*SETTINGS]
-        before, after = names[: names.index(_ADDED[-1])], names[names.index(_ADDED[-1]) + 1 :]
-        others = [name for name in before if name not in {*_FIRST, *_ADDED}]
-        return {"required": setting_inputs(_FIRST), "optional": setting_inputs([*others, *_ADDED, *after])}
-
-    def make(self, prompt: str, **settings: Any) -> dict[str, Any]:
-        info = find_model(settings["model"])
-        images = pictures_in(settings)
-        folder = new_folder()
-        request = request_of({"prompt": prompt, **settings}, images, folder)
+    def work(self, given: Any) -> dict[str, Any]:
+        info, images, folder = find_model(given.model), pictures_in(vars(given)), new_folder()
+        request = request_of(vars(given), images, folder)
         with at_work(info) as work:
             # Only a run needs this, and ComfyUI would wait for it when it starts.
             from diffusers_helper.pipeline import generate
@@ -156,26 +173,6 @@ def write_pictures(images: Mapping[str, Image.Image], folder: Path) -> None:
 def video_outputs(video: Path) -> tuple[Any, ...]:
     """Return an MP4 as frames, as its path, and as ComfyUI's VIDEO."""
     return _frames(video), str(video), comfy("comfy_api.input_impl").VideoFromFile(str(video))
-
-
-def setting_inputs(names: Iterable[str]) -> dict[str, Input]:
-    """Return settings in the form in which ComfyUI describes inputs."""
-    return {name: _setting_input(SETTINGS[name]) for name in names}
-
-
-def _setting_input(info: SettingInfo) -> Input:
-    words = info.help.replace("`", "")
-    facts: dict[str, Any] = {"advanced": True} if info.section == "Memory" else {}
-    if info.is_picture:
-        return of_type("IMAGE", words)
-    if info.name == "model" or info.choices:
-        return choice(info.choices or model_names(), words, default=info.default, **facts)
-    if not info.is_number:
-        return of_type("STRING", words, default=info.default or "", multiline=True)
-    if info.is_optional:
-        return of_type("STRING", words, default=_AUTO, **facts)
-    default, low, high, step = map(info.kind, (info.default, info.low, info.high, info.step))
-    return number(default, low, high, words, step=step, **facts)
 
 
 def _value(info: SettingInfo, value: Any) -> Any:

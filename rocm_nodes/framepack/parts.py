@@ -9,8 +9,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from PIL import Image
@@ -32,7 +33,7 @@ from rocm_nodes.framepack.node import (
     write_pictures,
 )
 from rocm_nodes.host import comfy
-from rocm_nodes.page import choice, of_type, reported
+from rocm_nodes.page import Input, Node, choice, of_type, reported
 
 _CATEGORY = "ROCm Ninodes/Video"
 _MODEL = ("model", "lora", "weight_dtype")
@@ -50,6 +51,13 @@ _FOLDERS = {
     "transformer": "diffusion_models", "text_encoder": "text_encoders", "text_encoder_2": "text_encoders",
     "vae": "vae", "image_encoder": "clip_vision",
 }  # fmt: skip
+
+
+def _files(part: str) -> Input:
+    from rocm_nodes.loaders import model_files
+
+    folder = _FOLDERS[part]
+    return choice([_OWN, *model_files(folder)], f"The {part}, from {folder}.", default=_OWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ class Sampled:
     job: Path
 
 
-class ROCMFramePackLoader:
+class ROCMFramePackLoader(Node):
     """A choice of a FramePack model, of whose parts some can come from ComfyUI's folders."""
 
     RETURN_TYPES = ("FRAMEPACK_MODEL",)
@@ -95,21 +103,13 @@ class ROCMFramePackLoader:
     SEARCH_ALIASES = ("load framepack", "longtake")
     OUTPUT_TOOLTIPS = ("The model for ROCm FramePack Conditions.",)
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        from rocm_nodes.loaders import model_files
+    REQUIRED = setting_inputs(_MODEL[:1])
+    OPTIONAL: ClassVar = {**setting_inputs(_MODEL[1:]), **{part: partial(_files, part) for part in _FOLDERS}}
 
-        parts = {
-            part: choice([_OWN, *model_files(folder)], f"The {part}, from {folder}.", default=_OWN)
-            for part, folder in _FOLDERS.items()
-        }
-        return {"required": setting_inputs(_MODEL[:1]), "optional": setting_inputs(_MODEL[1:]) | parts}
-
-    def choose(
-        self, model: str, lora: str = "", weight_dtype: str = "default", **parts: str
-    ) -> dict[str, Any]:
-        info, settings = find_model(model), {"model": model, "lora": lora, "weight_dtype": weight_dtype}
-        chosen = {part: name for part, name in parts.items() if name != _OWN}
+    def work(self, given: Any) -> dict[str, Any]:
+        info, settings = find_model(given.model), {name: getattr(given, name) for name in _MODEL}
+        names = {part: getattr(given, part, _OWN) for part in _FOLDERS}
+        chosen = {part: name for part, name in names.items() if name != _OWN}
         if chosen:
             from diffusers_helper.loading.copying import check_parts, find_part_of_own
 
@@ -118,7 +118,7 @@ class ROCMFramePackLoader:
                 part: find_part_of_own(part, Path(find(_FOLDERS[part], name)), info)
                 for part, name in chosen.items()
             }
-            check_parts(model, found, info)
+            check_parts(given.model, found, info)
             own = {
                 part: PartSource(location=one.part.path, config=one.part.config)
                 for part, one in found.items()
@@ -130,7 +130,7 @@ class ROCMFramePackLoader:
         return reported("FramePack model", lines, (Model(info, settings),))
 
 
-class ROCMFramePackConditions:
+class ROCMFramePackConditions(Node):
     """The encoding of prompts and pictures."""
 
     RETURN_TYPES = ("FRAMEPACK_CONDITIONS",)
@@ -141,16 +141,14 @@ class ROCMFramePackConditions:
     SEARCH_ALIASES = ("encode prompt", "framepack", "longtake")
     OUTPUT_TOOLTIPS = ("The encodings for ROCm FramePack Sampler.",)
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        given = {"model": of_type("FRAMEPACK_MODEL", "From ROCm FramePack Model.")}
-        required = ("prompt",)
-        others = tuple(name for name in _CONDITIONS if name not in required)
-        return {"required": given | setting_inputs(required), "optional": setting_inputs(others)}
+    REQUIRED: ClassVar = {
+        "model": of_type("FRAMEPACK_MODEL", "From ROCm FramePack Model."), **setting_inputs(_CONDITIONS[:1])
+    }  # fmt: skip
+    OPTIONAL = setting_inputs(_CONDITIONS[1:])
 
-    def encode(self, model: Model, **settings: Any) -> dict[str, Any]:
-        pictures = pictures_in(settings)
-        settings |= model.settings
+    def work(self, given: Any) -> dict[str, Any]:
+        model: Model = given.model
+        pictures, settings = pictures_in(vars(given)), {**vars(given), **model.settings}
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             request = request_of(settings, pictures, folder)
@@ -170,7 +168,7 @@ class ROCMFramePackConditions:
         return reported("FramePack conditions", [*lines, *work.notes], (result,))
 
 
-class ROCMFramePackSampler:
+class ROCMFramePackSampler(Node):
     """The sampling of a video's latents, section by section."""
 
     RETURN_TYPES = ("FRAMEPACK_VIDEO", "LATENT")
@@ -184,15 +182,16 @@ class ROCMFramePackSampler:
     SEARCH_ALIASES = ("image to video", "framepack", "longtake")
     OUTPUT_TOOLTIPS = ("The video for ROCm FramePack Decode.", "The latents for a decoder of ComfyUI.")
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        given = {"conditions": of_type("FRAMEPACK_CONDITIONS", "From ROCm FramePack Conditions.")}
-        others = tuple(name for name in _SAMPLER if name not in _FIRST)
-        return {"required": given | setting_inputs(_FIRST), "optional": setting_inputs(others)}
+    REQUIRED: ClassVar = {
+        "conditions": of_type("FRAMEPACK_CONDITIONS", "From ROCm FramePack Conditions."),
+        **setting_inputs(_FIRST),
+    }
+    OPTIONAL = setting_inputs(name for name in _SAMPLER if name not in _FIRST)
 
-    def sample(self, conditions: Conditions, **settings: Any) -> dict[str, Any]:
+    def work(self, given: Any) -> dict[str, Any]:
+        conditions: Conditions = vars(given).pop("conditions")
         folder, info = new_folder(), conditions.model.info
-        request = request_of({**conditions.settings, **settings}, conditions.pictures, folder)
+        request = request_of({**conditions.settings, **vars(given)}, conditions.pictures, folder)
         with at_work(info) as work:
             from diffusers_helper.pipeline import WORK, open_job, sample_sections
             from diffusers_helper.vae.codec import statistics
@@ -217,7 +216,7 @@ class ROCMFramePackSampler:
         return reported("FramePack sampler", [*lines, *work.notes], result)
 
 
-class ROCMFramePackDecode:
+class ROCMFramePackDecode(Node):
     """The decoding of a sampled video to frames and an MP4."""
 
     RETURN_TYPES = VIDEO_TYPES
@@ -228,13 +227,12 @@ class ROCMFramePackDecode:
     SEARCH_ALIASES = ("decode video", "framepack", "longtake")
     OUTPUT_TOOLTIPS = VIDEO_TIPS
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        given = {"sampled": of_type("FRAMEPACK_VIDEO", "From ROCm FramePack Sampler.")}
-        return {"required": given, "optional": setting_inputs(_DECODER)}
+    REQUIRED: ClassVar = {"sampled": of_type("FRAMEPACK_VIDEO", "From ROCm FramePack Sampler.")}
+    OPTIONAL = setting_inputs(_DECODER)
 
-    def decode(self, sampled: Sampled, **settings: Any) -> dict[str, Any]:
-        folder, request = new_folder(), replace(sampled.request, **settings)
+    def work(self, given: Any) -> dict[str, Any]:
+        sampled: Sampled = vars(given).pop("sampled")
+        folder, request = new_folder(), replace(sampled.request, **vars(given))
         with at_work(sampled.info) as work:
             from diffusers_helper.pipeline import generate
 
