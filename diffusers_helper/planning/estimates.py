@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Buckets, buckets
@@ -64,7 +64,7 @@ class Calibration:
         """
         known = RATIOS.get(device, {})
         try:
-            data = json.loads(file.read_text(encoding="utf-8")) if file else {}
+            data: Any = json.loads(file.read_text(encoding="utf-8")) if file else {}
             factors = {name: float(value) for name, value in data.get(device, {}).items()}
         except FileNotFoundError:
             return cls(known)

@@ -189,5 +189,5 @@ def recommended_line(
 
 def _has(request: GenerationRequest, info: ModelInfo, plan: VideoPlan, best: SetUp) -> bool:
     mine = (info.name, plan.weight_dtype, request.preserved_gb, request.resolution or info.side)
-    other = best.weights
-    return mine == (other.info.name, other.weight_dtype, best.request.preserved_gb, best.side)
+    other = best.request
+    return mine == (best.info.name, other.weight_dtype, other.preserved_gb, best.side)

@@ -218,7 +218,8 @@ def plans_by_card(
         except DoesNotFit as error:
             found.append(CardPlan(size, cap, None, None, error.smallest_cap_bytes))
             continue
-        fits = (_fit(one, len(request.texts)) for one in (usual, plan(with_fewest_copies(request, usual))))
+        texts, fewest = len(request.texts), plan(with_fewest_copies(request, usual))
+        fits = _fit(usual, texts), _fit(fewest, texts)
         found.append(CardPlan(size, cap, *fits, usual.job.smallest_cap_bytes))
     return found
 
