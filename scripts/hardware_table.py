@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,9 @@ def reported(reports: dict[str, Report]) -> str:
     """
     ratios: dict[str, dict[str, float]] = {}
     for one in reports.values():
-        for stage, planned, measured in measured_stages(one):
+        for stage, wanted, measured in measured_stages(one):
             found = ratios.setdefault(one["card"]["arch"] or one["card"]["kind"], {})
-            found[stage] = max(found.get(stage, 0.0), ratio_of(stage, planned, measured))
+            found[stage] = max(found.get(stage, 0.0), ratio_of(stage, wanted, measured))
     seen = [one["card"] for one in reports.values() if one["card"]["kind"] != "cpu"]
     cards = sorted({card["arch"] or card["name"] for card in seen})
     rows = (f"{card!r}: {ratios[card]!r}" for card in sorted(ratios))

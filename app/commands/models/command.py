@@ -122,9 +122,9 @@ def _formats_lines(info: ModelInfo, plans: Sequence[FormatPlans]) -> list[str]:
     header = ("format", "file", *(f"{size} GB card" for size in CARDS_GB))
     lines = [title]
     tables = {
-        "the automatic preserved memory": [[card.default_text for card in one.cards] for one in plans],
+        "the automatic preserved memory": [[card.short(card.default) for card in one.cards] for one in plans],
         "as little preserved memory as the estimates allow": [
-            [card.fewest_copies_text for card in one.cards] for one in plans
+            [card.short(card.fewest_copies) for card in one.cards] for one in plans
         ],
     }
     for kind, cells in tables.items():

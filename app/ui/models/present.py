@@ -168,7 +168,7 @@ def copy_offer(info: ModelInfo, weight_dtype: str) -> dict[str, str]:
     if absence_of(info):
         return _refused(f"{info.title} is not completely on this machine. Download it first.")
     try:
-        size = by_size.transformer_bytes(info, dtype)
+        size = by_size.transformer_in(info, dtype).file_bytes
     except InputError:
         return _refused("Its transformer is stored in GGUF or with scales, which cannot be converted.")
     free = shutil.disk_usage(next(one for one in folder.parents if one.is_dir())).free

@@ -41,16 +41,6 @@ def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
     return found
 
 
-def transformer_bytes(info: ModelInfo, weight_dtype: str) -> int:
-    """Return the size of a copy of the transformer whose weights have this type.
-
-    Raises:
-        InputError: If the weights cannot be cast.
-        LongtakeError: If a local model's files cannot be read.
-    """
-    return _transformer(info, weight_dtype).weights.total_bytes
-
-
 def transformer_in(info: ModelInfo, weight_dtype: str) -> Network:
     """Return the transformer of a copy whose files have weights of this type.
 
@@ -159,17 +149,8 @@ class CardPlan:
             return ()
         return (default,) if other.resident_bytes == default.resident_bytes else (default, other)
 
-    @property
-    def default_text(self) -> str:
+    def short(self, fit: Fit | None) -> str:
         """Return the GB of weights on the device and streamed in each step, or the cap that would do."""
-        return self._short(self.default)
-
-    @property
-    def fewest_copies_text(self) -> str:
-        """Return the same for as little preserved memory as the estimates allow."""
-        return self._short(self.fewest_copies)
-
-    def _short(self, fit: Fit | None) -> str:
         if fit is None:
             return f"({gb_text(self.smallest_cap_bytes, up=True)})"
         return f"{gb_text(fit.resident_bytes)} + {gb_text(fit.streamed_bytes)}"

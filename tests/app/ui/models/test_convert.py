@@ -19,7 +19,7 @@ from app.ui.models.endpoints import ModelCalls
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart
 from diffusers_helper.models.registry import find_model, model_names
-from diffusers_helper.planning.cards.by_size import transformer_bytes
+from diffusers_helper.planning.cards.by_size import transformer_in
 from tests.support.jobs import wait_until
 from tests.support.pages import Stand, needs_chromium, staged_page
 from tests.support.staged_engine import StagedEngine
@@ -91,9 +91,9 @@ def test_the_offer_tells_size_place_and_free_space(
     monkeypatch.setattr(present.shutil, "disk_usage", lambda _: free)
     offer = calls.models_copy("demo", "int8")
     assert (offer["name"], offer["refusal"]) == ("demo-int8", "")
-    whole = transformer_bytes(DEMO, "bf16")
-    assert whole / 2 < transformer_bytes(DEMO, "int8") < whole
-    assert present.size_text(transformer_bytes(DEMO, "int8")) in offer["words"]
+    whole, small = (transformer_in(DEMO, dtype).file_bytes for dtype in ("bf16", "int8"))
+    assert whole / 2 < small < whole
+    assert present.size_text(small) in offer["words"]
     assert "1024 GB are free" in offer["words"]
     assert str(tmp_path) not in offer["words"]
     free.free = 2**10
