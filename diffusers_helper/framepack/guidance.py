@@ -28,7 +28,6 @@ from diffusers_helper.conditions.prompts import HEAD_TOKENS, MAX_TEXT_TOKENS, TE
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.streaming import replace_forward
 from diffusers_helper.sampling.guidance import UNIT, CleanLatents, Guidance, GuidedDenoiser
-from diffusers_helper.sampling.step_cache import AllPasses, Passes
 
 # The index among the hidden states; the last two layers and the final norm are left out.
 _HIDDEN_STATE = -3
@@ -171,15 +170,9 @@ class FramePackCondition(Guidance[TextCondition]):
 class FramePackDenoiser(GuidedDenoiser[TextCondition]):
     """FramePack's transformer as a denoiser, which computes once what is the same in all steps."""
 
-    def __init__(
-        self,
-        transformer: HunyuanVideoFramepackTransformer3DModel,
-        condition: FramePackCondition,
-        context: CleanLatents,
-        passes: Passes = AllPasses(),  # noqa: B008 - it has no state
-    ) -> None:
-        self._condition, self._reused = condition, Constants(transformer).reused
-        super().__init__(transformer, condition, context, passes)
+    def __init__(self, transformer: HunyuanVideoFramepackTransformer3DModel, *others: Any) -> None:
+        super().__init__(transformer, *others)
+        self._reused = Constants(transformer).reused
 
     def _text_arguments(self, text: TextCondition) -> dict[str, Tensor]:
         states = self._put(text.states)

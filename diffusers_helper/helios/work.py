@@ -38,7 +38,7 @@ from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.euler import sample_euler
 from diffusers_helper.sampling.guidance import CleanLatents, Guidance, GuidedDenoiser
 from diffusers_helper.sampling.schedule import Purpose, levels_for, noise_for, tokens_of
-from diffusers_helper.sampling.step_cache import AllPasses, Blocks, Passes
+from diffusers_helper.sampling.step_cache import Blocks
 from diffusers_helper.vae.codec import encode_pictures
 
 
@@ -81,22 +81,13 @@ class HeliosCondition(Guidance[Tensor]):
 class HeliosDenoiser(GuidedDenoiser[Tensor]):
     """Helios' transformer as a denoiser of latents in any size of a pyramid."""
 
-    def __init__(
-        self,
-        transformer: HeliosTransformer3DModel,
-        condition: HeliosCondition,
-        context: CleanLatents,
-        passes: Passes = AllPasses(),  # noqa: B008 - it has no state
-    ) -> None:
-        super().__init__(transformer, condition, context, passes)
-        self._times, self._width = condition.times, context.start.shape[-1]
-
     def _time(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Return the time at a noise level, which in a pyramid is a whole number that depends on x's size."""
-        if not self._times:
+        times = self._condition.times
+        if not times:
             return super()._time(x, sigma)
-        halvings = (self._width // x.shape[-1]).bit_length() - 1
-        begin, growth = self._times[len(self._times) - 1 - halvings]
+        halvings = (self._context.start.shape[-1] // x.shape[-1]).bit_length() - 1
+        begin, growth = times[len(times) - 1 - halvings]
         return (begin + sigma * growth).to(torch.int64)
 
     def _text_arguments(self, text: Tensor) -> dict[str, Tensor]:

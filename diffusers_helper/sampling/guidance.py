@@ -74,7 +74,8 @@ class GuidedDenoiser(ABC, Generic[_Text]):
         passes: Passes = AllPasses(),  # noqa: B008 - it has no state
     ) -> None:
         self._transformer, self._passes = transformer, passes
-        self._cfg = condition.cfg, condition.cfg_rescale
+        self._condition: Any = condition  # a family's own
+        self._context, self._cfg = context, (condition.cfg, condition.cfg_rescale)
         self._shared = self._arguments(context)
         self._positive, negative = self._text_arguments(condition.positive), condition.negative
         self._negative = None if negative is None else self._text_arguments(negative)
