@@ -29,7 +29,7 @@ from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.cards.recommended import recommend
 from diffusers_helper.planning.profiles import Machine, Profile, profile_for
 from diffusers_helper.planning.variables import ALLOCATOR_VARIABLES, engine_environment, environment_report
-from diffusers_helper.planning.video import VideoPlan, known_networks, plan_video, weights_speed
+from diffusers_helper.planning.video import VideoPlan, known_networks, plan_video, weights_file
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, count_text, gb_text
 
@@ -323,7 +323,7 @@ def _job(report: Findings, model: str, profile: Profile, root: Path, local: Loca
                 transformer=transformer,
                 local=local,
                 free_ram_bytes=host_memory(root).available or None,
-                disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
+                disk_speed=lambda: DiskSpeeds(local.disks).measure(weights_file(info)),
             )  # fmt: skip
 
         plan, best = plan_of(request, info, None), recommend(request, info, plan_of)

@@ -23,7 +23,7 @@ from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards.recommended import Recommendation, recommend
 from diffusers_helper.planning.profiles import Profile, profile_in_force
-from diffusers_helper.planning.video import VideoPlan, plan_video, weights_speed
+from diffusers_helper.planning.video import VideoPlan, plan_video, weights_file
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import count_text, gb_text
 
@@ -57,7 +57,7 @@ def print_plan(arguments: argparse.Namespace) -> int:
             transformer=transformer,
             local=local,
             free_ram_bytes=free_ram,
-            disk_speed=lambda: weights_speed(info, DiskSpeeds(local.disks).measure),
+            disk_speed=lambda: DiskSpeeds(local.disks).measure(weights_file(info)),
         )  # fmt: skip
 
     try:

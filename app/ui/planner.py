@@ -110,7 +110,7 @@ class Planner:
             transformer=transformer,
             local=self.local,
             free_ram_bytes=host_memory().available or None,
-            disk_speed=lambda: video.weights_speed(info, self.disks.ask),
+            disk_speed=lambda: self.disks.ask(video.weights_file(info)),
         )  # fmt: skip
 
     @property

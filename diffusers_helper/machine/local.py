@@ -201,18 +201,20 @@ class DiskSpeeds:
         speed = self.facts.read(str(file.parent)).get("bytes_per_second")
         return float(speed) if isinstance(speed, int | float) and speed > 0 else None
 
-    def measure(self, file: Path) -> float | None:
-        """Return the speed of the disk with this file, and measure it first if it is not known."""
-        known = self.known(file)
-        if known is not None:
+    def measure(self, file: Path | None) -> float | None:
+        """Return the speed of the disk with this file, if there is one, and measure it if it is not known."""
+        known = self.known(file) if file else None
+        if known is not None or file is None:
             return known
         speed = disk_speed(file)
         if speed is not None:
             self.facts.write(str(file.parent), {"bytes_per_second": round(speed)})
         return speed
 
-    def ask(self, file: Path) -> float | None:
+    def ask(self, file: Path | None) -> float | None:
         """Return the speed if it is known. Otherwise return None, and start to measure it in a thread."""
+        if file is None:
+            return None
         known = self.known(file)
         with self._lock:
             if known is None and file.parent not in self._threads:

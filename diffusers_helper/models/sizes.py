@@ -87,7 +87,6 @@ def networks(
     *,
     on_cpu: bool,
     widths: Mapping[str, int] = MappingProxyType({}),
-    places: Mapping[str, Path | None] = MappingProxyType({}),
     weight_dtype: str = "default",
 ) -> dict[str, Network]:
     """Return all networks of a model, by the names of their parts.
@@ -107,7 +106,7 @@ def networks(
     found: dict[str, Network] = {}
     for name in (one for one in NETWORKS if one in info.parts):
         source = info.parts[name]
-        place = places.get(name) or Path(source.location, source.subfolder)
+        place = source.network or Path(source.location, source.subfolder)
         storage = weight_dtype if name == "transformer" else "default"
         counted = (
             _counted(name, place, source.config)

@@ -14,7 +14,7 @@ from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, te
 from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.machine.local import Local, shape_key, speeds
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import NETWORKS, Network, check_loras, networks, with_loras
+from diffusers_helper.models.sizes import Network, check_loras, networks, with_loras
 from diffusers_helper.planning.budget import PLAIN_ATTENTION, Demand, JobPlan
 from diffusers_helper.planning.estimates import (
     OWN_WINDOW,
@@ -128,18 +128,8 @@ def known_networks(
         LongtakeError: If a local model's files cannot be read.
     """
     vae = {} if profile.vae_bytes is None else {"vae": profile.vae_bytes}
-    return networks(
-        info,
-        on_cpu=profile.machine.kind == "cpu",
-        widths={**vae, in_fp32: _FP32_BYTES},
-        places=dict(zip(NETWORKS, network_folders(info), strict=True)),
-        weight_dtype=weight_dtype,
-    )
-
-
-def network_folders(info: ModelInfo) -> tuple[Path | None, ...]:
-    """Return the folders or files of a model's networks in the order of `NETWORKS`; None for absent ones."""
-    return tuple(info.parts[name].network if name in info.parts else None for name in NETWORKS)
+    widths = {**vae, in_fp32: _FP32_BYTES}
+    return networks(info, on_cpu=profile.machine.kind == "cpu", widths=widths, weight_dtype=weight_dtype)
 
 
 def weights_file(info: ModelInfo) -> Path | None:
@@ -147,19 +137,6 @@ def weights_file(info: ModelInfo) -> Path | None:
     place = info.parts["transformer"].network
     files = weight_files(place) if place else ()
     return max(files, key=lambda file: file.stat().st_size, default=None)
-
-
-def weights_speed(info: ModelInfo, ask: Callable[[Path], float | None]) -> float | None:
-    """Return the speed of the disk with the transformer's weights.
-
-    Args:
-        ask: A function that returns the bytes per second of the disk with a file, or None if not known.
-
-    Returns:
-        The result of `ask`, or None if the weights are not on this machine.
-    """
-    file = weights_file(info)
-    return ask(file) if file else None
 
 
 def profile_of(request: GenerationRequest, profile: Profile, info: ModelInfo) -> Profile:

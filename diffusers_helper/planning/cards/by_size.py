@@ -10,10 +10,10 @@ from functools import partial
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import GGUF_CAST_BYTES, NETWORKS, Network, Weights, networks
+from diffusers_helper.models.sizes import GGUF_CAST_BYTES, Network, Weights, networks
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.planning.video import VideoPlan, network_folders, plan_video
+from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, duration, gb_text
 from diffusers_helper.weights.gguf_file import LOADABLE, bytes_per_value
@@ -68,14 +68,8 @@ def _named(info: ModelInfo) -> list[tuple[str, Network]]:
 
 
 def _transformer(info: ModelInfo, weight_dtype: str, width: int | None = None) -> Network:
-    known = networks(
-        info,
-        on_cpu=False,
-        widths={} if width is None else {_PART: width},
-        places=dict(zip(NETWORKS, network_folders(info), strict=True)),
-        weight_dtype=weight_dtype,
-    )
-    return known[_PART]
+    widths = {} if width is None else {_PART: width}
+    return networks(info, on_cpu=False, widths=widths, weight_dtype=weight_dtype)[_PART]
 
 
 def _in_blocks(whole: Network, kind: str) -> Network:
