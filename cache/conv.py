@@ -12,7 +12,6 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partialmethod
 from typing import Any, cast
@@ -37,18 +36,9 @@ class ErrorKind(StrEnum):
     DEVICE = "device"  # the device may be unusable until the process ends
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A card with its software, on which a route depends besides the convolution itself."""
-
-    arch: str
-    rocm: str
-    torch: str
-
-
 @functools.cache
-def card_of(device: torch.device) -> Card:
-    """Return the card of a device. Its architecture is `cpu`, or a name such as `sm_90` or `gfx1100`."""
+def card_of(device: torch.device) -> tuple[str, str]:
+    """Return the architecture of a device, such as `cpu`, `sm_90` or `gfx1100`, and its version of ROCm."""
     arch, rocm = device.type, "none"
     if device.type == "cuda":
         properties = cast(Any, torch.cuda).get_device_properties(device)
@@ -56,15 +46,14 @@ def card_of(device: torch.device) -> Card:
             arch, rocm = str(properties.gcnArchName).split(":")[0], torch.version.hip
         else:
             arch = f"sm_{properties.major}{properties.minor}"
-    return Card(arch, rocm, torch.__version__)
+    return arch, rocm
 
 
 def case_of(x: Tensor, conv: Convolution) -> ConvCase:
     """Return the case of a convolution with this input."""
-    card, dtype = card_of(x.device), str(x.dtype).removeprefix("torch.")
-    shapes = tuple(x.shape), tuple(conv.weight.shape)
+    dtype, shapes = str(x.dtype).removeprefix("torch."), (tuple(x.shape), tuple(conv.weight.shape))
     return ConvCase(
-        card.arch, card.rocm, card.torch, dtype, *shapes,
+        *card_of(x.device), torch.__version__, dtype, *shapes,
         conv.stride, conv.padding, conv.dilation, conv.groups, isinstance(conv, FlatConvolution),
     )  # fmt: skip
 

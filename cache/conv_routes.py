@@ -263,18 +263,8 @@ class RouteStore:
     def _table(self, arch: str) -> dict[str, Route]:
         if arch not in self._tables:
             file = self._file(arch)
-            self._tables[arch] = {} if file is None else self._load(file)
+            self._tables[arch] = {} if file is None else _read(file)
         return self._tables[arch]
-
-    @staticmethod
-    def _load(file: Path) -> dict[str, Route]:
-        if not file.is_file():
-            return {}
-        try:
-            with _locked(file):  # a damaged file is set aside
-                return _read(file)
-        except OSError:  # its folder cannot be written
-            return _read(file)
 
     def _file(self, arch: str) -> Path | None:
         name = re.sub(r"[^\w.-]", "_", arch)

@@ -29,10 +29,10 @@ def conv_cases(
         windows: The lengths of the windows in latent frames.
     """
     found: dict[ConvCase, None] = {}
-    card = card_of(device)
+    arch, rocm = card_of(device)
 
     def note(case: ConvCase, rung: str) -> None:
-        found.setdefault(replace(case, arch=card.arch, rocm=card.rocm))
+        found.setdefault(replace(case, arch=arch, rocm=rocm))
 
     with torch.device("meta"):
         outline = type(vae).from_config(vae.config).eval()
