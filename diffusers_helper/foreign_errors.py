@@ -144,11 +144,6 @@ def memory_sizes(text: str) -> dict[str, int]:
     return {name: int(float(match[1]) * _UNITS[match[2].lower()]) for name, match in found.items() if match}
 
 
-def names_memory(text: str) -> bool:
-    """Return whether a text says that memory ran out, rather than that the driver failed."""
-    return "out of memory" in text.lower()
-
-
 def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool:
     """Return whether an error comes from a disk that is full or disconnected, and not from the work itself.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import ceil, floor
 from typing import Literal
 
@@ -67,22 +68,27 @@ _TEACACHE = (733.226126, -401.131952, 67.5869174, -3.149878, 0.0961237896)
 
 def _teacache(threshold: float) -> Callable[[int, Sequence[float]], Rule]:
     def make(steps: int, magnitudes: Sequence[float]) -> Rule:
-        change_so_far = 0.0
-
-        def skips(step: int, change: float) -> bool:
-            nonlocal change_so_far
-            rescaled = 0.0
-            for coefficient in _TEACACHE:
-                rescaled = rescaled * change + coefficient
-            change_so_far += rescaled
-            if change_so_far < threshold:
-                return True
-            change_so_far = 0.0
-            return False
-
-        return skips
+        is_close = _within(threshold)
+        return lambda step, change: is_close(reduce(lambda sum, one: sum * change + one, _TEACACHE, 0.0))
 
     return make
+
+
+def _within(limit: float) -> Callable[[float], bool]:
+    """Return a function that says whether the changes it is given stay below a limit when they are added up.
+
+    It begins again after the limit was reached.
+    """
+    so_far = 0.0
+
+    def is_close(change: float) -> bool:
+        nonlocal so_far
+        so_far += change
+        is_below = so_far < limit
+        so_far = so_far if is_below else 0.0
+        return is_below
+
+    return is_close
 
 
 # The authors' settings for FramePack (Zehong-Ma/MagCache, MagCache4FramePack): the greatest error, the most
@@ -145,19 +151,9 @@ _EASYCACHE_CHANGE, _EASYCACHE_BEGINNING, _EASYCACHE_END = 0.2, 0.15, 0.05
 
 
 def _easycache(steps: int, magnitudes: Sequence[float]) -> Rule:
-    change_so_far = 0.0
-
-    def skips(step: int, change: float) -> bool:
-        nonlocal change_so_far
-        if not ceil(_EASYCACHE_BEGINNING * steps) <= step < floor((1 - _EASYCACHE_END) * steps):
-            return False
-        change_so_far += change
-        if change_so_far < _EASYCACHE_CHANGE:
-            return True
-        change_so_far = 0.0
-        return False
-
-    return skips
+    begin, end = ceil(_EASYCACHE_BEGINNING * steps), floor((1 - _EASYCACHE_END) * steps)
+    is_close = _within(_EASYCACHE_CHANGE)
+    return lambda step, change: begin <= step < end and is_close(change)
 
 
 OFF = "off"

@@ -149,21 +149,15 @@ def __getattr__(name: str) -> torch.device:
     return open_device().torch_device
 
 
-class _Residence:
-    """A device with the models that these functions have moved to it."""
-
-    def __init__(self, device: Device) -> None:
-        self.device, self.residency = device, Residency(device.torch_device)
-
-
 @cache
-def _places() -> dict[torch.device, _Residence]:
+def _places() -> dict[torch.device, Residency]:
     return {}
 
 
-def _place(target_device: torch.device | str) -> _Residence:
+def _place(target_device: torch.device | str) -> tuple[Device, Residency]:
+    """Return a device with the models that these functions have moved to it."""
     device = open_device(torch.device(target_device))
-    return _places().setdefault(device.torch_device, _Residence(device))
+    return device, _places().setdefault(device.torch_device, Residency(device.torch_device))
 
 
 def load_model_as_complete(model: nn.Module, target_device: torch.device | str, unload: bool = True) -> None:
@@ -175,7 +169,8 @@ def load_model_as_complete(model: nn.Module, target_device: torch.device | str, 
     """
     if unload:
         unload_complete_models()
-    _place(target_device).residency.move_model_to_device_with_memory_preservation(model)
+    _, residency = _place(target_device)
+    residency.move_model_to_device_with_memory_preservation(model)
 
 
 def unload_complete_models(*models: nn.Module) -> None:
@@ -183,8 +178,8 @@ def unload_complete_models(*models: nn.Module) -> None:
 
     The allocator keeps the memory until `flush_rocm_allocator` returns it to the driver.
     """
-    for place in _places().values():
-        place.residency.unload_complete_models()
+    for residency in _places().values():
+        residency.unload_complete_models()
     for model in models:
         nn.Module.to(model, "cpu")
 
@@ -206,10 +201,10 @@ def move_model_to_device_with_memory_preservation(
     Raises:
         DoesNotFit: If the model does not fit even if all blocks are streamed. Nothing was moved then.
     """
-    place, blocks = _place(target_device), _blocks(model)
-    place.residency.unload_complete_models(model)
-    plan = _plan(place, model, place.device.free_bytes(), preserved_memory_gb)
-    place.residency.move_model_to_device_with_memory_preservation(
+    (device, residency), blocks = _place(target_device), _blocks(model)
+    residency.unload_complete_models(model)
+    plan = _plan(device, model, device.free_bytes(), preserved_memory_gb)
+    residency.move_model_to_device_with_memory_preservation(
         model, preserved_bytes=gb_bytes(preserved_memory_gb), blocks=blocks, streamed=plan.streamed_blocks
     )
 
@@ -231,13 +226,13 @@ def offload_model_from_device_for_memory_preservation(
     Raises:
         DoesNotFit: If the model does not fit even if all blocks are streamed. It stays as it was then.
     """
-    place, blocks = _place(target_device), _blocks(model)
-    if not place.residency.is_on_device(model):
+    (device, residency), blocks = _place(target_device), _blocks(model)
+    if not residency.is_on_device(model):
         move_model_to_device_with_memory_preservation(model, target_device, preserved_memory_gb)
         return
-    free = place.device.free_bytes() + sizes_of(model, blocks)[0]
-    if streamed := _plan(place, model, free, preserved_memory_gb).streamed_blocks:
-        place.residency.move_model_to_device_with_memory_preservation(
+    free = device.free_bytes() + sizes_of(model, blocks)[0]
+    if streamed := _plan(device, model, free, preserved_memory_gb).streamed_blocks:
+        residency.move_model_to_device_with_memory_preservation(
             model, preserved_bytes=gb_bytes(preserved_memory_gb), blocks=blocks, streamed=streamed
         )
 
@@ -247,7 +242,7 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
     return [block for blocks in lists for block in blocks]
 
 
-def _plan(place: _Residence, model: nn.Module, free_bytes: int, preserved_gb: float) -> StagePlan:
+def _plan(device: Device, model: nn.Module, free_bytes: int, preserved_gb: float) -> StagePlan:
     name = type(model).__name__
-    budget = Budget(place.device.total_bytes, free_bytes, gb_bytes(preserved_gb), reserve_bytes=0)
+    budget = Budget(device.total_bytes, free_bytes, gb_bytes(preserved_gb), reserve_bytes=0)
     return plan_stage(budget, Stage(name, Weights(name, *sizes_of(model, _blocks(model))), 0))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.foreign_errors import memory_sizes, names_memory, trouble_of
+from diffusers_helper.foreign_errors import memory_sizes, trouble_of
 from diffusers_helper.units import gb_text
 
 Kind = Literal["shortage", "fragmentation", "driver", "unknown"]
@@ -56,7 +56,7 @@ class Shortage:
         and does not say that memory ran out, as HSA's, the cause is unknown.
         """
         if self.tried is None or self.free is None:
-            return "shortage" if names_memory(self.text) else "unknown"
+            return "shortage" if "out of memory" in self.text.lower() else "unknown"
         idle = self.idle or 0
         if self.tried > self.free + idle:
             return "shortage"

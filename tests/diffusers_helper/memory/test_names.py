@@ -66,7 +66,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def streamed(model: nn.Module) -> bool:
-    return not residency._place("cpu").residency.is_on_device(model)
+    return not residency._place("cpu")[1].is_on_device(model)
 
 
 @pytest.mark.parametrize("name", DOCUMENT)
