@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from diffusers_helper.errors import first_line
 from diffusers_helper.files import make_folder, write_atomic
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.output.small_decoder import SmallDecoder, VideoDecoder
+from diffusers_helper.output.small_decoder import PreviewDecoder, VideoDecoder
 
 TINY_FILE = "preview.safetensors"
 CELL = 4
@@ -35,7 +35,7 @@ _SCALE = 4
 _RIDGE = 1e-2
 
 
-class TinyDecoder(SmallDecoder):
+class TinyDecoder(PreviewDecoder):
     """A decoder of 115,000 parameters: four frames of 4x4 pixels for each latent."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Preview:
         decoder: The decoder for previews that suits the model, if there is one.
     """
 
-    def __init__(self, folder: Path, seconds: float, decoder: SmallDecoder | None = None) -> None:
+    def __init__(self, folder: Path, seconds: float, decoder: PreviewDecoder | None = None) -> None:
         self._folder, self._seconds, self._decoder = folder, seconds, decoder
         self._colours: LatentColours | None = None
         self._next = -math.inf

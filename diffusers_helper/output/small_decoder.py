@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _EARLY = 3  # frames that it makes before the one of the first latent
 
 
-class SmallDecoder(nn.Module):
+class PreviewDecoder(nn.Module):
     """A decoder for previews."""
 
     def frames(self, latents: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class _Multiplying(nn.Module):
         return self.conv(frames).reshape(-1, *frames.shape[1:])
 
 
-class VideoDecoder(SmallDecoder):
+class VideoDecoder(PreviewDecoder):
     """The decoder: four frames of a quarter of the sides for each latent, by way of one latent at a time."""
 
     def __init__(self) -> None:

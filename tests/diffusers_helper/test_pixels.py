@@ -22,7 +22,7 @@ from diffusers_helper.framepack.history import FrameBlender
 from diffusers_helper.memory.accounting import Account
 from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.output.previews import TINY_FILE, LatentColours, Preview, TinyDecoder
-from diffusers_helper.output.small_decoder import SmallDecoder, VideoDecoder
+from diffusers_helper.output.small_decoder import PreviewDecoder, VideoDecoder
 from diffusers_helper.sampling.guidance import guide
 from tests.support.making import write_scene
 
@@ -212,7 +212,7 @@ def test_the_published_decoder_makes_moving_previews(tmp_path: Path) -> None:
 def test_a_decoder_without_room_gives_way_to_colours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Full(SmallDecoder):
+    class Full(PreviewDecoder):
         def frames(self, latents: Tensor) -> Tensor:
             raise torch.OutOfMemoryError("Tried to allocate 2 GiB")
 
