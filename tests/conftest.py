@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Else each worker, and each program that tests start, would compile all that it imports of this checkout.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Each run uses the same examples, and no example fails because of its duration.
 settings.register_profile(
     "longtake",
