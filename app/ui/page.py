@@ -73,7 +73,7 @@ def _document(catalogue: Catalogue) -> str:
     copies = [(one, f"{one} ({words})") for one, words in WEIGHT_TYPES.items() if one not in _NO_COPY]
     choices = {
         "@states@": options((" ".join(states), name) for name, states in GROUPS.items()),
-        "@copies@": options(copies, "int8"),
+        "@types@": options(WEIGHT_TYPES.items(), "default"), "@copies@": options(copies, "int8"),
     }  # fmt: skip
     for place, markup in choices.items():
         panels = {name: panel.replace(place, markup) for name, panel in panels.items()}

@@ -3,8 +3,26 @@ import { call } from '../calls/call.js';
 import { actionButton, actOnce, fillRows, fromTemplate, hasChanged, make, makeItem, makeTable, setText } from '../elements.js';
 import { chooseModel } from '../form/describe.js';
 
+const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'In about', 'Main memory', 'Disk per step', 'Peak', 'Weights'];
+const LESS = 'less preserved';
 const lines = (texts) => texts.map((textContent, index) => make(index ? 'small' : 'span', { textContent }));
 const linkTo = ({ name, address }) => make('a', { href: address, target: '_blank', rel: 'noreferrer', textContent: name });
+
+/** Return the table of the formats that the transformer's file may have. */
+function formatTable({ cards, rows }) {
+  const all = rows.flatMap((one) => [[one.format, one.file, ...one.default], [LESS, '', ...one.automatic]]);
+  return makeTable(['Format', 'File', ...cards], all, 'lt-model-plan');
+}
+
+/** Return the table of the cards. */
+function planTable(cards) {
+  return makeTable(HEAD, cards.flatMap(({ card, cap, least, rows }) => {
+    const textContent = `Does not fit; a cap of ${least} GB would be enough.`;
+    const none = make('td', { colSpan: HEAD.length - 2, className: 'lt-wide', textContent });
+    if (!rows.length) return [[card, cap, none]];
+    return rows.map((cells, index) => [...(index ? [LESS, ''] : [card, cap]), ...cells]);
+  }), 'lt-model-plan');
+}
 
 /** A card. Its element stays the same, so that the focus stays where it is. */
 export class Card {
@@ -20,6 +38,11 @@ export class Card {
     this.element.addEventListener('click', (event) => this.#takeClick(event));
     this.element.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeQuestion(); });
     this.#find('copies').addEventListener('change', () => this.#look());
+    const [plans, formats, weights] = ['plans', 'formats', 'weights'].map((name) => this.#find(name));
+    const showPlans = () => { if (plans.open) this.#loadTable(plans, 'models_plan', planTable, weights.value); };
+    plans.addEventListener('toggle', showPlans);
+    weights.addEventListener('change', showPlans);
+    formats.addEventListener('toggle', () => { if (formats.open) this.#loadTable(formats, 'models_formats', formatTable); });
   }
 
   #find(name) { return this.element.querySelector(`.lt-model-${name}`); }
@@ -44,6 +67,7 @@ export class Card {
     setText(this.#find('title'), model.title);
     setText(this.#find('state'), model.label);
     setText(this.#find('facts'), model.facts);
+    this.#find('weights').ariaLabel = `Weight type: ${model.title}`;
     this.#find('copies').ariaLabel = `Type of the copy: ${model.title}`;
     if (hasChanged(this.#find('about'), [model.needs, model.sources, model.parts])) this.#showAbout(model);
     this.#showProgress(model);
@@ -53,11 +77,12 @@ export class Card {
     if (before && before !== model.state) this.#report(`${model.title}: ${model.label}.`);
   }
 
-  #showAbout({ needs, sources, licence, parts }) {
+  #showAbout({ needs, sources, licence, parts, is_hub: isHub }) {
     this.#find('needs').replaceChildren(...needs.map(makeItem));
     this.#find('licence').replaceChildren(...(sources.length ? [`${licence} Licences: see `, ...sources.map(linkTo)] : []));
     const rows = parts.map(({ title, shared, state, size, place }) => [lines([title, ...shared]), state, size, lines(place)]);
     this.#find('parts').replaceChildren(makeTable(['Part', 'State', 'Size', 'Folder'], rows));
+    this.#find('plans').hidden = this.#find('formats').hidden = !isHub;
   }
 
   #showProgress({ label, title, progress }) {
@@ -138,5 +163,21 @@ export class Card {
     if (question.hidden) return;
     question.hidden = true;
     (this.#find('buttons').querySelector(`[data-action="${this.#asked}"]`) ?? this.#find('title')).focus();
+  }
+
+  async #loadTable(place, endpoint, tableOf, ...values) {
+    const wanted = values.join();
+    if (place.dataset.known === wanted) return;
+    place.dataset.known = wanted;
+    const known = () => [wanted, undefined].includes(place.dataset.known);
+    const [table, note] = place.lastElementChild.children;
+    try {
+      const found = tableOf(await call(endpoint, this.#model.model, ...values));
+      if (known()) table.replaceWith(found);
+      note.hidden = false;
+    } catch (error) {
+      if (place.dataset.known === wanted) delete place.dataset.known;
+      if (known()) table.replaceWith(make('p', { textContent: error.message }));
+    }
   }
 }

@@ -17,7 +17,7 @@ from app.jobs.job import BEGUN
 from app.jobs.service import JobService
 from app.redact import plain_paths
 from app.ui.catalogue import Catalogue
-from app.ui.models.present import ModelPresenter, copy_offer, part_title
+from app.ui.models.present import ModelPresenter, card_plans, copy_offer, format_plans, part_title
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 from diffusers_helper.families.known import models_by_part
 from diffusers_helper.files import named_folder
@@ -100,6 +100,14 @@ class ModelCalls:
             "model": model, "removed_bytes": removal.num_bytes, "parts": list(removal.files),
             "kept": {part: list(users) for part, users in removal.kept.items()},
         }  # fmt: skip
+
+    def models_formats(self, model: str) -> dict[str, Any]:
+        """Return what these cards would do with the weights if the transformer's file had another format."""
+        return format_plans(self._catalogue.info(model), self._catalogue.key(model))
+
+    def models_plan(self, model: str, weight_dtype: str = "default") -> list[dict[str, Any]]:
+        """Return what cards of 8 to 24 GB would do with a model's weights, for its own settings otherwise."""
+        return card_plans(self._catalogue.info(model), self._catalogue.key(model), weight_dtype)
 
 
 def weights_folder(environ: Mapping[str, str]) -> Path:

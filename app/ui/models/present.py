@@ -187,6 +187,38 @@ def _refused(reason: str) -> dict[str, str]:
     return {"name": "", "words": "", "refusal": reason}
 
 
+def card_plans(info: ModelInfo, name: str, weight_dtype: str) -> list[dict[str, Any]]:
+    """Return the plans of a video on cards of several sizes, as rows of text."""
+    request = GenerationRequest(
+        image="any", model=name, mode=info.modes[0], steps=info.steps, weight_dtype=weight_dtype
+    )
+    return [_card(plan) for plan in by_size.plans_by_card(request, info)]
+
+
+def format_plans(info: ModelInfo, name: str) -> dict[str, Any]:
+    """Return the plans for each format of the transformer's file, as rows of text with one cell a card."""
+    request = GenerationRequest(image="any", model=name, mode=info.modes[0], steps=info.steps)
+    rows = [
+        {
+            "format": ", ".join(one.formats),
+            "file": gb_text(one.file_bytes),
+            "default": [card.short(card.default) for card in one.cards],
+            "automatic": [card.short(card.fewest_copies) for card in one.cards],
+        }
+        for one in by_size.plans_by_format(request, info)
+    ]
+    return {"cards": [f"{size} GB" for size in by_size.CARDS_GB], "rows": rows}
+
+
+def _card(plan: by_size.CardPlan) -> dict[str, Any]:
+    return asdict(plan) | {
+        "card": f"{plan.card_gb} GB",
+        "cap": gb_text(plan.default.cap_bytes if plan.default else plan.cap_bytes),
+        "least": gb_text(plan.smallest_cap_bytes, up=True),
+        "rows": [list(fit.cells[1:]) for fit in plan.fits],
+    }
+
+
 def _size_words(here: int, missing: int, *, complete: bool) -> str:
     if complete:
         return f"{size_text(here)} on this machine"
