@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from app.jobs.making import engine_client
+from app.jobs import stdio
 
 _PROGRAM = Path(__file__).with_name("forking.py")
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
@@ -61,4 +61,4 @@ class Forks:
                 for end in ends:
                     os.close(end)
 
-        patch.setattr(engine_client, "subprocess", SimpleNamespace(Popen=Popen, PIPE=subprocess.PIPE))
+        patch.setattr(stdio, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Popen}))
