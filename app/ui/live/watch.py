@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -70,11 +71,11 @@ def watch(service: JobService, chosen: str = "") -> Iterator[Scene]:
 
 def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
     """Follow one job to its end, or for as long as it should be shown."""
-    shown = 0.0
+    shown = math.inf  # what happened earlier is shown as a whole, not replayed
     for item in service.follow(live.job.id):
         if item is not None:
             live.apply(item[1])
-            if time.monotonic() - shown < _SHORTEST_PAUSE:
+            if time.monotonic() < shown + _SHORTEST_PAUSE:
                 continue  # the change comes with the next event, or with the pause after it
         job = service.job(live.job.id)
         if job.request != live.job.request:  # a user has changed what comes next

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.jobs.storage.logs import append_event
 from app.ui.live import words
 from app.ui.live.progress import LiveJob
 from app.ui.live.scene import download_name, show
@@ -32,6 +33,17 @@ def test_a_changed_job_is_shown_with_its_new_words(tmp_path: Path) -> None:
     live = next(scenes).live
     assert live is not None
     assert [cell.words for cell in live.cells] == ["a ball", "it stops"]
+
+
+def test_a_page_begins_with_all_that_has_happened(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    job = studio.submit("a ball", seconds=4.8)
+    for event in history(job, load=0, first=1, step=1, latent=0):
+        if not isinstance(event, Finished):
+            append_event(job.folder / "events.jsonl", event)
+    live = next(watch(studio.service)).live
+    assert live is not None
+    assert live.sections_done == len(live.plan) == 4
 
 
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
