@@ -41,6 +41,7 @@ from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.output.checkpoints import Checkpoints
 from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.provenance.lineage import Lineage
+from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 from diffusers_helper.vae.codec import decode_latents
@@ -236,13 +237,17 @@ def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
 
 def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray) -> None:
     """Add a section's final and pending frames to the video, and report the section."""
-    if section.video_position == 0 and job.request.gives_picture:
-        first = (final if len(final) else pending)[0]  # the next section is blended with it in a share of 0
-        write_atomic(job.folder.first, plain_png(Image.fromarray(first)))
     # The last section of an earlier run is in the video already; it was decoded only to blend the next one.
-    if section.number > job.video.sections:
+    is_new = section.number > job.video.sections
+    if is_new:
         job.report.stage("write", section)
         job.note_vae(section.number)
+    if section.video_position == 0 and job.request.gives_picture:
+        first = (final if len(final) else pending)[0]  # the next section is blended with it in a share of 0
+        recipe = job.recipe(job.pictures.contents)
+        chunks = png_chunks(recipe.to_json(), recipe.pictures)
+        write_atomic(job.folder.first, plain_png(Image.fromarray(first), chunks))
+    if is_new:
         job.video.add_section(final, pending, is_behind=section.is_closing)
     job.memory.save()
     if job.video.latest is not None:  # a branch has no video of its own until its first new section

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageCms, ImageOps
+from PIL.PngImagePlugin import PngInfo
 
 from diffusers_helper.errors import PictureError
 
@@ -66,10 +67,10 @@ def size_of(source: Path | bytes) -> tuple[int, int]:
         return image.size
 
 
-def plain_png(image: Image.Image) -> bytes:
-    """Return the content of a picture's PNG file, as jobs store it."""
+def plain_png(image: Image.Image, chunks: PngInfo | None = None) -> bytes:
+    """Return the content of a picture's PNG file, as jobs store it, with further chunks if they are given."""
     content = io.BytesIO()
-    image.save(content, "PNG", compress_level=1)
+    image.save(content, "PNG", compress_level=1, pnginfo=chunks)
     return content.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Functions that write recipes into MP4 files, and read them there and in PNG files, without decoding them.
+"""Functions that write recipes into MP4 and PNG files and read them, without decoding pictures or video.
 
 An MP4 file has the recipe's JSON as its comment, which players and ffprobe can show, and the pictures in
 boxes at the end, where they do not delay players. A PNG file has both in chunks. Other programs skip boxes
@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 from uuid import UUID
+
+from PIL.PngImagePlugin import PngInfo
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import START_PICTURE, is_picture_name
@@ -50,6 +52,15 @@ def append_pictures(video: Path, pictures: Mapping[str, bytes]) -> None:
             box, content = _written(name, picture, _PICTURE_BOX, _NAMED_BOX)
             file.write(struct.pack(">I4s16s", 24 + len(content), b"uuid", box))
             file.write(content)
+
+
+def png_chunks(text: str, pictures: Mapping[str, bytes]) -> PngInfo:
+    """Return what a PNG file has beside its own picture to carry a recipe's text and pictures."""
+    chunks = PngInfo()
+    chunks.add_itxt(_KEYWORD.decode(), text)
+    for name, picture in pictures.items():
+        chunks.add(*_written(name, picture, _PICTURE_CHUNK, _NAMED_CHUNK))
+    return chunks
 
 
 def _written(name: str, picture: bytes, start: bytes, named: bytes) -> tuple[bytes, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.pictures import JobPictures
 from diffusers_helper.errors import PictureError
 from diffusers_helper.families.framepack import FRAMEPACK
@@ -20,12 +20,12 @@ from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.checkpoints import read_tensors
+from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 from tests.support.clips import read
 from tests.support.making import Frames, load_tiny, make, seconds_for
-from tests.support.recipe_png import with_recipe
 
 
 @pytest.fixture(scope="module")
@@ -142,11 +142,9 @@ def test_pictures_of_a_job_from_words_are_none() -> None:
 
 
 def test_a_recipe_of_a_video_from_words_says_so_in_a_png(tmp_path: Path) -> None:
-    content = io.BytesIO()
-    Image.new("RGB", (16, 16)).save(content, "PNG")
     request = GenerationRequest(prompt="a", shape="16:9")
     from diffusers_helper.provenance.recipe import Recipe
 
     recipe = Recipe.of(request, (), (), model="demo", side=128, made_with={}, pictures={})
-    found = read_recipe(with_recipe(content.getvalue(), recipe.to_json(), recipe.pictures))
+    found = read_recipe(plain_png(Image.new("RGB", (16, 16)), png_chunks(recipe.to_json(), recipe.pictures)))
     assert found.request({}) == replace(request, resolution=128)

@@ -90,7 +90,8 @@ def test_the_picture_depends_on_its_time_and_its_words_and_its_recipe_makes_it_a
     for other in (replace(request, one_frame=20), replace(request, prompt="a blue ring")):
         changed, _ = make(other, models, tmp_path / f"{other.one_frame}-{other.prompt}")
         assert not torch.equal(changed.latents, made.latents)
-    recipe = read_recipe(made.video)
+    recipe = read_recipe(tmp_path / "job/first.png")
+    assert recipe == read_recipe(made.video)
     again = GenerationRequest.from_dict(
         {**recipe.settings, "image": str(small_scene), "model": request.model}
     )

@@ -33,12 +33,13 @@ let reading = null; // whether all of them can be used
 let open = 0; // the files that are being read
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 
-/** Let the form take the settings in a file, or else the field of a setting the picture. */
+/** Let the form take the settings in a file, or the field of a setting the picture that is meant for it. */
 async function giveFile(file, name) {
   const given = await upload(file);
-  const found = await call('file_read', { path: given.path }, given.orig_name);
+  const isMeant = name && file.type.startsWith('image/');
+  const found = isMeant ? await call('picture_check', { path: given.path }) : await call('file_read', { path: given.path }, given.orig_name);
   if (found.text) await restoreForm(found);
-  else put(name, given);
+  else put(name ?? START, given);
 }
 
 /** Queue the videos that a file lists, whose pictures may be among the other files. */
@@ -60,8 +61,8 @@ async function takeFiles(files, name) {
   else await giveFile(files[0], name);
 }
 
-function handle(files, name = START) {
-  const field = document.querySelector(`#set-${name}`);
+function handle(files, name) {
+  const field = document.querySelector(`#set-${name ?? START}`);
   const act = async () => {
     const found = await files;
     if (found.length) await takeFiles(found, name);
@@ -87,7 +88,7 @@ function take(event, transfer) {
   event.preventDefault();
   event.stopImmediatePropagation();
   const field = event.target.closest?.('.lt-picture');
-  handle(files, field ? nameOf(field) : START);
+  handle(files, field ? nameOf(field) : undefined);
 }
 
 async function pasted() {

@@ -15,10 +15,10 @@ from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.conditions.pictures import kept_request
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
+from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import GenerationRequest
 from tests.support.program import Program, answer
-from tests.support.recipe_png import with_recipe
 
 PICTURE = Image.effect_noise((64, 96), 80).convert("RGB")
 
@@ -39,7 +39,7 @@ def write_still(file: Path, **settings: object) -> Recipe:
     made = Recipe.of(
         request, spans, (), model=None, side=64, made_with={}, pictures={"image": plain_png(PICTURE)}
     )  # fmt: skip
-    file.write_bytes(with_recipe(plain_png(Image.new("RGB", (20, 20))), made.to_json(), made.pictures))
+    file.write_bytes(plain_png(Image.new("RGB", (20, 20)), png_chunks(made.to_json(), made.pictures)))
     return made
 
 

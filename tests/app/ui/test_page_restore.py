@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from diffusers_helper.conditions.footage import last_frames
-from diffusers_helper.conditions.picture import load_picture
+from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.app.ui.test_accessibility import violations
 from tests.support.clips import read, scene
@@ -48,6 +50,20 @@ def test_a_dropped_request_restores_every_setting_and_tells_the_unknown_ones(pag
     page.locator("#notice .lt-box").wait_for(state="detached")
     drop(page, b"no settings at all", "notes.json", "application/json")
     page.get_by_role("alert").get_by_text("notes.json holds no settings of Longtake").wait_for()
+
+
+def test_a_downloaded_picture_gives_its_settings_unless_a_field_takes_it_as_a_picture(
+    page: Any, stand: Stand, tmp_path: Path
+) -> None:
+    settings = json.dumps({"recipe": 1, "settings": {"prompt": "a blue ring", "one_frame": 9}})
+    content = plain_png(Image.new("RGB", (96, 64), "red"), png_chunks(settings, {}))
+    page.wait_for_selector("html[data-ready]")
+    (tmp_path / "ring.png").write_bytes(content)
+    page.set_input_files("#set-image input[type=file]", str(tmp_path / "ring.png"))
+    page.wait_for_selector("#set-image img")
+    assert page.get_by_label("Prompt", exact=True).input_value() == ""
+    drop(page, content, "ring.png", "image/png")
+    page.wait_for_function("document.querySelector('[name=prompt]').value === 'a blue ring'")
 
 
 def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_path: Path) -> None:

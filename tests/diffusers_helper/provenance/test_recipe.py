@@ -23,11 +23,10 @@ from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES
 from diffusers_helper.provenance.lineage import Span
-from diffusers_helper.provenance.metadata import MAX_PICTURE, MAX_TEXT, append_pictures
+from diffusers_helper.provenance.metadata import MAX_PICTURE, MAX_TEXT, append_pictures, png_chunks
 from diffusers_helper.provenance.recipe import Recipe, VaeUse, note_use, read_recipe, read_uses
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.clips import parts_of, read, scene, writer
-from tests.support.recipe_png import with_recipe
 
 PICTURE = plain_png(Image.effect_noise((96, 64), 90).convert("RGB"))
 USES = (VaeUse(0, 128, "fp32", 3),)
@@ -88,10 +87,10 @@ def test_a_video_carries_its_recipe_and_every_player_can_show_it(video: Path, tm
 @pytest.mark.parametrize("kind", ["mp4", "png", "json"])
 def test_every_setting_comes_back(video: Path, kind: str) -> None:
     made = recipe_of(seed=5, steps=7, mode="forward", weight_dtype="bf16")
-    exported = plain_png(Image.new("RGB", (40, 30), "red"))
+    exported = Image.new("RGB", (40, 30), "red")
     source: Path | bytes = {
         "mp4": video,
-        "png": with_recipe(exported, made.to_json(), made.pictures),
+        "png": plain_png(exported, png_chunks(made.to_json(), made.pictures)),
         "json": made.to_json().encode(),
     }[kind]
     found = read_recipe(source)
@@ -106,7 +105,7 @@ def test_every_setting_comes_back(video: Path, kind: str) -> None:
     if found.pictures:
         assert np.array_equal(load_picture(found.pictures["image"]), load_picture(PICTURE))
     if isinstance(source, bytes) and kind == "png":
-        assert np.array_equal(load_picture(source), load_picture(exported))
+        assert np.array_equal(load_picture(source), exported)
 
 
 def test_a_recipe_says_nothing_about_the_machine_or_the_user() -> None:
@@ -150,7 +149,7 @@ def test_any_text_and_any_span_come_back(prompt: str, negative: str, seed: int, 
     lasts = data.draw(st.lists(st.integers(1, 9), unique=True, max_size=3).map(sorted))
     spans = [Span.of(last, replace(request, prompt=data.draw(text), seconds=11.0)) for last in lasts]
     made = Recipe.of(request, spans, USES, model="demo", side=64, made_with={}, pictures={"image": PICTURE})
-    found = read_recipe(with_recipe(PICTURE, made.to_json(), {"image": PICTURE}))
+    found = read_recipe(plain_png(load_picture(PICTURE), png_chunks(made.to_json(), {"image": PICTURE})))
     assert (found.spans, found.settings["prompt"], found.notices) == (made.spans, prompt, ())
     assert read_recipe(made.to_json().encode()).request({"image": "x"}).negative == negative
     # A span goes on until the settings change; where they do not, there is one span less.
@@ -200,7 +199,14 @@ def _mp4(comment: bytes, *more: tuple[bytes, bytes]) -> bytes:
 
 
 HEAD = _boxes((b"ftyp", bytes(16)))
-PNG = plain_png(Image.new("RGB", (16, 16)))
+SMALL = Image.new("RGB", (16, 16))
+PNG = plain_png(SMALL)
+
+
+def with_recipe(text: str) -> bytes:
+    return plain_png(SMALL, png_chunks(text, {"image": PICTURE}))
+
+
 GOOD = recipe_of().to_json()
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is not JSON"),
@@ -221,11 +227,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "long comment": (_mp4(b" " * (MAX_TEXT + 1)), "larger than any recipe"),
     "not UTF-8": (_mp4(b'{"recipe": 1, "settings": {"prompt": "\xff"}}'), "is not JSON"),
     "no chunk": (PNG, "not made by Longtake"),
-    "cut PNG": (with_recipe(PNG, GOOD, {"image": PICTURE})[:-900], "past the end"),
-    "changed picture": (
-        with_recipe(PNG, GOOD, {"image": PICTURE}).replace(PICTURE, PICTURE[:-1] + b"x"),
-        "does not match",
-    ),
+    "cut PNG": (with_recipe(GOOD)[:-900], "past the end"),
+    "changed picture": (with_recipe(GOOD).replace(PICTURE, PICTURE[:-1] + b"x"), "does not match"),
 }
 
 
@@ -266,9 +269,7 @@ def test_a_compressed_text_is_read_within_bounds() -> None:
 
 @given(st.data())
 def test_no_damage_ends_in_anything_but_a_sentence(data: Any) -> None:
-    sound = data.draw(
-        st.sampled_from([_mp4(GOOD.encode()), with_recipe(PNG, GOOD, {"image": PICTURE}), GOOD.encode()])
-    )
+    sound = data.draw(st.sampled_from([_mp4(GOOD.encode()), with_recipe(GOOD), GOOD.encode()]))
     content = bytearray(sound[: data.draw(st.integers(0, len(sound)))])
     for place in data.draw(st.lists(st.integers(0, 400), max_size=5)):
         if place < len(content):
