@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from app.jobs.stdio import say
+from app.machine import know_added_models
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.machine.signals import ignore_ctrl_c
@@ -28,8 +29,9 @@ def main(task: str, model: str) -> int:
     """Download (`get`) or check (`verify`) a model, and return the exit code."""
     ignore_ctrl_c()  # it is for the program, which then ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    info = find_model(model, allow_folder=True)
+    know_added_models()
     try:
+        info = find_model(model, allow_folder=True)
         if task == "get":
             _get(info)
         else:

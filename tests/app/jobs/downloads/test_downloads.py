@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from app.jobs.downloads.manager import Downloads
+from app.jobs.downloads.process import ModelProcess
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from diffusers_helper.models import downloads as core
+from diffusers_helper.models.added import ADDED_MODELS, FILE_NAME, AddedModel, AddedPart
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
 from tests.support.hub import LIGHT_BYTES as SIZE
@@ -236,3 +238,23 @@ def test_a_check_finds_a_flipped_bit(studio: Studio, hub: Hub, cache: Path) -> N
     assert sum("has a wrong checksum" in one for one in problems) == 1
     downloads.forget_check(INFO.name)
     assert downloads.problems(INFO.name) is None
+
+
+def test_a_model_of_own_files_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "longtake" / FILE_NAME)
+    part = AddedPart(find_model("demo").parts["transformer"].location)
+    ADDED_MODELS.add(AddedModel("mine", "Mine", "demo", {"transformer": part}))
+    check = ModelProcess("verify", "mine")
+    wait_until(lambda: check.is_over)
+    assert (check.has_failed, check.message, check.problems) == (False, "", [])
+    assert check.total > 10_000_000
+    check.end()
+
+
+def test_a_model_that_was_removed_before_its_check_is_named() -> None:
+    check = ModelProcess("verify", "gone")
+    wait_until(lambda: check.is_over)
+    assert check.has_failed
+    assert check.message.startswith("`model` is 'gone'")
+    check.end()
