@@ -66,7 +66,7 @@ class ProgressBar:
         if isinstance(event, events.JobStarted):
             if len(self._steps) != event.sections:
                 self._steps = [0] * event.sections
-            length = f"{event.frames} frames, {event.frames / self._fps:.1f} s"
+            length = f"{count_text(event.frames, 'frame')}, {event.frames / self._fps:.1f} s"
             self._say(
                 f"{event.width}x{event.height} pixels, {length}, {count_text(event.sections, 'section')}"
             )

@@ -188,8 +188,9 @@ def read_capture(file: Path) -> Captured:
         inputs, outputs = (_filled(facts[name], tensors) for name in ("inputs", "outputs"))
         return Captured(facts["what"], inputs, outputs, facts["seconds"], facts["memory"])
     except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{file} cannot be read ({error}); expected the JSON file of a capture in format {FORMAT}.",
+            f"{file} cannot be read ({reason}); expected the JSON file of a capture in format {FORMAT}.",
             "Choose another file.",
         ) from error
 

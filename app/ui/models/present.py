@@ -31,7 +31,7 @@ _HUB = "https://huggingface.co/"
 _PARTS = {
     "transformer": "Transformer", "vae": "VAE", "text_encoder": "Text encoder", "tokenizer": "Its tokenizer",
     "text_encoder_2": "Second text encoder", "tokenizer_2": "Its tokenizer", "image_encoder": "Image encoder",
-    "feature_extractor": "Its image processor",
+    "feature_extractor": "Its image processor", "scheduler": "Scheduler",
 }  # fmt: skip
 _STATES = {
     "complete": "On this machine", "incomplete": "Incomplete", "missing": "Not on this machine",

@@ -24,6 +24,12 @@ def app(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def test_a_capture_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    refused = app("replay", tmp_path / "gone.json")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"{tmp_path / 'gone.json'} cannot be read (No such file or directory);")
+
+
 def test_a_stage_of_a_job_is_run_again(tiny_model: Path, tmp_path: Path) -> None:
     picture, outputs = write_scene(tmp_path / "scene.png", 64, 64), tmp_path / "outputs"
     made = app(

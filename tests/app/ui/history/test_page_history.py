@@ -58,6 +58,12 @@ def opened(page: Any, job: Job) -> Any:
     return page.locator(".lt-past-open")
 
 
+# Returns how many lines the text of each element has.
+LINES = """all => all.map(one => { const text = new Range();
+    text.selectNodeContents(one);
+    return text.getClientRects().length; })"""
+
+
 def test_yesterdays_video_is_found_among_many_and_opened(page: Any, stand: Stand, make: Any) -> None:
     make(*(f"a ball, number {number}" for number in range(4)), HOSTILE)
     (wanted,) = make("Der GRÜNE Ball rollt")
@@ -82,14 +88,14 @@ def test_yesterdays_video_is_found_among_many_and_opened(page: Any, stand: Stand
         zip(view.locator("dt").all_inner_texts(), view.locator("dd").all_inner_texts(), strict=True)
     )
     assert (settings["Seed"], settings["Prompt"]) == ("31337", "Der GRÜNE Ball rollt")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert set(view.locator(".lt-settings dd").evaluate_all(LINES)) == {1}
     page.wait_for_selector(f'.lt-past-open .lt-stage[data-url^="jobs/{wanted.id}/"][data-state="video"]')
     view.get_by_text("What happened").click()
     reported = view.locator(".lt-states li").all_inner_texts()
     assert [line.split("\n")[0] for line in reported] == ["In the queue", "Being made", "Finished"]
     assert "It is its turn." in reported[1]
-    assert (
-        view.locator(".lt-use").count() == 3
-    )  # text, sampling and decoding, as the memory's record has them
+    assert view.locator(".lt-use").count() == 3  # text, sampling and decoding, as in the memory's record
     page.go_back()
     cards(page, 1)
     assert page.evaluate("document.activeElement.closest('.lt-video-card')?.dataset.job") == wanted.id

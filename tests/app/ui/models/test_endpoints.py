@@ -54,6 +54,8 @@ def test_they_list_what_each_model_needs_here(
     assert tuple(model["model"] for model in listed["models"]) == model_names()
     assert "which has 1024 GB of free space." in listed["disk"]
     assert str(tmp_path) not in str(listed)
+    titles = {part["title"] for model in listed["models"] for part in model["parts"]}
+    assert all(title[0].isupper() for title in titles), titles
     demo, f1 = one(calls, "demo"), one(calls)
     assert (demo["state"], demo["is_hub"], demo["removal"], demo["missing_bytes"]) == (
         "complete", False, None, 0,
