@@ -256,11 +256,6 @@ class HistoryCalls:
             "preview": None,  # only the stage shows it
             "plays": True,
             "words": "beside",  # this tab has the whole width
-            # No event names the thumbnail of a section that a branch kept.
-            "cells": [
-                one | {"thumb": one["thumb"] or (thumb_url(found, one["number"]) if one["isDone"] else None)}
-                for one in shown["cells"]
-            ],
             "card": card(found, self._service.commands(found)),
             # A finished video speaks for itself, and the words about a queued one are about the stage.
             "note": "" if found.state in ("finished", "queued") else ". ".join(sentences),

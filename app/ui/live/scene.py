@@ -232,6 +232,10 @@ def _pictures(live: LiveJob) -> Shown:
 
 def _cell(live: LiveJob, cell: Cell) -> Shown:
     thumbs, percent = JobFolder(live.job.folder).thumbs.name, round(live.section_percent, 1)
+    if cell.thumbnail:
+        thumb = file_url(live.job, f"{thumbs}/{Path(cell.thumbnail).name}")
+    else:  # no event names that of a section that a branch kept
+        thumb = thumb_url(live.job, cell.number) if cell.state == "done" else None
     spoken, mark = {
         "waiting": ("waiting", ""),
         "running": (words.doing(live), f"{int(percent)} %"),
@@ -248,7 +252,7 @@ def _cell(live: LiveJob, cell: Cell) -> Shown:
         "begin": round(cell.begin, 3),
         "label": _span(cell),
         "state": cell.state,
-        "thumb": file_url(live.job, f"{thumbs}/{Path(cell.thumbnail).name}") if cell.thumbnail else None,
+        "thumb": thumb,
     }
 
 

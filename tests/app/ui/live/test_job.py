@@ -15,7 +15,16 @@ from app.ui.live import words
 from app.ui.live.progress import LiveJob
 from app.ui.live.scene import download_name, show
 from app.ui.live.watch import Scene, watch
-from diffusers_helper.events import Failed, Finished, PieceDone, Reading, StageStarted, StepDone, Warned
+from diffusers_helper.events import (
+    Failed,
+    Finished,
+    PieceDone,
+    Reading,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+    Warned,
+)
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.provenance.lineage import Lineage, Span
 from tests.support.jobs import Studio
@@ -44,6 +53,20 @@ def test_a_page_begins_with_all_that_has_happened(tmp_path: Path) -> None:
     live = next(watch(studio.service)).live
     assert live is not None
     assert live.sections_done == len(live.plan) == 4
+
+
+def test_sections_that_a_branch_kept_have_their_pictures(tmp_path: Path) -> None:
+    live = LiveJob(job_of("forward", 3.6, folder=tmp_path / "branch"))
+    thumbs = tmp_path / "branch" / "thumbs"
+    thumbs.mkdir(parents=True)
+    for event in history(live.job, load=0, first=1, step=1, latent=0):
+        if isinstance(event, SectionFinished):
+            (thumbs / f"{event.section:04}.webp").touch()
+            if event.section == 2:
+                live.apply(event)
+    shown = show(Scene(live, live.job, ()), 1000.0, find_model=lambda name: None, report=lambda job: "")
+    found = [cell["thumb"] and Path(cell["thumb"]).name for cell in shown["cells"]]
+    assert found == ["0001.webp", "0002.webp", None]
 
 
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
