@@ -81,7 +81,8 @@ def _line(job: Job) -> str:
     prompt = prompt if job.damage or len(prompt) <= _WORDS else f"{prompt[: _WORDS - 1]}…"
     star = "*" if job.favourite else " "
     state = "damaged" if job.damage else job.state
-    return f"{job.id} {star} {state:<11} {job.request.seconds:5.1f} s  {prompt}"
+    length = "picture" if job.request.one_frame else f"{job.request.seconds:5.1f} s"
+    return f"{job.id} {star} {state:<11} {length}  {prompt}"
 
 
 def _list(service: JobService, arguments: argparse.Namespace) -> int:

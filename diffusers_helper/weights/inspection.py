@@ -86,7 +86,9 @@ def inspect_checkpoint(path: Path, place: str = "") -> Inspection:
         OSError: If it cannot be read.
     """
     parts = [part for part in all_parts() if (path / part).is_dir()]
-    return _inspect_model(path, parts) if parts and not place else inspect_weights(path, place)
+    if parts and not place:
+        return _inspect_model(path, parts)
+    return inspect_weights(path / place if place in parts else path, place)
 
 
 @confined

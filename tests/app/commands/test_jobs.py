@@ -67,6 +67,9 @@ def test_jobs_are_listed_and_found(sharing: Sharing, command: Command) -> None:
         "ein Boot\nauf dem See",
     )
     assert command.records("list", "--state", "finished") == []
+    sharing.add(sharing.open(start=False), "a blue ball", one_frame=9)
+    assert command("list") == 0
+    assert "queued      picture  a blue ball" in command.text
 
 
 def test_a_job_is_shown_with_the_states_that_it_went_through(sharing: Sharing, command: Command) -> None:

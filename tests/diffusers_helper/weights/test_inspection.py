@@ -150,6 +150,7 @@ def test_the_folder_of_a_model_is_told_by_parts(published: Path, folder: Path) -
         }
         assert facts.bytes == sum(part.bytes for part in facts.parts.values())
         assert sum(facts.dtypes.values()) == pytest.approx(1)
+        assert inspect_checkpoint(whole, "vae") == inspect_checkpoint(whole / "vae", "vae")
     shutil.rmtree(folder / "vae")
     assert inspect_checkpoint(folder).problems == ("model lacks the folders vae; add them.",)
 
