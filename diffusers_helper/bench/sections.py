@@ -24,7 +24,7 @@ from diffusers_helper.bench.context import (
     profile_in,
     stand_in,
 )
-from diffusers_helper.bench.steps import CAPS_GB
+from diffusers_helper.bench.steps import under_caps
 from diffusers_helper.bench.vae_cases import own_vae
 from diffusers_helper.events import Event, StepDone
 from diffusers_helper.families.packing import plan_sections
@@ -38,7 +38,6 @@ from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.shortage import Shortage
 from diffusers_helper.planning.vae import Task, VaePlan, Video, settings_for, vae_plans
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.units import GB, gb_text
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.guest import Guest
@@ -71,11 +70,11 @@ def framepack(context: Context) -> Iterator[Case]:
     yield "section", make
     if context.is_quick:
         return
-    total = context.device.total_bytes
-    for cap in CAPS_GB:
-        reason = f"the card has {gb_text(total)} GB" if cap * GB > total else ""
-        yield f"cap of {cap} GB", reason or partial(make, steps=_FEW_STEPS, vram_cap_gb=float(cap))
-    yield "whole card", partial(make, steps=_FEW_STEPS, vram_cap_gb=total / GB, preserved_gb=0.0)
+
+    def capped(cap: float, preserved: float | None = None) -> Figures:
+        return make(steps=_FEW_STEPS, vram_cap_gb=cap, preserved_gb=preserved)
+
+    yield from under_caps(context, capped)
     for name, found in STEP_CACHES.items():
         yield f"with {found.label}", partial(make, step_cache=name)
 

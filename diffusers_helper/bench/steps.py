@@ -226,14 +226,19 @@ def steps(context: Context) -> Iterator[Case]:
     yield "computing alone", bench.computing
     yield "copying alone", bench.copying
     yield "this card's plan", partial(bench.planned, bench.profile.budget)
-    total = context.device.total_bytes
     if context.is_quick:
         return
+    yield from under_caps(context, lambda *caps: bench.planned(partial(bench.profile.budget, *caps)))
+    yield "all blocks streamed", partial(bench.planned, partial(bench.share, 1.0))
+
+
+def under_caps(context: Context, measure: Callable[..., Figures]) -> Iterator[Case]:
+    """Yield cases that measure with each cap, and with the whole card and nothing preserved, in GB."""
+    total = context.device.total_bytes
     for cap in CAPS_GB:
         reason = f"the card has {gb_text(total)} GB" if cap * GB > total else ""
-        yield f"cap of {cap} GB", reason or partial(bench.planned, partial(bench.profile.budget, cap))
-    yield "whole card", partial(bench.planned, partial(bench.profile.budget, total / GB, 0.0))
-    yield "all blocks streamed", partial(bench.planned, partial(bench.share, 1.0))
+        yield f"cap of {cap} GB", reason or partial(measure, float(cap))
+    yield "whole card", partial(measure, total / GB, 0.0)
 
 
 def from_disk(context: Context) -> Iterator[Case]:

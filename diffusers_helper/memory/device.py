@@ -58,7 +58,7 @@ class Device:
 
         Without a shortage, a GPU's allocator keeps what it no longer needs.
         """
-        return self.account.peak_bytes
+        return self.peak_bytes()
 
     def reset_peak(self) -> None:
         """Set the peak to the current value."""
