@@ -159,7 +159,8 @@ def test_an_upload_is_bounded_also_when_it_does_not_say_its_length(stand: Stand)
     chunks = [body[at : at + 65536] for at in range(0, len(body), 65536)]
     assert ask(stand.url, UPLOAD, method="POST", headers=headers, body=chunks).status == 413
     lying = {**headers, "Content-Length": "-5"}
-    assert ask(stand.url, UPLOAD, method="POST", headers=lying, body=body[:100]).status in (400, 413)
+    # The server closes the connection at once; a body that comes after that would cost the answer.
+    assert ask(stand.url, UPLOAD, method="POST", headers=lying).status in (400, 413)
     many = body[: body.index(b"xxx")] + b"x\r\n"
     forms = b"".join(
         many.replace(b"big", str(number).encode()) + b"x" * 30_000 + b"\r\n" for number in range(60)
