@@ -4,8 +4,9 @@
 
 Each run has a process of its own, which first loads the model and makes one section with one step; only the
 rest is measured. All runs have the same weights, picture, prompt, seed and number of sections, use Euler
-steps and the same encoder, and no lossy cache. "again" is a second job with the prompt and picture of the
-first.
+steps and the same encoder, and no lossy cache. In all of them, threads sleep while they wait, so that the
+processor's time is that of work. Ours have the other variables, too, with which the product starts its
+engine. "again" is a second job with the prompt and picture of the first.
 
 - diffusers: its pipeline, whose frames are encoded once, at the end.
 - original: the original program cannot be imported without CUDA, so its schedule is replayed with the latents
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -38,6 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 
+from app.machine import this_profile  # noqa: E402
 from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import FULL, load_whole, request_of  # noqa: E402
 from diffusers_helper.events import Event, Finished, SectionFinished, StepDone  # noqa: E402
@@ -49,6 +52,7 @@ from diffusers_helper.machine.local import Local  # noqa: E402
 from diffusers_helper.output.frames import to_uint8  # noqa: E402
 from diffusers_helper.output.video import GrowingVideo  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
+from diffusers_helper.planning.variables import engine_environment  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 
 PEERS = ("longtake", "again", "diffusers", "original")
@@ -64,6 +68,7 @@ class Run:
     Attributes:
         wall, cpu: The seconds that it took, and the processor's seconds in the whole process.
         forwards_wall, forwards_cpu: The share of the transformer's forward passes in these.
+        encoders_wall, encoders_cpu: The share of the encoders of texts and of the picture.
         first_preview, first_video: The seconds until something could be seen, and played; None for never.
         device_bytes, own_bytes: The peak of the tensors, where they are counted, and of the process.
         streamed_bytes: The bytes of weights that were copied to the device while it computed.
@@ -77,6 +82,8 @@ class Run:
     cpu: float = 0.0
     forwards_wall: float = 0.0
     forwards_cpu: float = 0.0
+    encoders_wall: float = 0.0
+    encoders_cpu: float = 0.0
     first_preview: float | None = None
     first_video: float | None = None
     device_bytes: int = 0
@@ -115,6 +122,10 @@ class Watch:
             run.forwards_wall += time.perf_counter() - at[0]
             run.forwards_cpu += time.process_time() - at[1]
 
+        def encoded_with(*_: Any) -> None:
+            run.encoders_wall += time.perf_counter() - at[0]
+            run.encoders_cpu += time.process_time() - at[1]
+
         def decoded(module: Any, inputs: Any, frames: torch.Tensor) -> None:
             run.decoded += frames.shape[2]
 
@@ -127,15 +138,14 @@ class Watch:
             run.encoded += len(frames)
             encode(video, path, frames, x264)
 
-        transformer = models.part("transformer")
+        transformer, vae = models.part("transformer"), models.part("vae")
+        encoders = [models.part(name) for name in ("text_encoder", "text_encoder_2", "image_encoder")]
         hooks = [
-            transformer.register_forward_pre_hook(before),
+            *(part.register_forward_pre_hook(before) for part in (transformer, vae.encoder, *encoders)),
             transformer.register_forward_hook(after),
-            models.part("vae").decoder.register_forward_hook(decoded),
-            *(
-                models.part(name).register_forward_hook(encoder_ran)
-                for name in ("text_encoder", "text_encoder_2", "image_encoder")
-            ),
+            vae.decoder.register_forward_hook(decoded),
+            *(part.register_forward_hook(encoded_with) for part in (vae.encoder, *encoders)),
+            *(part.register_forward_hook(encoder_ran) for part in encoders),
         ]
         with ExitStack() as stack:
             for hook in hooks:
@@ -257,11 +267,11 @@ def completed(runs: dict[str, Run]) -> None:
     """Add the encoders and the transformer of diffusers' run to the replay of the original's schedule."""
     replay, whole = runs["original"], runs["diffusers"]
     replay.forwards_wall, replay.forwards_cpu = whole.forwards_wall, whole.forwards_cpu
-    replay.wall += whole.forwards_wall
-    replay.cpu += whole.forwards_cpu
+    replay.wall += whole.forwards_wall + whole.encoders_wall
+    replay.cpu += whole.forwards_cpu + whole.encoders_cpu
     replay.encoders = whole.encoders
     assert replay.first_video is not None
-    replay.first_video += whole.forwards_wall / replay.sections
+    replay.first_video += whole.forwards_wall / replay.sections + whole.encoders_wall
 
 
 def table(runs: Sequence[Run]) -> str:
@@ -332,7 +342,10 @@ def all_runs(arguments: argparse.Namespace, scratch: Path, rows: Rows) -> None:
             command = [sys.executable, __file__, "--peer", peer, "--scratch", str(folder)]
             command += ["--model", arguments.model, "--sections", str(count), "--steps", str(arguments.steps)]
             command += ["--cpu"] if arguments.cpu else []
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            environ = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+            if peer in ("longtake", "again"):
+                environ |= engine_environment(this_profile(environ).environment, environ)
+            done = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True)
             runs[peer] = Run(**json.loads(done.stdout))
         completed(runs)
         for run in runs.values():

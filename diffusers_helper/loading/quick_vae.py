@@ -73,7 +73,8 @@ class QuickBlock(HunyuanVideoResnetBlockCausal3D):
         result = self.conv1.conv(_framed(self.norm1(hidden_states), 2, is_activated=True))
         result = self.conv2.conv(_framed(self.norm2(result), 2, is_activated=True))
         short = self.conv_shortcut
-        return result.add_(hidden_states if short is None else short(hidden_states))
+        # Diffusers copies the states even where the convolution needs no edges.
+        return result.add_(hidden_states if short is None else short.conv(hidden_states))
 
 
 def quicken(vae: nn.Module) -> None:
