@@ -11,13 +11,14 @@ engine. "again" is a second job with the prompt and picture of the first.
 - diffusers: its pipeline, whose frames are encoded once, at the end.
 - original: the original program cannot be imported without CUDA, so its schedule is replayed with the latents
   of our job: after each section it decodes as many latents, blends all pixels so far, and encodes all frames
-  from the first one. The time of the encoders and of the transformer is that of diffusers' run. Its previews
-  are left out.
+  from the first one. The time of the encoders and of the transformer is that of diffusers' run. As it does
+  in each step, the section's latents become colours by a linear map, and a picture as its page sends it.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import subprocess
@@ -212,6 +213,9 @@ def by_original(models: Models, request: GenerationRequest, folder: Path, watch:
     for number in range(1, count + 1):
         begin = 0 if number == count else latents.shape[2] - number * window
         size = (2 if number > 1 else 1) * window + (number == count)
+        for _ in range(request.steps):
+            _show(latents[:, :, begin : begin + window])
+            watch.run.first_preview = watch.run.first_preview or watch.now
         with torch.inference_mode():
             part = latents[:, :, begin : begin + size] / vae.config.scaling_factor
             made = vae.decode(part.to(models.device, dtype)).sample.float().cpu()
@@ -224,6 +228,13 @@ def by_original(models: Models, request: GenerationRequest, folder: Path, watch:
             pixels = torch.cat([made[:, :, :-overlap], met, pixels[:, :, overlap:]], dim=2)
         _one_shot(folder / str(number), to_uint8(pixels[0].permute(1, 2, 3, 0)), request)
         watch.run.first_video = watch.run.first_video or watch.now
+
+
+def _show(latents: torch.Tensor) -> None:
+    """Make a preview of latents (1, 16, T, h, w) as the original does, with some linear map."""
+    colours = torch.nn.functional.conv3d(latents.float(), torch.full((3, 16, 1, 1, 1), 1 / 16)).clamp(0, 1)
+    frames = (colours * 255).numpy().astype(np.uint8)[0].transpose(2, 1, 3, 0)  # (h, T, w, 3)
+    Image.fromarray(frames.reshape(len(frames), -1, 3)).save(io.BytesIO(), "WEBP")
 
 
 def _one_shot(folder: Path, frames: np.ndarray, request: GenerationRequest) -> None:
@@ -263,7 +274,7 @@ def measure(arguments: argparse.Namespace) -> Run:
     return watch.run
 
 
-def completed(runs: dict[str, Run]) -> None:
+def completed(runs: dict[str, Run], steps: int) -> None:
     """Add the encoders and the transformer of diffusers' run to the replay of the original's schedule."""
     replay, whole = runs["original"], runs["diffusers"]
     replay.forwards_wall, replay.forwards_cpu = whole.forwards_wall, whole.forwards_cpu
@@ -272,6 +283,8 @@ def completed(runs: dict[str, Run]) -> None:
     replay.encoders = whole.encoders
     assert replay.first_video is not None
     replay.first_video += whole.forwards_wall / replay.sections + whole.encoders_wall
+    assert replay.first_preview is not None
+    replay.first_preview += whole.encoders_wall + whole.forwards_wall / replay.sections / steps
 
 
 def table(runs: Sequence[Run]) -> str:
@@ -347,7 +360,7 @@ def all_runs(arguments: argparse.Namespace, scratch: Path, rows: Rows) -> None:
                 environ |= engine_environment(this_profile(environ).environment, environ)
             done = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True)
             runs[peer] = Run(**json.loads(done.stdout))
-        completed(runs)
+        completed(runs, arguments.steps)
         for run in runs.values():
             rows.add(asdict(run))
 

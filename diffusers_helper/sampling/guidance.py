@@ -74,6 +74,7 @@ class GuidedDenoiser(ABC, Generic[_Text]):
         passes: Passes = AllPasses(),  # noqa: B008 - it has no state
     ) -> None:
         self._transformer, self._passes = transformer, passes
+        self._placed = transformer.device, transformer.dtype  # diffusers looks at all layers for these
         self._condition: Any = condition  # a family's own
         self._context, self._cfg = context, (condition.cfg, condition.cfg_rescale)
         self._shared = self._arguments(context)
@@ -107,7 +108,7 @@ class GuidedDenoiser(ABC, Generic[_Text]):
         def compute() -> Tensor:
             with self._reused():
                 return self._transformer(
-                    hidden_states=x.to(self._transformer.dtype),
+                    hidden_states=self._put(x),
                     timestep=self._time(x, sigma).reshape(1),
                     **text,
                     **self._shared,
@@ -117,7 +118,7 @@ class GuidedDenoiser(ABC, Generic[_Text]):
         return self._passes(branch, x, compute)
 
     def _put(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._transformer.device, self._transformer.dtype)
+        return tensor.to(*self._placed)
 
 
 def guide(positive: Tensor, negative: Tensor, cfg: float, rescale: float) -> Tensor:

@@ -8,7 +8,7 @@ diffusers are known by their names, because ComfyUI's nodes use this module wher
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import singledispatch
+from functools import cached_property, singledispatch
 from typing import Any, cast
 
 import torch
@@ -33,8 +33,17 @@ class VaeFamily:
     stride = 4
 
     def __init__(self, vae: Any) -> None:
-        self._vae, self.dtype = vae, cast(torch.dtype, vae.dtype)
+        self._vae = vae
         self.shrink = int(getattr(vae, "spatial_compression_ratio", 0))
+
+    # Diffusers looks at all layers for these, and they stay the same while a family is in use.
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        return cast(torch.dtype, self._vae.dtype)
+
+    @cached_property
+    def _device(self) -> torch.device:
+        return cast(torch.device, self._vae.device)
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
         """Yield frames (B, 3, F, H, W) on the device, from one pass or from one latent frame after the other.
@@ -63,11 +72,11 @@ class HunyuanFamily(VaeFamily):
     has_stream = False
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
-        latents = latents.to(self._vae.device, self.dtype)
+        latents = latents.to(self._device, self.dtype)
         yield self._vae.decoder(self._vae.post_quant_conv(latents))
 
     def encode(self, frames: Tensor) -> Tensor:
-        frames = frames.to(self._vae.device, self.dtype)
+        frames = frames.to(self._device, self.dtype)
         return self._vae.quant_conv(self._vae.encoder(frames))
 
 
@@ -82,7 +91,7 @@ class WanFamily(VaeFamily):
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
         vae, memory = self._vae, _memory(self._vae.decoder)
-        states = vae.post_quant_conv(latents.to(vae.device, self.dtype))
+        states = vae.post_quant_conv(latents.to(self._device, self.dtype))
         for k in range(latents.shape[2]):
             frames = vae.decoder(states[:, :, k : k + 1], feat_cache=memory, feat_idx=[0], first_chunk=k == 0)
             if vae.config.patch_size is not None:
@@ -96,7 +105,7 @@ class WanFamily(VaeFamily):
         ends = range(1, frames.shape[2] + 1, 4)
         parts: list[Tensor] = []
         for end in ends:
-            part = frames[:, :, max(0, end - 4) : end].to(vae.device, self.dtype)
+            part = frames[:, :, max(0, end - 4) : end].to(self._device, self.dtype)
             if vae.config.patch_size is not None:
                 part = patchify(part, patch_size=vae.config.patch_size)
             parts.append(vae.encoder(part, feat_cache=memory, feat_idx=[0]))
@@ -115,14 +124,14 @@ class PictureFamily(VaeFamily):
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
         vae = self._vae
         for frame in latents.unbind(2):
-            states = frame.to(vae.device, self.dtype)
+            states = frame.to(self._device, self.dtype)
             states = states if vae.post_quant_conv is None else vae.post_quant_conv(states)
             yield vae.decoder(states).unsqueeze(2)
 
     def encode(self, frames: Tensor) -> Tensor:
         vae, parts = self._vae, list[Tensor]()
         for frame in frames.unbind(2):
-            moments = vae.encoder(frame.to(vae.device, self.dtype))
+            moments = vae.encoder(frame.to(self._device, self.dtype))
             parts.append(moments if vae.quant_conv is None else vae.quant_conv(moments))
         return torch.stack(parts, dim=2)
 
