@@ -61,7 +61,7 @@ class TinyDecoder(PreviewDecoder):
         """Return the frames (4T, 4h, 4w, 3) of latents (1, 16, T, h, w) in whole numbers up to 255."""
         # On a machine without a GPU, tensors made from others on the device would count as being on it, too.
         host = torch.from_numpy(latents.float().cpu().numpy())
-        frames = self(host)[0].permute(1, 2, 3, 0)
+        frames = self(host.to(self.straight.weight.dtype))[0].permute(1, 2, 3, 0).float()
         return ((frames + 1) * 127.5).clamp(0, 255).round().to(torch.uint8)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from diffusers_helper.loading.tensors import read_tensors
+from diffusers_helper.machine.sysfs import computes_bf16
 
 _log = logging.getLogger(__name__)
 _EARLY = 3  # frames that it makes before the one of the first latent
@@ -32,7 +33,8 @@ class PreviewDecoder(nn.Module):
         """Return the decoder of a file on a device; None if there is no such file, or it cannot be used."""
         if not file.is_file():
             return None
-        dtype = torch.float16 if device.type == "cuda" else torch.float32
+        on_host = torch.bfloat16 if computes_bf16() else torch.float32
+        dtype = torch.float16 if device.type == "cuda" else on_host
         with torch.device("meta"):
             decoder = cls()
         try:
