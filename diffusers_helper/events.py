@@ -91,8 +91,9 @@ class StageStarted(Event):
 class Reading(Event):
     """The progress of a reading of weights in the stage "load", which is reported about once per second.
 
-    All files are read into main memory, if it can hold them. Then the weights that a job rounds to int8 for
-    the first time are read to find their scales; this reading has a progress of its own.
+    Before a network computes for the first time, its files are read into main memory, if it can hold them, so
+    this stage may come again between others. The weights that a job rounds to int8 for the first time are
+    read to find their scales. Each of these readings has a progress of its own.
     """
 
     done_bytes: int

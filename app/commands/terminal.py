@@ -86,6 +86,7 @@ class ProgressBar:
             self._end(event)
 
     def _stage(self, event: events.StageStarted) -> None:
+        self._tenth = 0
         if self._stderr.isatty():
             bar = self._bar or tqdm(file=self._stderr, dynamic_ncols=True, unit="step")
             self._bar = bar

@@ -55,6 +55,7 @@ class JobMemory:
         *,
         cancel: CancelToken | None = None,
         on_stage: Callable[[str, int | None], None] = lambda stage, section: None,
+        on_bytes: Callable[[int, int], None] = lambda done, total: None,
         warn: Callable[[str], None] = _log.warning,
     ) -> None:
         """Create the store for the device, without loading anything.
@@ -64,6 +65,7 @@ class JobMemory:
         """
         self.plans, self._folder = plans, folder
         self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
+        self._on_bytes = on_bytes
         self._stage = ""
         self.store = Store(plans.device, plans, plans.plan, warn=warn)
         self._helper = plans.helper and Store(plans.helper, plans, plans.plan.of("decode"), warn=warn)
@@ -144,9 +146,10 @@ class JobMemory:
         return partial(self.step_down, read_shortage(str(error))) if is_out_of_memory(error) else None
 
     def _on_device(self, stage: str, section: int | None) -> AbstractContextManager[Any]:
+        plan = self.plans.plan.stage(stage)
+        self.plans.models.read(plan.model, self._cancel, self._on_bytes)
         self._stage = stage
         self._on_stage(stage, section)
-        plan = self.plans.plan.stage(stage)
         return self._store_of(stage).on_device(
             plan.model, working_bytes=plan.working_bytes, stage=stage, section=section
         )

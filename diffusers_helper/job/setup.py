@@ -197,13 +197,12 @@ class OpenJob:
             InputError: If a LoRA does not fit the model.
             LongtakeError: If a part cannot be loaded, or the earlier run had another request.
         """
-        begin = partial(self.report.stage, "load")
         if not self.models.is_loaded:
-            begin()
-            self.models.load(self.cancel, self.report.reading)
-            begin = _nothing
-        transformer = self.models.part("transformer")
-        find_scales(transformer, self.memory.plans.weight_dtype, begin, self.cancel, self.report.reading)
+            self.report.stage("load")
+            self.models.load(self.cancel)
+        transformer, told = self.models.part("transformer"), (self.cancel, self.report.reading)
+        read = partial(self.models.read, "transformer", *told)
+        find_scales(transformer, self.memory.plans.weight_dtype, read, *told)
         computes_in = self.models.compute_dtype("transformer") or self.models.stored_dtype("transformer")
         for sentence in self.loras.attach(transformer, computes_in):
             self.report.warned(sentence)
@@ -243,10 +242,6 @@ class OpenJob:
             made_with=made_with | ({"revision": revision} if revision else {}),
             pictures=pictures,
         )  # fmt: skip
-
-
-def _nothing() -> None:
-    """Do nothing, since the stage has begun."""
 
 
 def open_job(
@@ -298,7 +293,9 @@ def open_job(
         if stage != "text_2":  # in events, both text encoders are one stage
             report.stage(cast(Stage, stage), sections[number - 1] if number else None)
 
-    memory = JobMemory(plans, opened, cancel=cancel, on_stage=on_stage, warn=report.warned)
+    memory = JobMemory(
+        plans, opened, cancel=cancel, on_stage=on_stage, on_bytes=report.reading, warn=report.warned
+    )
     if note := CrashRecord.read((earlier or opened).shortage):
         memory.apply(note)
     pictures = JobPictures.of(given, (height, width), request)

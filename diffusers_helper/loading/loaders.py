@@ -1,8 +1,9 @@
 """The loaders of a model's parts, which find their files on disk or on the hub, check and load them.
 
 The weights are mapped from the files into memory. As long as they are not written to and keep their stored
-type, the kernel can reclaim their memory at any time. If it can keep them all, it reads them at once, so that
-no later step waits for the disk.
+type, the kernel can reclaim their memory at any time. Before a network computes for the first time, the
+kernel reads its files, if it can keep them, so that no later step waits for the disk. While the encoders
+compute, it reads those of the transformer. What a job does not use, since its results are known, is not read.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,6 +41,8 @@ _log = logging.getLogger(__name__)
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
 
 
+_LARGEST = "transformer"  # the network that every job needs, and needs last
+
 # The number and size of the samples of each file that make up a fingerprint.
 _SAMPLES, _SAMPLE_BYTES = 16, 65536
 
@@ -57,7 +62,9 @@ class Models:
         self._parts: dict[str, Any] = {}
         self._loaded: dict[str, LoadedNetwork] = {}
         self._fingerprints: dict[str, str] = {}
-        self._files: list[Path] = []
+        self._files: dict[str, list[Path]] = {}
+        self._asked: set[str] = set()  # the networks whose files were to be read
+        self._ahead: threading.Thread | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -83,15 +90,8 @@ class Models:
     def is_loaded(self) -> bool:
         return len(self._parts) == len(self.info.parts)
 
-    def load(
-        self,
-        cancel: CancelToken,
-        on_read: Callable[[int, int], None] = lambda done, total: None,
-    ) -> None:
-        """Load the parts that are not loaded yet, and read their files if main memory can keep them all.
-
-        Args:
-            on_read: A function that is called regularly with the bytes read so far and the total.
+    def load(self, cancel: CancelToken) -> None:
+        """Load the parts that are not loaded yet, without reading their weights.
 
         Raises:
             GenerationCancelled: If the job was cancelled before all parts were loaded.
@@ -101,7 +101,39 @@ class Models:
             cancel.check()
             self.part(name)
         check_fit(self.info, lambda part, name: getattr(self._parts[part].config, name))
-        read_ahead(self._files, cancel, on_read)
+
+    def read(
+        self, name: str, cancel: CancelToken, on_bytes: Callable[[int, int], None] = lambda done, total: None
+    ) -> None:
+        """Read a network's files once, and let those of the transformer be read while the network computes.
+
+        Only what main memory can keep is read.
+
+        Args:
+            on_bytes: See `read_ahead`.
+
+        Raises:
+            GenerationCancelled: If the job was cancelled.
+            LongtakeError: If the network cannot be loaded.
+            OSError: If a file cannot be read.
+        """
+        self.part(name)
+        if name in self._asked:
+            return
+        self._asked.add(name)
+        read_ahead(self._files[name], cancel, on_bytes)
+        if _LARGEST not in self._asked and self._ahead is None:
+            self.part(_LARGEST)
+            if _can_keep(self._files[name] + self._files[_LARGEST]):
+                self._ahead = threading.Thread(target=self._read_ahead, name="read-ahead", daemon=True)
+                self._ahead.start()
+
+    def _read_ahead(self) -> None:
+        """Read the transformer's files until a stage asks for them, which then reads the rest itself."""
+        with suppress(OSError):  # that stage meets the same error, and reports it
+            for _ in (step for file in self._files[_LARGEST] for step in _steps(file)):
+                if _LARGEST in self._asked:
+                    return
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
         """Return the blocks of a network that can be streamed, in the order in which they run."""
@@ -154,7 +186,7 @@ class Models:
             is_scheduler = name == "scheduler"
             return load_scheduler(place, self.info.family) if is_scheduler else _load_words(name, place)
         self._loaded[name] = load_network(name, place, self.info.parts[name].config, known.kind)
-        self._files += weight_files(place)
+        self._files[name] = weight_files(place)
         return self._loaded[name].network
 
 
@@ -253,11 +285,11 @@ def read_ahead(
         OSError: If a file cannot be read.
     """
     sizes = [file.stat().st_size for file in files]
-    total, free = sum(sizes), host_memory().available
-    if total > _SHARE * free:
+    total = sum(sizes)
+    if not _can_keep(files):
         _log.info(
             "%s GB of weights stay on the disk until they are used: %s GB of main memory are free",
-            gb_text(total), gb_text(free),
+            gb_text(total), gb_text(host_memory().available),
         )  # fmt: skip
         return
     begin = reported = time.monotonic()
@@ -273,6 +305,10 @@ def read_ahead(
         "read %s GB of weights in %.1f s (%.2f GB/s); %s GB of this process's memory are its own",
         gb_text(total), seconds, total / 1e9 / max(seconds, 1e-9), gb_text(own_bytes()),
     )  # fmt: skip
+
+
+def _can_keep(files: Sequence[Path]) -> bool:
+    return sum(file.stat().st_size for file in files) <= _SHARE * host_memory().available
 
 
 def _steps(file: Path) -> Iterator[int]:

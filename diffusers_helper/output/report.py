@@ -28,6 +28,7 @@ class Report:
         self._plan, self._video, self._on_event = plan, video, on_event
         self._start = time.monotonic()
         self._frames_before = 0
+        self._stage = ""
         self._skipped: dict[int, int] = {}
 
     def _report(self, kind: Callable[..., events.Event], **facts: Any) -> None:
@@ -49,9 +50,13 @@ class Report:
         self._report(events.Warned, message=message)
 
     def stage(self, stage: events.Stage, section: Section | None = None) -> None:
+        self._stage = stage
         self._report(events.StageStarted, stage=stage, section=_number(section))
 
     def reading(self, done_bytes: int, total_bytes: int) -> None:
+        """Report the progress of a reading, which is the stage "load"."""
+        if self._stage != "load":
+            self.stage("load")
         self._report(events.Reading, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None, skipped: int) -> None:
