@@ -273,6 +273,13 @@ def test_the_reading_of_a_model_is_told_by_bytes_until_the_model_is_loaded() -> 
     assert words.headline(live, 0) == "Reading the model: 3 of 40 GB"
     live.apply(Reading(job="j", time=9.0, done_bytes=40 * 2**30, total_bytes=40 * 2**30))
     assert words.headline(live, 0) == "Loading the model"
+    # A network that is used later may have to be read between two other stages.
+    live.apply(StageStarted(job="j", time=10.0, stage="text"))
+    live.apply(StageStarted(job="j", time=12.0, stage="load"))
+    live.apply(Reading(job="j", time=13.0, done_bytes=2 * 2**30, total_bytes=24 * 2**30))
+    assert words.headline(live, 0) == "Reading the model: 2 of 24 GB"
+    live.apply(StageStarted(job="j", time=20.0, stage="sample", section=1))
+    assert words.headline(live, 0) == "Section 1 of 5, step 0 of 25"
 
 
 def test_what_there_is_of_a_video_is_saved_under_another_name_than_the_whole() -> None:
