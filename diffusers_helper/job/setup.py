@@ -263,9 +263,8 @@ def open_job(
     given, loras = load_pictures(request), Loras(loras_of(request.lora))
     models.info.check(request)
     earlier = JobFolder(resume_from.absolute()) if resume_from else None
-    if lineage is None:
-        found = JobFolder(folder) if folder else earlier
-        lineage = Lineage.read(found.lineage) if found else Lineage()
+    found = JobFolder(folder) if folder else earlier
+    lineage = lineage or (Lineage.read(found.lineage) if found else Lineage())
     for one in lineage.requests(request):
         check_prompt(one, models.info)
     start = given.get(START_PICTURE)
