@@ -17,14 +17,9 @@ from rocm_nodes.host import comfy, free_bytes, management
 VARIABLE, FOLDER_VARIABLE = "ROCM_NINODES_DEBUG", "ROCM_NINODES_DEBUG_DIR"
 
 
-def debug_folder() -> Path | None:
-    """Return the folder for captures, or None if the environment does not ask for captures.
-
-    By default it is in ComfyUI's output folder, which is known only once a node runs.
-    """
-    if os.environ.get(VARIABLE) != "1":
-        return None
-    return Path(os.environ.get(FOLDER_VARIABLE, ""))
+def is_asked_for() -> bool:
+    """Return whether the environment asks for captures."""
+    return os.environ.get(VARIABLE) == "1"
 
 
 def captured(name: str, kind: type) -> type:
@@ -83,6 +78,7 @@ def _opened(name: str, value: Missing, objects: dict[str, Path]) -> Any:
 
 
 def _folder() -> Path:
+    """Return the folder for captures, by default in ComfyUI's output folder, and make it."""
     given = os.environ.get(FOLDER_VARIABLE)
     folder = Path(given) if given else Path(comfy("folder_paths").get_output_directory(), "rocm_captures")
     with contextlib.suppress(OSError):  # the capture reports it

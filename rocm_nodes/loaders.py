@@ -106,7 +106,7 @@ class ROCMLoRALoader(Node):
 
     RETURN_TYPES = ("MODEL", "CLIP")
     FUNCTION = "load_lora"
-    CATEGORY = "ROCm Ninodes/Loaders"
+    CATEGORY = _CATEGORY
     DESCRIPTION = "Add a LoRA as ComfyUI does, and report how many of its keys fit the model."
     SEARCH_ALIASES = ("load lora", "longtake")
     OUTPUT_TOOLTIPS = ("The model with the LoRA.", "The text encoder with the LoRA, if one is connected.")

@@ -9,6 +9,7 @@ import gc
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -79,12 +80,11 @@ class ROCMVAEPerformanceMonitor(MeasuringNode):
         vae, side = given.vae, given.test_resolution
         machine = "\n".join(device_lines()) + "."
         if reason := unsupported(vae):
-            words = f"Nothing was measured: the VAE is {reason}."
-            return reported("VAE monitor", [machine, words], (machine, words, ""))
-        ways = list(_ways(vae, _latents(vae, side), side))
-        tips = "\n".join(map(str, ways))
-        settings = _recommended(ways)
-        return reported("VAE monitor", [machine, tips, settings], (machine, tips, settings))
+            found = machine, f"Nothing was measured: the VAE is {reason}.", ""
+        else:
+            ways = list(_ways(vae, _latents(vae, side), side))
+            found = machine, "\n".join(map(str, ways)), _recommended(ways)
+        return reported("VAE monitor", found, found)
 
 
 def _latents(vae: Any, side: int) -> Tensor:
@@ -108,17 +108,13 @@ def _ways(vae: Any, latents: Tensor, side: int) -> Iterator[DecodeTrial]:
             try:
                 pictures, _ = decode(vae, latents, settings)
                 reference = pictures if reference is None else reference
-                measured = _measured(vae, latents, settings)
+                # It has been used once, so its kernels are compiled and chosen.
+                measured = measure(partial(decode, vae, latents, settings), device(), warm_up=0, runs=_RUNS)
             except (LongtakeError, RuntimeError) as error:
                 reason = error.message if isinstance(error, LongtakeError) else first_line(error)
                 yield DecodeTrial(precision, tile_px, None, math.nan, reason)
                 continue
             yield DecodeTrial(precision, tile_px, measured, float((pictures - reference).abs().max()))
-
-
-def _measured(vae: Any, latents: Tensor, settings: VaeSettings) -> Measured:
-    """Measure a way that has been used once, so that its kernels are compiled and chosen."""
-    return measure(lambda: decode(vae, latents, settings), device(), warm_up=0, runs=_RUNS)
 
 
 def _recommended(ways: list[DecodeTrial]) -> str:
@@ -160,11 +156,11 @@ class ROCMSamplerPerformanceMonitor(MeasuringNode):
     def work(self, given: Any) -> dict[str, Any]:
         machine = "\n".join(device_lines()) + "."
         if given.positive is None:
-            words = "Nothing was measured: connect a conditioning to positive."
-            return reported("Sampler monitor", [machine, words], (machine, words, ""))
-        latent = given.latent_image or {"samples": empty_latent(given.model, 512, 512)}
-        tips, settings = measured_steps(given.model, given.positive, latent, given.test_steps)
-        return reported("Sampler monitor", [machine, tips, settings], (machine, tips, settings))
+            found = machine, "Nothing was measured: connect a conditioning to positive.", ""
+        else:
+            latent = given.latent_image or {"samples": empty_latent(given.model, 512, 512)}
+            found = machine, *measured_steps(given.model, given.positive, latent, given.test_steps)
+        return reported("Sampler monitor", found, found)
 
 
 def empty_latent(model: Any, height: int, width: int) -> Tensor:
@@ -190,7 +186,7 @@ def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int
     )
     if later.peak_bytes:
         tips += f" Peak {gb_text(later.peak_bytes)} GB."
-    free = int(management().get_free_memory(management().get_torch_device()))
+    free = free_bytes(management().get_torch_device())
     extra = seconds[0] - later.median
     settings = (
         f"The first step costs {extra:.3g} s more than the others; using the same size again avoids that. "

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from diffusers_helper.errors import InputError, first_line
 from diffusers_helper.machine.packages import FRAMEPACK, install_command, missing_words, unfit, version_of
-from rocm_nodes.debugging import captured, debug_folder
+from rocm_nodes.debugging import captured, is_asked_for
 
 _log = logging.getLogger("rocm_nodes")
 
@@ -87,7 +87,7 @@ def node_tables() -> tuple[dict[str, Any], dict[str, str]]:
         if reason:
             classes[name] = _refusing(kind, name, reason, remedy)
         else:
-            classes[name] = captured(name, kind) if debug_folder() else kind
+            classes[name] = captured(name, kind) if is_asked_for() else kind
     return classes, titles
 
 

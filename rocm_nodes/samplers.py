@@ -18,7 +18,7 @@ from rocm_nodes.page import Inputs, Node, Run, choice, idle, number, of_type, re
 _CATEGORY = "ROCm Ninodes/Sampling"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _MOST_SEED = 0xFFFFFFFFFFFFFFFF
-_KEY = "rocm_nodes"
+_KEY, _PLACES, _KINDS = "rocm_nodes", "comfy.patcher_extension", "comfy.samplers"
 _ATTENTION = "ComfyUI chooses its attention when it starts"
 # What workflows of the first version of these nodes have at the places of both switches is on by default.
 _FIRST_VERSION = (
@@ -76,7 +76,7 @@ def timed(model: Any, precision: str = "auto") -> tuple[Any, StepTimes]:
     clone, times = model.clone(), StepTimes()
     if precision in _DTYPES and _DTYPES[precision] != _compute_dtype(model):
         clone.set_model_compute_dtype(_DTYPES[precision])
-    clone.add_wrapper_with_key(_wrappers().CALC_COND_BATCH, _KEY, times)
+    clone.add_wrapper_with_key(comfy(_PLACES).WrappersMP.CALC_COND_BATCH, _KEY, times)
     return clone, times
 
 
@@ -85,33 +85,19 @@ def _compute_dtype(model: Any) -> torch.dtype:
     return model.get_model_object("manual_cast_dtype") or model.model_dtype()
 
 
-def precision_line(model: Any, precision: str) -> str:
-    """Return a sentence on the type in which a model computes, and on who has chosen it."""
-    own = str(_compute_dtype(model)).removeprefix("torch.")
-    if precision in _DTYPES and _DTYPES[precision] != _compute_dtype(model):
-        return f"The model computed in {precision} instead of {own}, so the bits differ from stock."
-    return f"The model computed in {own}, as ComfyUI chose."
-
-
-def _wrappers() -> Any:
-    """Return the names of the places where ComfyUI takes wrappers."""
-    return comfy("comfy.patcher_extension").WrappersMP
-
-
-def lines_of(times: StepTimes, run: Run) -> list[str]:
-    """Return sentences on the measurements."""
-    steps = times.seconds
-    lines = [f"Sampled in {duration(run.seconds)}."]
+def _lines(times: StepTimes, run: Run, model: Any, precision: str) -> list[str]:
+    """Return sentences on the measurements, and on the type in which the model computed."""
+    steps, own = times.seconds, _compute_dtype(model)
+    lines, name = [f"Sampled in {duration(run.seconds)}."], str(own).removeprefix("torch.")
     if steps:
         lines.append(
             f"{count_text(len(steps), 'evaluation')} of the model: median {statistics.median(steps):.3g} s "
             f"each; the first took {steps[0]:.3g} s."
         )
-    return [*lines, run.peak]
-
-
-def _kinds() -> Any:
-    return comfy("comfy.samplers").KSampler
+    how = f"{name}, as ComfyUI chose."
+    if _DTYPES.get(precision, own) != own:
+        how = f"{precision} instead of {name}, so the bits differ from stock."
+    return [*lines, run.peak, f"The model computed in {how}"]
 
 
 _SEED = number(
@@ -125,8 +111,10 @@ _COMMON: Inputs = {
         8.0, 0.0, 100.0, "How strictly the conditioning is followed; 1 leaves the negative one out.",
         step=0.1, round=0.01,
     ),
-    "sampler_name": lambda: choice(_kinds().SAMPLERS, "The method that takes the steps."),
-    "scheduler": lambda: choice(_kinds().SCHEDULERS, "How the noise is spread over the steps."),
+    "sampler_name": lambda: choice(comfy(_KINDS).KSampler.SAMPLERS, "The method that takes the steps."),
+    "scheduler": lambda: choice(
+        comfy(_KINDS).KSampler.SCHEDULERS, "How the noise is spread over the steps."
+    ),
     "positive": of_type("CONDITIONING", "What the result should have."),
     "negative": of_type("CONDITIONING", "What the result should not have."),
     "latent_image": of_type("LATENT", "The latents to denoise."),
@@ -154,11 +142,11 @@ def sampled(given: Any, *, seed: int, **options: Any) -> dict[str, Any]:
     switches = given.optimize_for_video, given.compatibility_mode
     clone, times = timed(given.model, given.precision_mode)
     if switches == (True, False):
-        clone.add_wrapper_with_key(_wrappers().OUTER_SAMPLE, _KEY, _without_previews)
+        clone.add_wrapper_with_key(comfy(_PLACES).WrappersMP.OUTER_SAMPLE, _KEY, _without_previews)
     arguments = given.steps, given.cfg, given.sampler_name, given.scheduler, given.positive, given.negative
     with timing() as run:
         result = comfy("nodes").common_ksampler(clone, seed, *arguments, given.latent_image, **options)
-    lines = [*lines_of(times, run), precision_line(given.model, given.precision_mode)]
+    lines = _lines(times, run, given.model, given.precision_mode)
     return reported("Sampler", [*lines, *([_FIRST_VERSION] if all(switches) else [])], result)
 
 
@@ -263,7 +251,7 @@ class ROCMSamplerCustomAdvanced(Node):
         work = getattr(node, "execute", None) or node().sample
         with timing() as run:
             found = work(given.noise, guide, given.sampler, given.sigmas, given.latent_image)
-        lines = [*lines_of(times, run), precision_line(model, given.precision_mode)]
+        lines = _lines(times, run, model, given.precision_mode)
         if given.flash_attention != "auto":
             lines.append(f"flash_attention has no effect: {_ATTENTION}.")
         return reported("Custom sampler", lines, tuple(getattr(found, "result", found)))
