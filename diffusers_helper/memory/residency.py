@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from diffusers_helper.memory.device import Device, open_device
+from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.status import report
 from diffusers_helper.memory.streaming import Streamer, Trace
 from diffusers_helper.memory.weights import Weight, sizes_of, weights_of
@@ -46,6 +47,7 @@ class Residency:
 
     def __init__(self, device: torch.device, trace: Trace | None = None) -> None:
         self.device, self.trace = device, trace
+        self._staging = Staging(device)
         self._placed: dict[int, _Placed] = {}
         self._bytes_streamed = 0
 
@@ -93,7 +95,7 @@ class Residency:
                 if id(weight) in elsewhere:
                     weight.to_host()
                 elif not is_there:
-                    weight.to_device(self.device)
+                    weight.to_device(self._staging)
             placed.streamed = frozenset(members)
             if members:
                 parts = [(index, blocks[index], members[index]) for index in members]

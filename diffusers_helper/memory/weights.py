@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from diffusers_helper.memory.staging import Staging
+
 _MOST = 127
 _PIECE_VALUES = 2**20  # a piece in fp32 stays in the processor's cache
 _SMALLEST = torch.finfo(torch.float32).tiny  # the scale of a row of zeros
@@ -65,11 +67,14 @@ class Weight:
         with torch._C.DisableTorchFunctionSubclass():  # GGUF's parameters make one of each tensor they touch
             return cls(tensor, tensor.data, dtype or tensor.dtype, getattr(tensor, "row_scales", None))
 
-    def to_device(self, device: torch.device) -> None:
+    def to_device(self, staging: Staging) -> None:
         """Copy the values into new storage on the device."""
         with torch.inference_mode(False):  # the parameter is no inference tensor, as it outlives the job
-            placed = torch.empty(self.host.shape, dtype=self.dtype, device=device)
-            self.copy_to(placed)
+            placed = torch.empty(self.host.shape, dtype=self.dtype, device=staging.device)
+            if self.row_scales is None and self.host.dtype == self.dtype:
+                staging.copy(self.host, placed)
+            else:
+                self.copy_to(placed)
             self.tensor.data = placed
 
     def copy_to(self, target: Tensor) -> None:

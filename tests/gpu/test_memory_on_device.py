@@ -16,6 +16,7 @@ from diffusers_helper.framepack import work
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.staging import LEAST_BYTES, PIECE_BYTES, Staging
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import GB
 from tests.support.deep_model import run_pass
@@ -57,6 +58,18 @@ def test_the_cap_holds_against_real_allocations(device: Device) -> None:
     device.limit(None)
     more = taken(device, 160 * MIB)
     assert device.allocated_bytes() >= again.nbytes + more.nbytes
+
+
+def test_weights_of_any_size_arrive_on_the_device(device: Device) -> None:
+    staging = Staging(device.torch_device)
+    for size in (5, LEAST_BYTES, PIECE_BYTES, 2 * PIECE_BYTES + 6, 5 * PIECE_BYTES):
+        for dtype in (torch.uint8, torch.bfloat16):
+            source = torch.randint(0, 100, (size // dtype.itemsize,)).to(dtype)
+            target = torch.empty(source.shape, dtype=dtype, device=device.torch_device)
+            staging.copy(source, target)
+            expected = source.clone()
+            source.zero_()  # what was given may change at once
+            assert torch.equal(target.cpu(), expected)
 
 
 @pytest.fixture
