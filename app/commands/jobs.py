@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
@@ -43,6 +44,10 @@ _EXIT_CODES = (
 _NO_MAKER = (
     "No program makes jobs in this folder now. Start the page, or run: python -m app generate --resume {}"
 )
+_INTERRUPTED = (
+    "An interrupted job continues when the page is started on this folder, or with: "
+    "python -m app generate --resume JOB --outputs {}"
+)
 _WORDS = 48  # characters of a prompt in a list
 
 
@@ -66,9 +71,12 @@ def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _run(verb: JobVerb, arguments: argparse.Namespace) -> int:
     outputs = given_path(arguments.outputs, "outputs")
-    if not outputs.is_dir() and verb.name != "add":
+    service = JobService(outputs)
+    if outputs.is_dir():
+        service.settle()
+    elif verb.name != "add":
         raise InputError(f"There is no outputs folder {outputs}.", "Give an existing folder as `outputs`.")
-    return verb.run(JobService(outputs), arguments)
+    return verb.run(service, arguments)
 
 
 def report(arguments: argparse.Namespace, job: Job, text: str, **more: Any) -> None:
@@ -87,13 +95,15 @@ def _line(job: Job) -> str:
 
 def _list(service: JobService, arguments: argparse.Namespace) -> int:
     if arguments.queue:
-        jobs: Iterable[Job] = service.queue.jobs(limit=arguments.limit)
+        jobs = service.queue.jobs(limit=arguments.limit)
     else:
         jobs = service.history.search(
             arguments.text, states=arguments.state, favourites=arguments.favourites, limit=arguments.limit
         ).jobs
     for job in jobs:
         report(arguments, job, _line(job))
+    if not arguments.json and any(job.state == "interrupted" for job in jobs):
+        say(_INTERRUPTED.format(shlex.quote(str(arguments.outputs))))
     return 0
 
 

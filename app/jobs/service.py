@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ from app.jobs.storage.commands import commands_of
 from app.jobs.storage.index import INDEX_FOLDER
 from app.jobs.storage.logs import EventReader, events_in
 from app.jobs.storage.store import JobStore
+from app.jobs.storage.trouble import TROUBLE
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 
@@ -124,6 +126,15 @@ class JobService:
     def _wake(self) -> None:
         self.crew.wake()
         self._notify()
+
+    def settle(self) -> None:
+        """Record that the jobs of killed programs are interrupted, as far as the folder can be written.
+
+        The workers of a service that was started do so by themselves.
+        """
+        with contextlib.suppress(*TROUBLE):
+            if self._store.select("WHERE state IN ('running', 'waiting') LIMIT 1", what="id"):
+                self._store.recover()
 
     def commands(self, job: Job) -> set[Command]:
         """Return the commands for a job; none for one that has ended, which costs no look."""

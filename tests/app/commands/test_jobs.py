@@ -11,7 +11,11 @@ import pytest
 
 from app.cli import main
 from app.jobs.job import Job
+from app.jobs.storage.commands import INTERRUPTED
+from app.jobs.storage.logs import StateLog
 from diffusers_helper.events import Finished, SectionFinished
+from diffusers_helper.machine.file_locks import Lock
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.shared import Sharing, events, until, until_state
 
 
@@ -118,6 +122,30 @@ def test_the_running_job_of_a_server_is_paused_resumed_and_cancelled(
     assert command("retry", job.id) == 0
     assert isinstance(events(server, job)[-1], Finished)
     assert command("retry", job.id) == 1
+
+
+def test_the_job_of_a_killed_program_is_interrupted_and_says_how_it_goes_on(
+    sharing: Sharing, command: Command
+) -> None:
+    living, killed = queued(sharing, "a boat", "a ball")
+    for job in (living, killed):
+        StateLog(JobFolder(job.folder)).enter("running", started=job.created)
+    lock = Lock(JobFolder(living.folder).states)  # as the program holds it that makes the job
+    assert command("list") == 0
+    *lines, how = command.text.splitlines()
+    states = dict(line.split()[:2] for line in lines)
+    assert states == {killed.id: "interrupted", living.id: "running"}
+    assert how.endswith(f"python -m app generate --resume JOB --outputs {sharing.outputs}")
+    (found,) = command.records("list", "--state", "interrupted")
+    assert (found["id"], found["state"], found["remedy"]) == (
+        killed.id,
+        "interrupted",
+        INTERRUPTED["remedy"],
+    )
+    assert [one["id"] for one in command.records("list", "--state", "running")] == [living.id]
+    lock.release()
+    assert command("resume", living.id) == 0
+    assert f"{living.id}: queued" in command.text
 
 
 def test_the_queue_is_held_reordered_and_goes_on(sharing: Sharing, command: Command) -> None:

@@ -228,6 +228,20 @@ def test_what_a_user_has_ended_stays_ended_if_the_server_dies_before(studio: Stu
     assert studio.service.job(job_id).frames == 37
 
 
+def test_a_look_from_outside_finds_the_job_of_a_killed_program_interrupted(studio: Studio) -> None:
+    process, (job_id,) = run_program(studio, HANGS)
+    studio.until(studio.service.job(job_id), SectionFinished)
+    onlooker = studio.open()
+    onlooker.settle()
+    assert onlooker.job(job_id).state == "running"
+    kill(process)
+    onlooker.settle()
+    job = onlooker.job(job_id)
+    assert (job.state, job.message) == ("interrupted", commands.INTERRUPTED["message"])
+    studio.service.start()
+    assert isinstance(studio.events(job)[-1], Finished)
+
+
 def test_a_job_whose_program_died_before_it_began_is_resumed(studio: Studio) -> None:
     process, (_, job_id) = run_program(studio, "fault=hang", "steps=1")
     kill(process)
