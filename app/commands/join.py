@@ -6,24 +6,21 @@ import argparse
 import os
 
 from app.cluster import Errand, check_cluster, join
-from app.commands.arguments import Parser
+from app.commands.arguments import Parser, add_command, argument, switch
 
 
 def add_join(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the command's parser."""
-    parser = commands.add_parser(
-        "join",
+    add_command(
+        commands, "join", _join,
+        argument("address", metavar="ADDRESS", help="the cluster, as HOST:PORT; auto for one that runs here"),
+        argument("--devices", default="auto", metavar="LIST", help="the cards (default: all)"),
+        argument("--name", help="this machine's name in those of its cards (default: its own)"),
+        switch("--public", "allow an address outside of private networks"),
         help="give this machine's cards to the queue of another one, with Ray",
         description="Make the videos of another machine's queue on this machine's cards, until Ctrl-C.\n"
         "Whoever reaches the cluster can run programs on this machine: read docs/cluster.md first.",
-    )
-    parser.set_defaults(run=_join, verbose=False)
-    parser.add_argument(
-        "address", metavar="ADDRESS", help="the cluster, as HOST:PORT; auto for one that runs here"
-    )
-    parser.add_argument("--devices", default="auto", metavar="LIST", help="the cards (default: all)")
-    parser.add_argument("--name", help="this machine's name in those of its cards (default: its own)")
-    parser.add_argument("--public", action="store_true", help="allow an address outside of private networks")
+    )  # fmt: skip
 
 
 def _join(arguments: argparse.Namespace) -> int:

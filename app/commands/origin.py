@@ -37,8 +37,6 @@ from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
 from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest, paths_in
 
-Queue = Callable[[JobService], list[Job]]
-
 
 @dataclass(frozen=True, slots=True)
 class VideoOrigin:
@@ -48,7 +46,7 @@ class VideoOrigin:
         requests: The requests of the jobs, if they are known beforehand.
     """
 
-    queue: Queue
+    queue: Callable[[JobService], list[Job]]
     requests: tuple[GenerationRequest, ...] = ()
 
 
@@ -114,7 +112,7 @@ def chosen_origin(arguments: argparse.Namespace) -> VideoOrigin:
         return _branched(arguments)
     if arguments.batch:
         return _batch(arguments)
-    return _restored(arguments) if arguments.recipe else _several(arguments, request_of(arguments))
+    return _restored(arguments) if arguments.recipe else _several(arguments, [request_of(arguments)])
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -156,9 +154,18 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     return request
 
 
-def _several(arguments: argparse.Namespace, request: GenerationRequest, **others: Any) -> VideoOrigin:
-    requests = variants(request, 1 if arguments.variants is None else arguments.variants)
-    return VideoOrigin(partial(_queue_all, requests, others | {"waits": arguments.wait}), requests)
+def _several(
+    arguments: argparse.Namespace, requests: Sequence[GenerationRequest], **others: Any
+) -> VideoOrigin:
+    """Return the jobs of the variants of requests, which are all queued, or none if one is refused."""
+    count = 1 if arguments.variants is None else arguments.variants
+    found = tuple(one for request in requests for one in variants(request, count))
+
+    def queue(service: JobService) -> list[Job]:
+        add = partial(service.queue.add, allow_folder=True, waits=arguments.wait, **others)
+        return service.all_or_none(map(add, found))
+
+    return VideoOrigin(queue, found)
 
 
 def _batch(arguments: argparse.Namespace) -> VideoOrigin:
@@ -174,17 +181,7 @@ def _batch(arguments: argparse.Namespace) -> VideoOrigin:
     found = [one for one in read.values() if not isinstance(one, str)]
     for model in dict.fromkeys(request.model for request in found):
         provide_model(model, arguments)
-    count = 1 if arguments.variants is None else arguments.variants
-    requests = tuple(one for request in found for one in variants(request, count))
-    return VideoOrigin(partial(_queue_all, requests, {"waits": arguments.wait}), requests)
-
-
-def _queue_all(
-    requests: Sequence[GenerationRequest], others: Mapping[str, Any], service: JobService
-) -> list[Job]:
-    """Queue a job for each request, or none if one of them is refused."""
-    add = partial(service.queue.add, allow_folder=True, **others)
-    return service.all_or_none(map(add, requests))
+    return _several(arguments, found)
 
 
 def _resumed(job_id: str, waits: bool, service: JobService) -> list[Job]:
@@ -203,7 +200,7 @@ def _restored(arguments: argparse.Namespace) -> VideoOrigin:
     request = recipe.request(dict.fromkeys(pictures, str(file)) | paths)
     check_plan(request, pictures.get(START_PICTURE))
     provide_model(request.model, arguments)
-    return _several(arguments, request, pictures=pictures, lineage=recipe.lineage)
+    return _several(arguments, [request], pictures=pictures, lineage=recipe.lineage)
 
 
 def _pictures_of(recipe: Recipe, file: Path, besides: Mapping[str, str]) -> dict[str, bytes]:

@@ -48,8 +48,6 @@ right result. Videos made from then on use it. Ctrl-C stops; the same command co
 """
 # A video of this length has sections of every length.
 _SECONDS = 8.0
-# The number of shapes that are measured before the time for all is estimated. With five shapes, the estimate
-# for the demo model was within a tenth; with one, it was a third too low.
 # The number of deaths after which the remaining ways stay avoided.
 _MOST_DEATHS = 3
 

@@ -199,15 +199,13 @@ def _get(arguments: argparse.Namespace) -> int:
     absence = absence_of(info)
     if absence is None:
         check_own_files(info)
-        if (decoder := info.small_decoder_file) and not decoder.is_file():
-            download(info, as_json=arguments.json)
-        _report(arguments, f"{info.name}: complete", model=info.name, state="complete")
-        return 0
-    if not absence.has_room:
+    elif not absence.has_room:
         raise NotHere(absence)
-    if not arguments.json:
+    elif not arguments.json:
         say(f"{info.name}: {absence.sizes} in {absence.folder}")
-    download(info, as_json=arguments.json)
+    decoder = info.small_decoder_file
+    if absence or (decoder and not decoder.is_file()):
+        download(info, as_json=arguments.json)
     _report(arguments, f"{info.name}: complete", model=info.name, state="complete")
     return 0
 
@@ -291,22 +289,21 @@ def _add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _model(**facts: Any) -> Adder:
+def _model(help: str = "{}, or a folder", *, is_known: bool = False, **facts: Any) -> Adder:
     """Return what adds the argument of a model, whose names are only known when the program has started."""
-    return lambda parser: parser.add_argument(
-        "model", metavar="MODEL", **{"help": f"{', '.join(model_names())}, or a folder", **facts}
-    )
+
+    def add(parser: argparse._ActionsContainer) -> None:
+        names = model_names()
+        if is_known:
+            facts["choices"] = names
+        parser.add_argument("model", metavar="MODEL", help=help.format(", ".join(names)), **facts)
+
+    return add
 
 
-def _registered(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("model", metavar="MODEL", choices=model_names(), help=", ".join(model_names()))
-
-
-_ANY = _model(nargs="?", default="", help="only this model, or a folder")
-_REMOVED = (
-    lambda parser: parser.add_argument("model", metavar="MODEL", help=", ".join(model_names())),
-    switch("--yes", "remove without asking"),
-)
+_ANY = _model("only this model, or a folder", nargs="?", default="")
+_LISTED = (_model("{}", is_known=True),)
+_REMOVED = (_model("{}"), switch("--yes", "remove without asking"))
 _PLAN = (
     _model(),
     one_of(
@@ -317,7 +314,7 @@ _PLAN = (
 )
 VERBS = (
     Verb("list", "list the parts of models with their places, sizes and missing bytes", _list, (_ANY,)),
-    Verb("get", "download the missing files of a model, or continue a download", _get, (_registered,)),
+    Verb("get", "download the missing files of a model, or continue a download", _get, _LISTED),
     Verb("verify", "check the sizes and checksums of a model's files", _verify, (_model(),)),
     Verb(
         "add", "add a model of your own files: folders of parts, or a single file for each", _add,
