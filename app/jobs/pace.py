@@ -111,7 +111,7 @@ def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
                 return None
             work = Effort(plan, each, pixels, passes(request.cfg), request.vae_chunk)
             step = fmean(others or firsts)
-            decoding = sum(work.tails[number - 1] for number in tails if 0 < number <= len(plan))
+            decoding = sum(each for number, each in enumerate(work.tails, 1) if number in tails)
             if not decoding:  # the log is damaged
                 return None
             lead = max(0.0, fmean(firsts) - step)

@@ -171,7 +171,7 @@ class LiveJob:
 
     def _step(self, event: events.StepDone) -> None:
         self.section, self.step = event.section, event.step
-        event.place(self.timing.steps)
+        self.timing.expect(event)
         self.timing.step_took(event.time - self._mark, is_first=event.step == 1)
         self.preview = event.preview or self.preview
         self._mark = self._tail_began = event.time

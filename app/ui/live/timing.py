@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from statistics import fmean, median
 
 from app.jobs.pace import Effort, Pace
-from diffusers_helper.events import STAGES
+from diffusers_helper.events import STAGES, StepDone
 from diffusers_helper.families.packing import OWN_CHUNK, SectionPlan, decode_windows
 
 _SHORTEST = 0.001  # in seconds; the clock behind the times may be set back
@@ -31,7 +33,7 @@ class Timing:
     pace in earlier jobs counts as one more measurement, and at first is the only one.
 
     Attributes:
-        steps: The number of steps of each section.
+        steps: The number of steps of each section; see `expect`.
         chunk: The latent frames by which the VAE's windows of time advance.
         skips: Whether a step cache makes some of the steps short, so their median says little.
         start_up: The time before the first section; None if unknown.
@@ -48,10 +50,22 @@ class Timing:
     _tail_so_far: float | None = None  # the same, of the section that is being decoded
     _windows: tuple[tuple[int, ...], ...] = ()
     _work: tuple[int, ...] = ()
+    # The sums over a section and all later ones, so that an event costs the same in videos of any length
+    _steps_from: tuple[int, ...] = ()
+    _work_from: tuple[int, ...] = ()
+    _frames_from: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self._windows = decode_windows(self.plan, self.chunk)
         self._work = tuple(map(sum, self._windows))
+        self._steps_from, self._work_from = _sums_from(self.steps), _sums_from(self._work)
+        self._frames_from = _sums_from(section.decoded_frames for section in self.plan)
+
+    def expect(self, event: StepDone) -> None:
+        """Take the number of steps of a section, and perhaps of later ones, from an event."""
+        if self.steps[event.section - 1] != event.steps:
+            event.place(self.steps)
+            self._steps_from = _sums_from(self.steps)
 
     def share_of_tail(self, section: int, piece: int, pieces: int) -> float:
         """Return the share of a section's decode that is done after so many pieces: tiles of its windows."""
@@ -94,24 +108,35 @@ class Timing:
 
     def sampling(self, section: int) -> float:
         """Return the cost of a section's steps, in seconds, or in steps until one has been measured."""
-        step, steps = self.step, self.steps[section - 1]
+        return self._sampling(1, self.steps[section - 1])
+
+    def _sampling(self, sections: int, steps: int) -> float:
+        """Return the cost of so many sections, which have so many steps together."""
+        step = self.step
         if step is None:
             return float(steps)
         lead = median(self._lead_seconds[-_RECENT_SECTIONS:]) if self._lead_seconds else step
         if self.start_up is None and len(self._lead_seconds) == 1:
             lead = min(lead, 2 * step)  # the very first step also loads caches for the later ones
-        return lead + step * (steps - 1)
+        return lead * sections + step * (steps - sections)
 
     def tail(self, section: int) -> float:
         """Return the cost of a section's tail, in the unit of `sampling`; sections count from 1."""
+        return self._tail(self._work[section - 1], self.plan[section - 1].decoded_frames)
+
+    def _tail(self, latents: int, frames: int) -> float:
+        """Return the cost of decoding so many latent frames to so many frames, with those of the overlaps."""
         if self._tail_seconds:
-            return self._work[section - 1] * median(self._tail_seconds[-_RECENT_SECTIONS:])
+            return latents * median(self._tail_seconds[-_RECENT_SECTIONS:])
         if self._tail_so_far is not None:
-            return self._work[section - 1] * self._tail_so_far
-        return (self.step or 1.0) * STAGES["decode"].weight * self.plan[section - 1].decoded_frames
+            return latents * self._tail_so_far
+        return (self.step or 1.0) * STAGES["decode"].weight * frames
 
     def total(self, first: int = 1) -> float:
-        return sum(self.sampling(number) + self.tail(number) for number in range(first, len(self.plan) + 1))
+        """Return the cost of a section and all later ones; 0 after the last one."""
+        at = first - 1
+        sampling = self._sampling(len(self.plan) - at, self._steps_from[at])
+        return sampling + self._tail(self._work_from[at], self._frames_from[at])
 
     def rest_of(self, place: TimelinePoint) -> float:
         sampling, tail = self.sampling(place.section), self.tail(place.section)
@@ -139,3 +164,8 @@ class Timing:
             return max(0.0, usual * (steps - step) - min(since, usual))
         sampling = self.sampling(section)
         return sampling - min(since, sampling - usual * (steps - 1))
+
+
+def _sums_from(values: Iterable[int]) -> tuple[int, ...]:
+    """Return the sum of each value and all later ones, and 0 at the end."""
+    return tuple(accumulate(reversed([*values]), initial=0))[::-1]

@@ -23,6 +23,7 @@ from diffusers_helper.families.packing import (
 )
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import write_picture
+from tests.support.reported_jobs import history, job_of
 from tests.support.staged_engine import StagedEngine
 
 plans = st.builds(plan_sections, st.floats(1, 120), mode=st.sampled_from(MODES))
@@ -109,6 +110,19 @@ def test_a_log_without_an_end_or_a_step_says_nothing() -> None:
     assert pace_of(whole[:-1], request) is None
     assert pace_of([event for event in whole if not isinstance(event, StepDone)], request) is None
     assert pace_of([], request) is None
+
+
+def test_the_work_of_the_decodes_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[SectionPlan]()
+
+    def counted(plan: SectionPlan, chunk: int) -> tuple[int, ...]:
+        calls.append(plan)
+        return decode_work(plan, chunk)
+
+    monkeypatch.setattr("app.jobs.pace.decode_work", counted)
+    job = job_of(seconds=24.0)
+    assert pace_of(history(job, load=1.0, first=2.0, step=1.0, latent=0.5), job.request) is not None
+    assert len(calls) == 1
 
 
 def test_the_time_between_two_runs_of_one_job_does_not_count() -> None:

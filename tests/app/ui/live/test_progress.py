@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from statistics import median
 
 import pytest
 
@@ -175,3 +176,40 @@ def test_while_nothing_comes_the_time_left_waits() -> None:
     stalled = live.seconds_left(live.last_sign + 100)
     assert stalled == live.seconds_left(live.last_sign + 1000)
     assert stalled == pytest.approx(live.seconds_left(live.last_sign), abs=2.1)
+
+
+def test_an_event_of_a_long_video_costs_as_much_as_one_of_a_short_video(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = list[int]()
+
+    def counted(values: list[float]) -> float:
+        calls.append(len(values))
+        return median(values)
+
+    monkeypatch.setattr("app.ui.live.timing.median", counted)
+
+    def cost(seconds: float) -> float:
+        live = LiveJob(job_of("forward", seconds))
+        events = history(live.job, **COSTS[0])
+        calls.clear()
+        for event in events:
+            live.apply(event)
+        return sum(calls) / len(events)
+
+    assert cost(120.0) == pytest.approx(cost(24.0), rel=0.1)
+
+
+@pytest.mark.parametrize("model", ["demo", "helios-distilled"])
+@pytest.mark.parametrize("known", [False, True])
+def test_the_whole_rest_is_the_sum_of_the_sections(model: str, known: bool) -> None:
+    live = LiveJob(job_of("forward", 6.875, 6, model))
+    pace = pace_of(history(live.job, **COSTS[2]), live.job.request)
+    live = LiveJob(live.job, pace if known else None)
+    for event in history(live.job, **COSTS[1]):
+        if isinstance(event, StepDone):  # another number than expected, as from an engine of another version
+            event = replace(event, steps=event.steps + 2)
+        live.apply(event)
+        each = [live.timing.sampling(n) + live.timing.tail(n) for n in range(1, live.sections + 1)]
+        for first in range(1, live.sections + 2):
+            assert live.timing.total(first) == pytest.approx(sum(each[first - 1 :])), event
