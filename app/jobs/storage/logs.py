@@ -52,6 +52,9 @@ def _cut_torn_line(descriptor: int) -> None:
     More than any line of ours stays, and ends as a damaged line.
     """
     size = os.lseek(descriptor, 0, os.SEEK_END)
+    os.lseek(descriptor, max(0, size - 1), os.SEEK_SET)
+    if os.read(descriptor, 1) == b"\n":
+        return
     start = max(0, size - _MOST_LINE_BYTES)
     os.lseek(descriptor, start, os.SEEK_SET)
     kept = start + os.read(descriptor, size - start).rfind(b"\n") + 1

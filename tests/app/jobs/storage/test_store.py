@@ -193,6 +193,24 @@ def test_a_torn_line_is_cut_off_before_the_next_and_numbers_stay(tmp_path: Path)
     assert [json.loads(line)["event"] for line in log.read_text().splitlines()[:2]] == ["warned", "warned"]
 
 
+def test_an_event_is_appended_without_reading_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, event = tmp_path / "events.jsonl", Warned(job="a", time=0.0, message="one")
+    counts = list[int]()
+
+    def counting(descriptor: int, most: int, read: Callable[[int, int], bytes] = os.read) -> bytes:
+        data = read(descriptor, most)
+        counts.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "read", counting)
+    for _ in range(100):
+        append_event(log, event)
+    assert 0 < sum(counts) < log.stat().st_size
+    assert [one for _, one in EventReader(log).read()] == [event] * 100
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "state"),
