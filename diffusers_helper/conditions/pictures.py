@@ -52,13 +52,6 @@ def with_paths(request: GenerationRequest, paths: Mapping[str, str]) -> Generati
     return replace(request, **with_pictures({PLACED: request.pictures}, paths))
 
 
-def crop_of(request: GenerationRequest, name: str) -> float:
-    """Return the crop of the picture of a name."""
-    if name in PICTURES:
-        return getattr(request, SETTINGS[name].crop)
-    return next(one.crop for n, one in enumerate(request.placed, 1) if placed_name(n) == name)
-
-
 def read_pictures(request: GenerationRequest, known: Contents) -> dict[str, bytes]:
     """Return the contents of the pictures that a request names, reading those that are not known yet.
 
@@ -181,7 +174,9 @@ class JobPictures:
         cls, given: Mapping[str, Image.Image], shape: tuple[int, int], request: GenerationRequest
     ) -> JobPictures:
         """Return given pictures together with the part of each that a video of this height and width has."""
-        fitted = {name: fit_picture(one, *shape, crop_of(request, name)) for name, one in given.items()}
+        crops = {name: getattr(request, SETTINGS[name].crop) for name in PICTURES}
+        crops |= {placed_name(n): one.crop for n, one in enumerate(request.placed, 1)}
+        fitted = {name: fit_picture(one, *shape, crops[name]) for name, one in given.items()}
         return cls(given, fitted, shape)
 
     @property

@@ -142,7 +142,7 @@ class Profile:
         is_default = preserved_gb is None and self.preserved_bytes.source != YOU
         if is_default and cap:
             preserved = max(0, min(preserved, cap - _LEFT_FOR_WEIGHTS))
-        is_fixed = cap_gb is not None or self.cap_bytes.source == YOU
+        is_fixed, helper = cap_gb is not None or self.cap_bytes.source == YOU, self.helper_bytes
         return Budget(
             total_bytes=self.machine.total_bytes or cap,
             cap_bytes=cap,
@@ -150,13 +150,8 @@ class Profile:
             reserve_bytes=self.reserve_bytes.value,
             is_default=is_default,
             most_bytes=0 if is_fixed else self.most_bytes,
-            helper=self._helper,
+            helper=Budget(helper, helper, 0, self.reserve_bytes.value) if helper else None,
         )
-
-    @property
-    def _helper(self) -> Budget | None:
-        cap = self.helper_bytes
-        return Budget(cap, cap, 0, self.reserve_bytes.value) if cap else None
 
     @property
     def most_bytes(self) -> int:

@@ -237,8 +237,12 @@ def plan_video(
         InputError: If the model cannot make this video, or does not fit a LoRA.
         LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
     """
-    _check(request, info)
-    height, width = shape or largest_shape(request, info)
+    info.check(request)
+    check_prompt(request, info)
+    check_loras(request.lora, info)
+    height, width = shape or largest_bucket(
+        request.resolution or info.side, info.multiple, info.family.offered
+    )
     profile = profile_of(request, profile, info)
     calibration = Calibration.read(local.calibration, profile.machine.card)
 
@@ -269,18 +273,6 @@ def plan_video(
         bus_of(profile.machine, measured), texts * job.stage("sample").streamed_bytes, from_disk,
         attention,
     )  # fmt: skip
-
-
-def largest_shape(request: GenerationRequest, info: ModelInfo) -> tuple[int, int]:
-    """Return the shape (height, width) that needs most memory to sample, for a picture of unknown shape."""
-    return largest_bucket(request.resolution or info.side, info.multiple, info.family.offered)
-
-
-def _check(request: GenerationRequest, info: ModelInfo) -> None:
-    """Refuse a request that the model cannot carry out on any machine."""
-    info.check(request)
-    check_prompt(request, info)
-    check_loras(request.lora, info)
 
 
 def attention_note(attention: Setting[str]) -> str:

@@ -22,7 +22,7 @@ from diffusers_helper.models.registry import family_of, plan_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span, names_of
 from diffusers_helper.provenance.recipe import read_uses, write_uses
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import GenerationRequest
 from diffusers_helper.strangers.limited_json import plain_json
 
 _WHY_FIXED: dict[str, str] = {
@@ -160,7 +160,9 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
     following = before.request_for(keep, request)
     lineage = Lineage((*spans, Span.of(keep, following)), folder.job, keep)
     lineage.sections(new, family_of(new.model))  # raises an error if the spans do not fit
-    return Branch(_as_it_was_decoded(new, folder), lineage, folder)
+    for use in read_uses(folder.vae)[-1:]:  # the VAE's plan in the parent may have set these
+        new = replace(new, **use.settings)
+    return Branch(new, lineage, folder)
 
 
 def extension(
@@ -234,15 +236,6 @@ def _nothing_to_keep(folder: JobFolder, request: GenerationRequest, found: int) 
         f"The only section of job {folder.job} begins with the picture, so no section can be made before it; "
         "expected an inverted job with at least two sections."
     )
-
-
-def _as_it_was_decoded(request: GenerationRequest, folder: JobFolder) -> GenerationRequest:
-    """Return the request with the settings that the VAE used in the parent, which its plan may have set."""
-    uses = read_uses(folder.vae)
-    chosen = (
-        {f"vae_{name}": getattr(uses[-1], name) for name in ("tile", "precision", "chunk")} if uses else {}
-    )
-    return replace(request, **{name: value for name, value in chosen.items() if name in SETTINGS})
 
 
 def _section(number: int) -> str:

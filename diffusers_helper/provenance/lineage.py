@@ -51,11 +51,6 @@ def recorded_later(request: GenerationRequest, *scopes: Scope) -> dict[str, Any]
     return {name: value for name, value in found.items() if name not in _FIRST}
 
 
-def later_defaults(*scopes: Scope) -> dict[str, Any]:
-    """Return the defaults of the settings that version 0.1 did not have."""
-    return {name: SETTINGS[name].default for name in names_of(*scopes) if name not in _FIRST}
-
-
 @dataclass(frozen=True, slots=True)
 class Span:
     """A run of consecutive sections with the same settings, which begins after the end of the previous span.
@@ -78,7 +73,8 @@ class Span:
 
     def over(self, request: GenerationRequest) -> GenerationRequest:
         """Return a request with the settings of this span in place of its own."""
-        return replace(request, **{**later_defaults("section"), **self.settings})
+        later = {name: SETTINGS[name].default for name in names_of("section") if name not in _FIRST}
+        return replace(request, **{**later, **self.settings})
 
     def to_dict(self) -> dict[str, Any]:
         return {"sections": self.last, "settings": dict(self.settings)}

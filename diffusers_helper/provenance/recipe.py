@@ -39,8 +39,6 @@ VERSION = 1
 _LORA = "lora"
 # A recipe has the checksum of the video that is continued, and the crop, which that has in common with it.
 _VIDEO = "video"
-# The prefix of the VAE's settings. A recipe has the plan's choice of them.
-_VAE = "vae_"
 _MOST_NOTICES, _MOST_VERSIONS = 20, 50
 _MOST_PARTS = 1000  # spans or uses of the VAE, which are as many as sections at most
 _KNOWN = ("recipe", "settings", "earlier", "vae", "made_with")
@@ -60,6 +58,12 @@ class VaeUse:
     tile: int
     precision: str
     chunk: int
+
+    @property
+    def settings(self) -> dict[str, int | str]:
+        """Return the same as settings of a request, by their names."""
+        named = {f"vae_{name}": value for name, value in asdict(self).items()}
+        return {name: value for name, value in named.items() if name in SETTINGS}
 
 
 def read_uses(file: Path) -> tuple[VaeUse, ...]:
@@ -263,8 +267,7 @@ def _parsed(text: bytes, name: str) -> Recipe:
     settings, more = _settings(cast(dict[str, Any], found))
     uses, vae_notices = _vae_uses(data.get("vae"))
     for use in uses[-1:]:
-        chosen = {_VAE + key: value for key, value in asdict(use).items() if _VAE + key in SETTINGS}
-        checked, worse = _settings(chosen)
+        checked, worse = _settings(use.settings)
         settings |= checked
         more += worse
     if continued := settings.pop(_VIDEO, ""):
