@@ -25,7 +25,7 @@ from diffusers_helper.planning.estimates import (
     tile_steps,
     vision_tokens,
 )
-from diffusers_helper.planning.ladder import first_plan, limit_notes
+from diffusers_helper.planning.ladder import Ladder, first_plan, limit_notes
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
 from diffusers_helper.planning.streaming import Bus, PreservedChoice, bus_of, fewest_copies
 from diffusers_helper.planning.vae import OWN_CHUNK
@@ -240,9 +240,8 @@ def plan_video(
     info.check(request)
     check_prompt(request, info)
     check_loras(request.lora, info)
-    height, width = shape or largest_bucket(
-        request.resolution or info.side, info.multiple, info.family.offered
-    )
+    side = request.resolution or info.side
+    height, width = shape or largest_bucket(side, info.multiple, info.family.offered)
     profile = profile_of(request, profile, info)
     calibration = Calibration.read(local.calibration, profile.machine.card)
 
@@ -255,12 +254,8 @@ def plan_video(
     passes = [texts * steps for steps in steps_of(request, info)]
     costs = tuple(_cost(job, stage.stage, passes) for stage in job.all_stages)
     waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
-    wanted, side = ladder.demands[0].vae_tile_px or 0, max(height, width)
-    notes = [*_notes(job, ladder.reason, profile), *_vae_notes(job, wanted, side, request, info)]
-    seconds: float | None = None
-    attention = ladder.demands[0].attention
-    notes += filter(None, (profile.preserved_advice(job.budget), why, attention_note(attention)))
-    measured, from_disk = speeds(local.speeds, profile.machine.card), 0
+    notes = _notes(ladder, profile, request, info, max(height, width), why)
+    measured, from_disk, seconds = speeds(local.speeds, profile.machine.card), 0, None
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         from_disk, speed = waiting * texts, disk_speed() or measured.disk_read_bytes_per_second
         seconds = from_disk / speed if speed else None
@@ -271,7 +266,7 @@ def plan_video(
         None if ladder.reason else PreservedChoice(job, fewest_copies(job, demand), sum(passes)),
         request.weight_dtype,
         bus_of(profile.machine, measured), texts * job.stage("sample").streamed_bytes, from_disk,
-        attention,
+        ladder.demands[0].attention,
     )  # fmt: skip
 
 
@@ -299,35 +294,32 @@ def _cost(job: JobPlan, name: str, of_sections: Sequence[int]) -> Cost:
     return Cost(name, runs, passes[-1], sum(passes), plan.streamed_bytes, copied)
 
 
-def _notes(job: JobPlan, learned: str, profile: Profile) -> list[str]:
-    notes = [*limit_notes(job, profile)]
+def _notes(
+    ladder: Ladder, profile: Profile, request: GenerationRequest, info: ModelInfo, side: int, why: str
+) -> list[str]:
+    """Return sentences on limits, on what the VAE's tiles and chunk change, and on weights and attention."""
+    job, largest, tile = ladder.plan, ladder.demands[0], ladder.plan.vae_tile_px
+    notes = limit_notes(job, profile)
     if job.helper:
         notes.append(_HELPED)
     elif job.keep_all_resident:
         notes.append("Everything fits at once and stays on the device.")
-    if learned:
+    if ladder.reason:
         card = "machine" if profile.machine.kind == "cpu" else "card"
         notes.append(
-            f"Memory ran out on this {card} before, so the plan is smaller than it could be: {learned}. "
+            f"Memory ran out on this {card} before, so the plan is smaller than it could be: {ladder.reason}. "
             f"`{FORGET}` discards this."
         )
-    return notes
-
-
-def _vae_notes(
-    job: JobPlan, wanted_px: int, side: int, request: GenerationRequest, info: ModelInfo
-) -> list[str]:
-    """Return sentences on how far the VAE's tiles and chunk change the pixels, if they do."""
-    notes, tile = list[str](), job.vae_tile_px
     if tile and tile < side:
-        instead = f" instead of {wanted_px}" if tile != wanted_px else ""
+        instead = f" instead of {largest.vae_tile_px}" if tile != largest.vae_tile_px else ""
         notes.append(f"The VAE works in tiles of {tile} pixels{instead}, which changes the pixels slightly.")
     if request.vae_chunk != OWN_CHUNK and "vae_chunk" not in info.family.ignored:
         notes.append(
             f"The VAE chunk is {request.vae_chunk} instead of the VAE's own {OWN_CHUNK}, which changes the "
             "pixels slightly."
         )
-    return notes
+    said = profile.preserved_advice(job.budget), why, attention_note(largest.attention)
+    return [*notes, *filter(None, said)]
 
 
 def _slow_note(waiting: int, free_ram: int, seconds: float | None) -> str:
