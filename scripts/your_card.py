@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -10,11 +11,11 @@ from huggingface_hub import constants
 
 from app.machine import named_machine
 from diffusers_helper.models.registry import ModelInfo, find_model
-from diffusers_helper.models.sizes import Network, published_bytes
+from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.planning.cards.by_size import transformer_in
 from diffusers_helper.planning.cards.recommended import SetUp, recommend
 from diffusers_helper.planning.profiles import profile_for
-from diffusers_helper.planning.video import VideoPlan, plan_video
+from diffusers_helper.planning.video import plan_video
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import duration, gb_text
 
@@ -61,11 +62,7 @@ def _row(name: str, card: str, info: ModelInfo) -> tuple[str, ...]:
 
 
 def _best(card: str, info: ModelInfo) -> SetUp:
-    profile = profile_for(named_machine(card), {})
-
-    def plan(request: GenerationRequest, info: ModelInfo, transformer: Network | None) -> VideoPlan:
-        return plan_video(request, info, profile, transformer=transformer)
-
+    plan = partial(plan_video, profile=profile_for(named_machine(card), {}))
     request = GenerationRequest(image="none", model=info.name, mode=info.modes[0], steps=info.steps)
     return recommend(request, info, plan).set_up
 

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -24,12 +25,11 @@ from diffusers_helper.files import given_path
 from diffusers_helper.machine.local import DiskSpeeds, Local, keep_kernel
 from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_version
 from diffusers_helper.models.downloads import NotHere, absence_of
-from diffusers_helper.models.registry import ModelInfo, find_model
-from diffusers_helper.models.sizes import Network
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.cards.recommended import recommend
 from diffusers_helper.planning.profiles import Machine, Profile, profile_for
 from diffusers_helper.planning.variables import ALLOCATOR_VARIABLES, engine_environment, environment_report
-from diffusers_helper.planning.video import VideoPlan, known_networks, plan_video, weights_file
+from diffusers_helper.planning.video import known_networks, plan_video
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, count_text, gb_text
 
@@ -316,17 +316,14 @@ def _job(report: Findings, model: str, profile: Profile, root: Path, local: Loca
             missing = NotHere(absence)
             report.add("weights", missing.message, "problem", missing.remedy)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])
-
-        def plan_of(request: GenerationRequest, info: ModelInfo, transformer: Network | None) -> VideoPlan:
-            return plan_video(
-                request, info, profile,
-                transformer=transformer,
-                local=local,
-                free_ram_bytes=host_memory(root).available or None,
-                disk_speed=lambda: DiskSpeeds(local.disks).measure(weights_file(info)),
-            )  # fmt: skip
-
-        plan, best = plan_of(request, info, None), recommend(request, info, plan_of)
+        plan_of = partial(
+            plan_video,
+            profile=profile,
+            local=local,
+            free_ram_bytes=host_memory(root).available or None,
+            disk_speed=DiskSpeeds(local.disks).measure,
+        )
+        plan, best = plan_of(request, info), recommend(request, info, plan_of)
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
     except LongtakeError as error:
         report.add("job", command_words(error.message), "problem", command_words(error.remedy))

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from app.commands.arguments import EXIT_BAD_INPUT, aligned, command_words, error_line, flag, given_settings
@@ -19,11 +20,10 @@ from diffusers_helper.events import STAGES
 from diffusers_helper.machine.local import DiskSpeeds, Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
-from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards.recommended import Recommendation, recommend
 from diffusers_helper.planning.profiles import Profile, profile_in_force
-from diffusers_helper.planning.video import VideoPlan, plan_video, weights_file
+from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import count_text, gb_text
 
@@ -46,19 +46,19 @@ def print_plan(arguments: argparse.Namespace) -> int:
     request = GenerationRequest.from_dict({**given, "image": arguments.image or "none"})
     # The main memory and the measurements of another machine are not known.
     local = Local(os.environ) if arguments.card else this_local(os.environ)
-    free_ram = None if arguments.card else host_memory().available or None
     machine = named_machine(arguments.card) if arguments.card else this_machine(os.environ)
     profile = profile_in_force(machine, local)
+    plan_here = partial(
+        plan_video,
+        profile=profile,
+        local=local,
+        free_ram_bytes=None if arguments.card else host_memory().available or None,
+        disk_speed=DiskSpeeds(local.disks).measure,
+    )
 
-    def plan_of(request: GenerationRequest, info: ModelInfo, transformer: Network | None = None) -> VideoPlan:
-        return plan_video(
-            request, info, profile,
-            shape=arguments.image and _shape(arguments.image, request, info),
-            transformer=transformer,
-            local=local,
-            free_ram_bytes=free_ram,
-            disk_speed=lambda: DiskSpeeds(local.disks).measure(weights_file(info)),
-        )  # fmt: skip
+    def plan_of(request: GenerationRequest, info: ModelInfo, **options: Any) -> VideoPlan:
+        shape = _shape(arguments.image, request, info) if arguments.image else None
+        return plan_here(request, info, shape=shape, **options)
 
     try:
         best = recommend(request, info, plan_of) if arguments.recommended else None

@@ -82,13 +82,13 @@ class Planner:
             DoesNotFit: If the model does not fit at any resolution.
             LongtakeError: As for a plan.
         """
-        return recommend(request, info, lambda one, its, copy: self.plan(one, its, None, copy))
+        return recommend(request, info, self.plan)
 
     def plan(
         self,
         request: GenerationRequest,
         info: ModelInfo,
-        shape: tuple[int, int] | None,
+        shape: tuple[int, int] | None = None,
         transformer: Network | None = None,
     ) -> video.VideoPlan:
         """Return the plan of a request.
@@ -110,7 +110,7 @@ class Planner:
             transformer=transformer,
             local=self.local,
             free_ram_bytes=host_memory().available or None,
-            disk_speed=lambda: self.disks.ask(video.weights_file(info)),
+            disk_speed=self.disks.ask,
         )  # fmt: skip
 
     @property

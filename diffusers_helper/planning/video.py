@@ -220,7 +220,7 @@ def plan_video(
     transformer: Network | None = None,
     local: Local = Local(),  # noqa: B008 - frozen
     free_ram_bytes: int | None = None,
-    disk_speed: Callable[[], float | None] = lambda: None,
+    disk_speed: Callable[[Path | None], float | None] = lambda file: None,
 ) -> VideoPlan:
     """Check a request, and plan it and its cost.
 
@@ -229,8 +229,8 @@ def plan_video(
         transformer: The transformer, if it is not that of the model's files.
         local: The facts that `doctor`, jobs and calibrations have stored about the machine.
         free_ram_bytes: The main memory that is free for streamed weights; None if not known.
-        disk_speed: A function that returns the bytes per second of the disk with the weights. It is called
-            only if the weights have to be read repeatedly.
+        disk_speed: A function that returns the bytes per second of the disk with a file. It is called only
+            if the weights have to be read repeatedly.
 
     Raises:
         DoesNotFit: If no plan keeps within the cap.
@@ -257,7 +257,8 @@ def plan_video(
     notes = _notes(ladder, profile, request, info, max(height, width), why)
     measured, from_disk, seconds = speeds(local.speeds, profile.machine.card), 0, None
     if free_ram_bytes is not None and waiting > free_ram_bytes:
-        from_disk, speed = waiting * texts, disk_speed() or measured.disk_read_bytes_per_second
+        from_disk = waiting * texts
+        speed = disk_speed(weights_file(info)) or measured.disk_read_bytes_per_second
         seconds = from_disk / speed if speed else None
         notes.append(_slow_note(waiting, free_ram_bytes, seconds))
     demand = next(one for one in ladder.demands if one.vae_tile_px == job.vae_tile_px)
@@ -307,8 +308,8 @@ def _notes(
     if ladder.reason:
         card = "machine" if profile.machine.kind == "cpu" else "card"
         notes.append(
-            f"Memory ran out on this {card} before, so the plan is smaller than it could be: {ladder.reason}. "
-            f"`{FORGET}` discards this."
+            f"Memory ran out on this {card} before, so the plan is smaller than it could be: "
+            f"{ladder.reason}. `{FORGET}` discards this."
         )
     if tile and tile < side:
         instead = f" instead of {largest.vae_tile_px}" if tile != largest.vae_tile_px else ""

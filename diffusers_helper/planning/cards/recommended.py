@@ -36,8 +36,8 @@ _HIDDEN = 0.5
 _DISK_SPEED = 2e9
 _STORED, _SMALL = SETTINGS["weight_dtype"].default, "int8"
 
-PlanOf = Callable[[GenerationRequest, ModelInfo, Network | None], VideoPlan]
-"""A function that plans a request for a model, whose transformer is not in its files if one is given."""
+PlanOf = Callable[..., VideoPlan]
+"""A function that plans a request for a model, whose `transformer` is not in its files if one is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
         name = request.model if model is info else model.name
         own = replace(request, model=name, weight_dtype=weight_dtype)
         try:
-            usual = plan(own, model, copy)
+            usual = plan(own, model, transformer=copy)
         except DoesNotFit:
             if not place:
                 raise
@@ -210,4 +210,4 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
         yield SetUp(own, model, copy is not None, usual)
         if usual.preserved and usual.preserved.saved_bytes > 0:
             own = with_fewest_copies(own, usual)
-            yield SetUp(own, model, copy is not None, plan(own, model, copy))
+            yield SetUp(own, model, copy is not None, plan(own, model, transformer=copy))

@@ -239,7 +239,7 @@ def test_where_main_memory_is_short_the_plan_says_seconds_per_step() -> None:
     request = command(cfg=2)
 
     def plan(free: int, speed: float | None) -> VideoPlan:
-        return plan_video(request, FULL, RADEON, free_ram_bytes=free, disk_speed=lambda: speed)
+        return plan_video(request, FULL, RADEON, free_ram_bytes=free, disk_speed=lambda file: speed)
 
     short = plan(8 * GB, 2 * GB)
     assert short.seconds_per_step == pytest.approx(2 * short.waiting_bytes / (2 * GB))
@@ -249,7 +249,7 @@ def test_where_main_memory_is_short_the_plan_says_seconds_per_step() -> None:
     assert unknown.seconds_per_step is None
     assert "the disk's speed is not known yet" in unknown.notes[-1]
     enough = plan_video(
-        request, FULL, RADEON, free_ram_bytes=64 * GB, disk_speed=lambda: pytest.fail("nobody needs it")
+        request, FULL, RADEON, free_ram_bytes=64 * GB, disk_speed=lambda file: pytest.fail("nobody needs it")
     )
     assert enough.seconds_per_step is None
     assert not any("main memory" in note for note in enough.notes)

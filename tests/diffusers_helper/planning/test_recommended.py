@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,14 +33,12 @@ def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def best(machine: Machine, ram_gb: int = 64, request: GenerationRequest = REQUEST) -> Recommendation:
-    profile = profile_for(machine, {})
-
-    def plan(request: GenerationRequest, info: ModelInfo, transformer: Network | None) -> VideoPlan:
-        return plan_video(
-            request, info, profile,
-            transformer=transformer, free_ram_bytes=ram_gb * GB, disk_speed=lambda: 3e9,
-        )  # fmt: skip
-
+    plan = partial(
+        plan_video,
+        profile=profile_for(machine, {}),
+        free_ram_bytes=ram_gb * GB,
+        disk_speed=lambda file: 3e9,
+    )
     return recommend(request, INFO, plan)
 
 
