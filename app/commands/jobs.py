@@ -41,13 +41,9 @@ _EXIT_CODES = (
     "exit codes: 0 done, 1 the job's state does not allow the change, 2 the command is invalid or names a\n"
     "job that does not exist."
 )
-_NO_MAKER = (
-    "No program makes jobs in this folder now. Start the page, or run: python -m app generate --resume {}"
-)
-_INTERRUPTED = (
-    "An interrupted job continues when the page is started on this folder, or with: "
-    "python -m app generate --resume JOB --outputs {}"
-)
+_RESUME = "python -m app generate --resume {} --outputs {}"
+_NO_MAKER = f"No program makes jobs in this folder now. Start the page, or run: {_RESUME}"
+_INTERRUPTED = f"An interrupted job continues when the page is started on this folder, or with: {_RESUME}"
 _WORDS = 48  # characters of a prompt in a list
 
 
@@ -103,7 +99,7 @@ def _list(service: JobService, arguments: argparse.Namespace) -> int:
     for job in jobs:
         report(arguments, job, _line(job))
     if not arguments.json and any(job.state == "interrupted" for job in jobs):
-        say(_INTERRUPTED.format(shlex.quote(str(arguments.outputs))))
+        say(_INTERRUPTED.format("JOB", shlex.quote(str(arguments.outputs))))
     return 0
 
 
@@ -134,8 +130,9 @@ def _add(service: JobService, arguments: argparse.Namespace) -> int:
 
 def _queued(service: JobService, arguments: argparse.Namespace, job: Job, more: str = "") -> int:
     has_maker = service.queue.store.has_maker
-    reported = (f"{job.id}: {job.state}", more.rstrip("."), "" if has_maker else _NO_MAKER.format(job.id))
-    report(arguments, job, ". ".join(filter(None, reported)), has_maker=has_maker)
+    hint = "" if has_maker else _NO_MAKER.format(job.id, shlex.quote(str(arguments.outputs)))
+    reported = filter(None, (f"{job.id}: {job.state}", more.rstrip("."), hint))
+    report(arguments, job, ". ".join(reported), has_maker=has_maker)
     return 0
 
 

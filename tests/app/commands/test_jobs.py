@@ -92,6 +92,7 @@ def test_a_job_is_added_while_a_server_makes_others(sharing: Sharing, command: C
     settings = ("--image", str(sharing.picture), "--prompt", "a ball", "--seconds", "1")
     assert command("add", *settings) == 0
     assert "No program makes jobs in this folder now" in command.text
+    assert f"--outputs {sharing.outputs}" in command.text
     server = sharing.open()
     (added,) = command.records("add", *settings, "--seed", "7", "--wait")
     assert (added["has_maker"], added["request"]["seed"]) == (True, 7)
