@@ -164,27 +164,22 @@ def download(info: ModelInfo, *, as_json: bool) -> None:
     """
     from diffusers_helper.models.fetch import get_model  # the hub's library takes a second to import
 
-    progress = Progress(info.name, "downloading", as_json=as_json)
-    try:
+    kept = "The next download continues from here."
+    with Progress(info.name, "downloading", kept, as_json=as_json) as progress:
         get_model(info, CancelToken(), progress.show)
-    except KeyboardInterrupt:
-        progress.end()
-        complain("Interrupted. The next download continues from here.")
-        raise SystemExit(EXIT_CANCELLED) from None
-    finally:
-        progress.end()
 
 
 class Progress:
-    """The progress of long work, as a line that changes, as lines now and then, or as JSON."""
+    """A context with the progress of long work, as a line that changes, as lines now and then, or as JSON."""
 
-    def __init__(self, model: str, state: str, *, as_json: bool) -> None:
+    def __init__(self, model: str, state: str, kept: str, *, as_json: bool) -> None:
         """Begin without a word.
 
         Args:
+            kept: A sentence on what is kept after Ctrl-C, which ends the program with `SystemExit`.
             as_json: Whether the progress goes to standard output as JSON.
         """
-        self._is_json, self._model, self._state = as_json, model, state
+        self._is_json, self._model, self._state, self._kept = as_json, model, state, kept
         self._is_live = sys.stderr.isatty() and not as_json
         self._seconds = _JSON_SECONDS if as_json else _LIVE_SECONDS if self._is_live else _LINE_SECONDS
         self._speed: Speed | None = None
@@ -214,7 +209,13 @@ class Progress:
         sys.stderr.write(f"\r{line:<{_WIDTH}}")
         sys.stderr.flush()
 
-    def end(self) -> None:
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._is_live:
             self._is_live = False
             sys.stderr.write("\n")
+        if isinstance(error, KeyboardInterrupt):
+            complain(f"Interrupted. {self._kept}")
+            raise SystemExit(EXIT_CANCELLED) from None

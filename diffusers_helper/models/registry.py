@@ -14,7 +14,7 @@ from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.known import FAMILIES, family_of_class
 from diffusers_helper.families.packing import MODES, Mode, SectionPlan
 from diffusers_helper.families.step_caches import OFF
-from diffusers_helper.models.added import ADDED_MODELS, AddedModel
+from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart
 from diffusers_helper.request import SETTINGS, GenerationRequest, sides_of
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.weights.reading import is_complete
@@ -139,6 +139,11 @@ class ModelInfo:
                 expected=f"{' or '.join(self.modes)}, which model {own} was made for",
                 remedy="Choose that `mode`, or another `model`.",
             )  # fmt: skip
+
+    def with_own(self, parts: Mapping[str, AddedPart]) -> ModelInfo:
+        """Return the model with a user's parts in place of its own."""
+        own = {name: PartSource(location=part.path, config=part.config) for name, part in parts.items()}
+        return replace(self, parts=self.parts | own, folder=None)
 
     def shape_of(self, request: GenerationRequest, picture: tuple[int, int] | None) -> tuple[int, int]:
         """Return the height and width of a video, given those of its start picture, if there is one."""
@@ -330,8 +335,7 @@ def _from_added(added: AddedModel) -> ModelInfo:
             f"Remove it with models remove {added.name}, and add it again.",
             setting="model",
         ) from error
-    own = {name: PartSource(location=part.path, config=part.config) for name, part in added.parts.items()}
-    return replace(base, name=added.name, title=added.title, parts=base.parts | own, folder=None)
+    return replace(base.with_own(added.parts), name=added.name, title=added.title)
 
 
 def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from diffusers_helper.models.registry import ModelInfo, PartSource, find_model
+from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.request import CROPS, PICTURES, PLACED, SETTINGS, GenerationRequest
 from diffusers_helper.units import count_text
 from rocm_nodes.framepack.node import (
@@ -119,11 +119,7 @@ class ROCMFramePackLoader(Node):
                 for part, name in chosen.items()
             }
             check_parts(given.model, found, info)
-            own = {
-                part: PartSource(location=one.part.path, config=one.part.config)
-                for part, one in found.items()
-            }
-            info = replace(info, parts=info.parts | own, folder=None)
+            info = info.with_own({part: one.part for part, one in found.items()})
             lines = [f"{part}: {one.words}." for part, one in found.items()]
         else:
             lines = [f"{info.title}."]

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.commands.terminal import Progress
-from app.jobs.stdio import complain
-from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.known import FAMILIES, models_by_part
@@ -22,7 +20,7 @@ from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart, check_new_name, name_for
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.installed import origin_at
-from diffusers_helper.models.registry import ModelInfo, PartSource, built_in_names, find_model, model_names
+from diffusers_helper.models.registry import ModelInfo, built_in_names, find_model, model_names
 from diffusers_helper.request import AUTO, WEIGHT_TYPES
 from diffusers_helper.weights.inspection import inspect_checkpoint, weights_at
 from diffusers_helper.weights.reading import is_complete, weight_files
@@ -180,9 +178,8 @@ def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str,
 
     with limited_memory(mapped=weight_files(weights_at(path))):
         found = find_part_of_own(_PART, path, base).part
-    part = {_PART: PartSource(location=found.path, config=found.config)}
     stem = path.absolute().name.removesuffix(path.suffix if path.is_file() else "")
-    info = replace(base, name=name_for(stem), title=stem, parts=base.parts | part, folder=None)
+    info = replace(base.with_own({_PART: found}), name=name_for(stem), title=stem)
     return info, base_key(base), {}
 
 
@@ -200,16 +197,13 @@ def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: arg
         raise InputError(f"{folder} exists, and is not empty.", "Remove it, or give another --output.")
     from diffusers_helper.loading.copying import copy_weights
 
-    progress = Progress(name, "converting", as_json=arguments.json)
+    kept = "Nothing of the copy was kept."
     try:
-        copy_weights(
-            _PART, place, info.parts[_PART].config, folder,
-            model=info.name, weight_dtype=arguments.weight_dtype, on_bytes=progress.show,
-        )  # fmt: skip
-    except KeyboardInterrupt:
-        progress.end()
-        complain("Interrupted. Nothing of the copy was kept.")
-        raise SystemExit(EXIT_CANCELLED) from None
+        with Progress(name, "converting", kept, as_json=arguments.json) as progress:
+            copy_weights(
+                _PART, place, info.parts[_PART].config, folder,
+                model=info.name, weight_dtype=arguments.weight_dtype, on_bytes=progress.show,
+            )  # fmt: skip
     except InputError:
         raise
     except OSError as error:
@@ -219,5 +213,3 @@ def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: arg
         ) from error
     except ValueError as error:
         raise LongtakeError(f"{place} cannot be read ({first_line(error)}).", "Use another file.") from error
-    finally:
-        progress.end()
