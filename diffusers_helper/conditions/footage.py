@@ -43,7 +43,6 @@ class Footage:
     """What is known of a video, and its last frame as a PNG file."""
 
     seconds: float
-    has_sound: bool
     last: bytes
 
 
@@ -55,8 +54,8 @@ def read_footage(path: Path) -> Footage:
         PictureError: If it cannot be used.
     """
     with opened(path) as (container, _):
-        seconds, has_sound = _seconds(container), bool(container.streams.audio)
-    return Footage(seconds, has_sound, plain_png(last_frames(path, 1)[-1]))
+        seconds = _seconds(container)
+    return Footage(seconds, plain_png(last_frames(path, 1)[-1]))
 
 
 def last_frames(path: Path, most: int, fps: int = FPS) -> list[Image.Image]:
