@@ -150,8 +150,8 @@ def sample(
         history: What was made so far.
         drafts: The drafts so far, by their places in the video, to which new ones are added.
     """
-    work = WORK[job.family.name]
-    places = drafts_of(section.number, job.request, job.lineage, job.family)
+    work, own = WORK[job.family.name], job.lineage.request_for(section.number, job.request)
+    places = drafts_of(section.number, own, job.family)
     by_place = {one.video_position: one for one in job.sections}
     missing = [place for place in places if place not in drafts]
 
@@ -187,7 +187,7 @@ def denoise(
         LongtakeError: If the transformer overflows even in fp32.
     """
     work, request = WORK[job.family.name], job.lineage.request_for(section.number, job.request)
-    where = section.number, job.request, job.lineage, job.family
+    where = section.number, request, job.family
     seed = seed_of(*where)
     job.loras.weigh(weights_of(*where))
     noise = noise_for(seed, "noise", section.number, job.latents_shape(job.sections.window))

@@ -146,7 +146,8 @@ def section_words(job: Job) -> dict[int, str]:
         request, family = job.request, family_of(job.request.model)
         lineage = Lineage.read(JobFolder(job.folder).lineage)
         plan = family.sections(request)
-        found = [words_of(section.number, request, lineage, family) for section in plan]
+        owns = ((one.number, lineage.request_for(one.number, request)) for one in plan)
+        found = [words_of(number, own, family) for number, own in owns]
     except (InputError, OSError):  # the model, or a file of the job, is gone or damaged
         return {}
     if len({words[-1][0] for words in found}) == 1:

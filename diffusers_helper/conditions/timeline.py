@@ -243,40 +243,37 @@ def blended(texts: Sequence[str], place: int, over: int) -> Words:
     return (texts[begin - 1], 1 - share), (texts[place], share)
 
 
-def words_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> Words:
+def words_of(number: int, own: GenerationRequest, family: Family) -> Words:
     """Return the texts that condition one section of a job, with their shares.
 
     Args:
         number: The section's number, in the order of making.
-        lineage: The origin of its first sections.
+        own: The request for the section (`Lineage.request_for`). Kept sections stay at their times in the
+            video that they are from.
     """
-    own = lineage.request_for(number, request)
-    # Kept sections stay at their times in the video that they are from.
     texts, _, _, places = _planned(own, family)
     return blended(texts, places[number - 1], own.prompt_blend)
 
 
-def seed_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> int:
+def seed_of(number: int, own: GenerationRequest, family: Family) -> int:
     """Return the seed of one section; the arguments are those of `words_of`."""
-    own = lineage.request_for(number, request)
     _, seeds, _, places = _planned(own, family)
     seed = seeds[places[number - 1]]
     return own.seed if seed is None else seed
 
 
-def weights_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> dict[str, float]:
+def weights_of(number: int, own: GenerationRequest, family: Family) -> dict[str, float]:
     """Return the weights of LoRAs that one section changes, by name, as `words_of` does."""
-    _, _, weights, places = _planned(lineage.request_for(number, request), family)
+    _, _, weights, places = _planned(own, family)
     return weights[places[number - 1]]
 
 
-def pictures_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> Words:
+def pictures_of(number: int, own: GenerationRequest, family: Family) -> Words:
     """Return the pictures that a section is shown, by name, with their shares, as `words_of` does.
 
     The shares change linearly from each picture to the next one in the video, and the middle of the section
     counts; or both pictures have the same share throughout, where the request wants that.
     """
-    own = lineage.request_for(number, request)
     if own.one_frame and own.placed:
         share = _REFERENCES / len(own.placed)
         names = (placed_name(n) for n in range(1, len(own.placed) + 1))
@@ -298,9 +295,8 @@ def pictures_of(number: int, request: GenerationRequest, lineage: Lineage, famil
     return (known[before], 1 - share), (known[after], share)
 
 
-def start_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> str:
+def start_of(number: int, own: GenerationRequest, family: Family) -> str:
     """Return the name of the picture that a section sees at its start, which is the last one before it."""
-    own = lineage.request_for(number, request)
     sections = family.sections(own)
     if sections[number - 1].is_closing:
         return START_PICTURE
@@ -328,25 +324,22 @@ def steps_of(request: GenerationRequest, info: ModelInfo) -> list[int]:
     return [each[0] + drafts, *each[1:]]
 
 
-def drafts_of(number: int, request: GenerationRequest, lineage: Lineage, family: Family) -> tuple[int, ...]:
+def drafts_of(number: int, own: GenerationRequest, family: Family) -> tuple[int, ...]:
     """Return the places of the sections that are drafted for one section, in the order of the video.
 
     Each begins where the one before it ends, and the section begins where the last one ends. The arguments
     are those of `words_of`.
     """
-    own = lineage.request_for(number, request)
     section = family.sections(own)[number - 1]
     place = -1 if section.is_closing else section.video_position
     first = max(_placed(own, family, place + 1), default=0)
     return tuple(cut - 1 for cut in cuts_of(own, family) if first < cut <= place)
 
 
-def drafted_words(
-    number: int, request: GenerationRequest, lineage: Lineage, family: Family
-) -> list[tuple[str, int | None]]:
+def drafted_words(number: int, own: GenerationRequest, family: Family) -> list[tuple[str, int | None]]:
     """Return the text and the seed of each section that `drafts_of` names."""
-    texts, seeds, *_ = _planned(lineage.request_for(number, request), family)
-    return [(texts[at], seeds[at]) for at in drafts_of(number, request, lineage, family)]
+    texts, seeds, *_ = _planned(own, family)
+    return [(texts[at], seeds[at]) for at in drafts_of(number, own, family)]
 
 
 def _placed(request: GenerationRequest, family: Family, sections: int) -> dict[int, str]:
@@ -371,6 +364,6 @@ def texts_of(request: GenerationRequest, lineage: Lineage, family: Family) -> tu
     found: dict[str, None] = {}
     for section in family.sections(request):
         own = lineage.request_for(section.number, request)
-        found |= dict.fromkeys(text for text, _ in words_of(section.number, request, lineage, family))
+        found |= dict.fromkeys(text for text, _ in words_of(section.number, own, family))
         found |= dict.fromkeys(own.texts[1:])
     return tuple(found)

@@ -127,9 +127,9 @@ def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -
     request, places = job.lineage.request_for(section.number, job.request), {}
     for n, text in enumerate(job.texts):
         places[text] = TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"])
-    words = words_of(section.number, job.request, job.lineage, job.family)
+    words = words_of(section.number, request, job.family)
     negative = places[request.negative] if len(request.texts) > 1 else None
-    seen = pictures_of(section.number, job.request, job.lineage, job.family)
+    seen = pictures_of(section.number, request, job.family)
     visions = [(encodings[_named("vision", of)], share) for of, share in seen]
     vision = visions[0][0] if len(seen) == 1 else torch.stack([share * one for one, share in visions]).sum(0)
     return FramePackCondition(
@@ -159,10 +159,9 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
         after = encodings[_TAIL]
     elif job.original:
         before = encodings[_TAIL]
-    starts = {
-        section.number: encodings[_named("start", of)] for section in job.sections
-        if (of := start_of(section.number, job.request, job.lineage, job.family)) != START_PICTURE
-    }  # fmt: skip
+    numbers = (section.number for section in job.sections)
+    seen = {one: start_of(one, job.lineage.request_for(one, job.request), job.family) for one in numbers}
+    starts = {one: encodings[_named("start", of)] for one, of in seen.items() if of != START_PICTURE}
     per_second = job.family.fps / job.family.latent_frames
     references = [
         (round(one.time * per_second), encodings[_named("start", placed_name(n))])

@@ -219,7 +219,7 @@ def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -
     """Return the condition for a section, given the result of `encode`."""
     request = job.lineage.request_for(section.number, job.request)
     states = {text: encodings[f"states_{n}"] for n, text in enumerate(job.texts)}
-    words = words_of(section.number, job.request, job.lineage, job.family)
+    words = words_of(section.number, request, job.family)
     negative = mixed([(states[request.negative], 1.0)]) if len(request.texts) > 1 else None
     times = times_of(job.models.part("scheduler"))
     positive = mixed([(states[text], share) for text, share in words])

@@ -71,7 +71,7 @@ class Origins:
         request = self._lineage.request_for(number, self._request)
         names = (*_PIXELS, "negative") if len(request.texts) > 1 else _PIXELS
         origin = {name: str(getattr(request, name)) for name in names} | self._shared
-        where = number, self._request, self._lineage, self._family
+        where = number, request, self._family
         words, origin["seed"] = words_of(*where), str(seed_of(*where))
         origin["prompt"] = words[0][0] if len(words) == 1 else json.dumps(words)
         if weights := weights_of(*where):

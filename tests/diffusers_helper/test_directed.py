@@ -87,7 +87,7 @@ def test_what_comes_before_a_cut_is_drafted_in_inverted_order(
 ) -> None:
     request = tiny_request(Path("a"), prompt=prompt, **{"seconds": 4.8, **settings})
     numbers = range(1, len(expected) + 1)
-    assert [drafts_of(number, request, Lineage(), FRAMEPACK) for number in numbers] == expected
+    assert [drafts_of(number, request, FRAMEPACK) for number in numbers] == expected
     plan = Lineage().sections(request, FRAMEPACK, cuts_of(request, FRAMEPACK))
     assert [section.padding for section in plan] == steps_back
 
@@ -207,11 +207,11 @@ def test_the_share_of_the_end_picture_grows_towards_the_end(
 ) -> None:
     request = tiny_request(Path("a"), end_image="b", end_strength=strength, mode=mode, seconds=seconds)
     for number, share in enumerate(shares, 1):
-        found = pictures_of(number, request, Lineage(), FRAMEPACK)
+        found = pictures_of(number, request, FRAMEPACK)
         assert found == (("image", 1 - share), ("end_image", share))
         constant = replace(request, vision_change="constant")
-        assert pictures_of(number, constant, Lineage(), FRAMEPACK)[1] == ("end_image", strength / 2)
-    assert pictures_of(1, replace(request, end_image=""), Lineage(), FRAMEPACK) == (("image", 1.0),)
+        assert pictures_of(number, constant, FRAMEPACK)[1] == ("end_image", strength / 2)
+    assert pictures_of(1, replace(request, end_image=""), FRAMEPACK) == (("image", 1.0),)
 
 
 def test_sections_of_a_branch_keep_the_share_that_they_were_made_with() -> None:
@@ -219,7 +219,8 @@ def test_sections_of_a_branch_keep_the_share_that_they_were_made_with() -> None:
     lineage = Lineage((Span.of(2, request),))
     longer = replace(request, seconds=4.8, end_strength=0.5)
     assert len(lineage.sections(longer)) == 4
-    found = [pictures_of(number, longer, lineage, FRAMEPACK)[1][1] for number in (1, 2, 3, 4)]
+    owns = [(number, lineage.request_for(number, longer)) for number in (1, 2, 3, 4)]
+    found = [pictures_of(number, own, FRAMEPACK)[1][1] for number, own in owns]
     assert found == [1 / 4, 3 / 4, 5 / 16, 7 / 16]
     assert "seconds" not in Span.of(2, replace(request, end_image="")).settings
 

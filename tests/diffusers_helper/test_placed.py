@@ -18,7 +18,6 @@ from diffusers_helper.families.packing import MODES, Mode, led_by, paddings, pla
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.placed import Placed, placed_of
-from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest, with_pictures
 from diffusers_helper.setting import text_of
@@ -60,8 +59,8 @@ def test_each_section_sees_the_picture_before_it_and_states_between_two() -> Non
         image="a.png", pictures="2.4s: b.png\n90s: late.png", end_image="c.png", seconds=seconds_for(4)
     )
     places = [section.video_position for section in FRAMEPACK.sections(request)]
-    seen = [pictures_of(number, request, Lineage(), FRAMEPACK) for number in range(1, 5)]
-    starts = [start_of(number, request, Lineage(), FRAMEPACK) for number in range(1, 5)]
+    seen = [pictures_of(number, request, FRAMEPACK) for number in range(1, 5)]
+    starts = [start_of(number, request, FRAMEPACK) for number in range(1, 5)]
     assert dict(zip(places, starts, strict=True)) == {
         0: "image", 1: "image", 2: "pictures_1", 3: "pictures_1"
     }  # fmt: skip
@@ -70,7 +69,7 @@ def test_each_section_sees_the_picture_before_it_and_states_between_two() -> Non
         2: (("pictures_1", 0.75), ("end_image", 0.25)), 3: (("pictures_1", 0.25), ("end_image", 0.75)),
     }  # fmt: skip
     alone = replace(request, end_image="")
-    assert pictures_of(1, alone, Lineage(), FRAMEPACK) == (("pictures_1", 1.0),)
+    assert pictures_of(1, alone, FRAMEPACK) == (("pictures_1", 1.0),)
 
 
 def test_pictures_get_other_paths_by_their_names() -> None:

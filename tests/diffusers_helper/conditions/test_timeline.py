@@ -89,12 +89,13 @@ def test_a_cue_gives_its_sections_a_seed_and_no_words() -> None:
     prompt = "a [2.4s: b] [1.2s-2.4s: seed 7] [3.6s: seed 8]"
     one = request(prompt, seconds=6, seed=5, mode="forward")
     assert Timeline.of(prompt).words(5, SECTION) == ("a", "a", "b", "b", "b")
-    seeds = [seed_of(number, one, Lineage(), FRAMEPACK) for number in range(1, 6)]
+    seeds = [seed_of(number, one, FRAMEPACK) for number in range(1, 6)]
     assert seeds == [5, 7, 5, 8, 8]
     turned = replace(one, mode="inverted")
-    assert [seed_of(number, turned, Lineage(), FRAMEPACK) for number in range(1, 6)] == seeds[::-1]
+    assert [seed_of(number, turned, FRAMEPACK) for number in range(1, 6)] == seeds[::-1]
     kept = Lineage((Span.of(2, one),))
-    assert seed_of(2, request("c", seconds=6, seed=9, mode="forward"), kept, FRAMEPACK) == 7
+    further = request("c", seconds=6, seed=9, mode="forward")
+    assert seed_of(2, kept.request_for(2, further), FRAMEPACK) == 7
     assert texts_of(one, Lineage(), FRAMEPACK) == ("a", "b")
     # The seeds stay when the words of sections change, and text and parts are the same both ways.
     edited = with_words(prompt, ["a", "c", "b", "b", "b"], SECTION)
@@ -109,9 +110,9 @@ def test_a_cue_gives_its_sections_the_weight_of_a_lora() -> None:
     one = request(prompt, seconds=4.8, mode="forward", lora="x/film.safetensors:1\ny/dog-2.safetensors:0.3")
     assert Timeline.of(prompt).words(4, SECTION) == ("a",) * 4
     expected = [{}, {"film": 0.5, "dog-2": -1.0}, {"film": 0.5}, {"film": 2.0}]
-    assert [weights_of(number, one, Lineage(), FRAMEPACK) for number in (1, 2, 3, 4)] == expected
+    assert [weights_of(number, one, FRAMEPACK) for number in (1, 2, 3, 4)] == expected
     turned = replace(one, mode="inverted")
-    assert [weights_of(number, turned, Lineage(), FRAMEPACK) for number in (4, 3, 2, 1)] == expected
+    assert [weights_of(number, turned, FRAMEPACK) for number in (4, 3, 2, 1)] == expected
     assert texts_of(one, Lineage(), FRAMEPACK) == ("a",)
     assert str(Timeline.of(prompt)) == prompt
     with pytest.raises(InputError, match="weight 11"):
@@ -128,7 +129,7 @@ def test_a_lora_whose_weight_changes_must_be_chosen(lora: str, tiny_model: Path)
 @pytest.mark.parametrize("mode", MODES)
 def test_times_are_those_of_the_video_in_both_orders(mode: Mode) -> None:
     one = request("a [2.4s: b]", seconds=4.8, mode=mode)
-    order = [words_of(number, one, Lineage(), FRAMEPACK) for number in (1, 2, 3, 4)]
+    order = [words_of(number, one, FRAMEPACK) for number in (1, 2, 3, 4)]
     texts = ["a", "a", "b", "b"] if mode == "forward" else ["b", "b", "a", "a"]
     assert order == [((text, 1.0),) for text in texts]
 
@@ -156,9 +157,10 @@ def test_kept_sections_of_a_branch_keep_their_words(mode: Mode) -> None:
     before = request("a [1.2s: b]", seconds=3.6, mode=mode)
     after = request("c [2.4s: d]", seconds=4.8, mode=mode)
     branch = Lineage((Span.of(1, before),))
-    kept = words_of(1, after, branch, FRAMEPACK)
-    assert kept == words_of(1, before, Lineage(), FRAMEPACK)
-    rest = [words_of(number, after, branch, FRAMEPACK)[0][0] for number in (2, 3, 4)]
+    kept = words_of(1, branch.request_for(1, after), FRAMEPACK)
+    assert kept == words_of(1, before, FRAMEPACK)
+    assert branch.request_for(2, after) == after
+    rest = [words_of(number, after, FRAMEPACK)[0][0] for number in (2, 3, 4)]
     assert rest == (["c", "d", "d"] if mode == "forward" else ["d", "c", "c"])
 
 
