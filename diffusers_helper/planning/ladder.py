@@ -145,10 +145,12 @@ class Ladder:
 
     def _take(self, levels: Sequence[Level], stage: str) -> str | None:
         """Take the first of these levels that changes something for a stage, and store it for later jobs."""
-        before = self.plan
+        before, is_vae = self.plan, stage in _VAE_STAGES
         for level in levels:
             self.plan, self.level = self._plan(level), level
-            if change := _difference(before, self.plan, stage):
+            if change := _changes(
+                before, self.plan, lambda plan: _held(plan.stage(stage)), tells_tiles=is_vae
+            ):
                 self.retries += 1
                 if self._levels is not None:
                     self._levels.write(level)
@@ -176,11 +178,6 @@ class Ladder:
             if budget.helper is None:
                 raise
             return plan_job(smaller, demands)
-
-
-def _difference(before: JobPlan, after: JobPlan, stage: str) -> str:
-    """Return a description of what changes for the stage that failed, or "" if nothing does."""
-    return _changes(before, after, lambda plan: _held(plan.stage(stage)), tells_tiles=stage in _VAE_STAGES)
 
 
 def _changes(
