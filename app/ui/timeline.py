@@ -156,6 +156,14 @@ def section_words(job: Job) -> dict[int, str]:
     return dict(enumerate(texts, 1))
 
 
+def kept_sections(job: Job) -> int:
+    """Return the number of sections that a job has from another one; 0 if that cannot be read."""
+    try:
+        return Lineage.read(JobFolder(job.folder).lineage).kept
+    except (InputError, OSError):
+        return 0
+
+
 def _notes(timeline: Timeline, texts: tuple[str, ...], seconds: float) -> list[str]:
     """Return sentences about the times of a prompt; none for a prompt without times."""
     cues, notes = (*timeline.cues, *timeline.others), list[str]()

@@ -94,11 +94,12 @@ class Branch:
         kept = self.lineage.kept
         sections = [_section(number) for number in range(1, kept + 1)]
         # The last kept section is decoded again, since some of its frames are blended with the next section.
+        # Its thumbnail is replaced then.
         whole = [f"{number:04}.mp4" for number in range(1, kept)]
         sums = _sums(self.parent, whole)
         _share(self.parent.sections, folder.sections, sections)
         _share(self.parent.segments, folder.segments, list(sums))
-        _share(self.parent.thumbs, folder.thumbs, [f"{number:04}.webp" for number in range(1, kept)])
+        _share(self.parent.thumbs, folder.thumbs, [f"{number:04}.webp" for number in range(1, kept + 1)])
         facts = (
             self.parent.encodings, self.parent.overflow, self.parent.weight_type, self.parent.original,
             self.parent.first,

@@ -11,7 +11,7 @@ from app.jobs.pace import Effort, Pace, passes
 from app.jobs.queue import RESUMED
 from app.jobs.storage.commands import TAKEN_OVER
 from app.ui.live.timing import TimelinePoint, Timing
-from app.ui.timeline import section_words
+from app.ui.timeline import kept_sections, section_words
 from diffusers_helper import events
 from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.events import Event, Stage
@@ -50,6 +50,7 @@ class LiveJob:
         width, height: The video's sides in pixels; 0 while they are unknown.
         plan: The sections, which are known before the engine reports anything.
         words: The words of each section by its number; none if all sections have the same.
+        kept: The number of sections that a branch has from another job. Its engine decodes the last one again.
         section: The number of the section that is being made, as in `Cell`; 0 before the first.
         reading: The bytes of the model that were read, and all of its bytes; None unless its files are read.
         piece, pieces: The numbers of finished and of all pieces of the VAE's work; 0 for a single one.
@@ -67,6 +68,7 @@ class LiveJob:
     plan: SectionPlan = field(init=False)
     timing: Timing = field(init=False)
     words: Mapping[int, str] = field(init=False)
+    kept: int = field(init=False)
     stage: Stage | None = None
     section: int = 0
     sections_done: int = 0
@@ -91,7 +93,7 @@ class LiveJob:
     _section_rest: float = 1.0
 
     def __post_init__(self) -> None:
-        request, self.words = self.job.request, section_words(self.job)
+        request, self.words, self.kept = self.job.request, section_words(self.job), kept_sections(self.job)
         info = info_of(request.model)
         self.plan, steps = plan_of(request), steps_of(request, info)
         self._each = info.family.section_seconds
@@ -203,6 +205,11 @@ class LiveJob:
         return len(self.plan)
 
     @property
+    def sections_made(self) -> int:
+        """Return the number of sections that exist, whether or not they can be watched yet."""
+        return max(self.sections_done, self.kept)
+
+    @property
     def steps(self) -> int:
         return self.timing.steps[max(0, self.section - 1)]
 
@@ -231,12 +238,12 @@ class LiveJob:
         for section in sorted(self.plan, key=lambda section: section.video_position):
             number, place = section.number, section.video_position
             state: CellState = "waiting"
-            if number <= self.sections_done:
-                state = "done"
-            elif self.job.is_over and self.sections_done:
-                continue
-            elif number == self.section and self.job.state in BEGUN:
+            if number == self.section > self.sections_done and self.job.state in BEGUN:
                 state = "running"
+            elif number <= self.sections_made:
+                state = "done"
+            elif self.job.is_over and self.sections_made:
+                continue
             begin, end = (max(0.0, one * self._each - missing) for one in (place, place + 1))
             end = self.plan.seconds if place == len(self.plan) - 1 else end
             thumbnail, words = self.thumbnails.get(number), self.words.get(number, "")

@@ -239,7 +239,7 @@ def _cell(live: LiveJob, cell: Cell) -> Shown:
     spoken, mark = {
         "waiting": ("waiting", ""),
         "running": (words.doing(live), f"{int(percent)} %"),
-        "done": ("finished, jump there", "✓"),
+        "done": ("finished, jump there" if live.video else "finished", "✓"),
     }[cell.state]
     return {
         "spoken": f"{spoken}; {cell.words}" if cell.words else spoken,

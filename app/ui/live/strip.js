@@ -13,6 +13,7 @@ function makeCell(first, press) {
   return {
     button,
     begin: first.begin,
+    get isDone() { return cell.isDone; },
     show(now) {
       if (!hasChanged(button, now)) return;
       cell = now;
@@ -90,9 +91,9 @@ export function makeStrip(strip, jump, press) {
       scene.cells.forEach((cell, index) => cells[index].show(cell));
       if (scene.isOpen && !strip.contains(document.activeElement)) revealNext(scene.cells);
     },
-    /** Mark the section at a time in the video so far. */
+    /** Mark the section at a time in the video so far, whose end is where a section that is not made yet begins. */
     mark(at) {
-      const now = cells.findLastIndex((cell) => at + hidden >= cell.begin - 0.001);
+      const now = cells.findLastIndex((cell) => cell.isDone && at + hidden >= cell.begin - 0.001);
       if (now === playing) return;
       cells[playing]?.button.removeAttribute('aria-current');
       playing = now;

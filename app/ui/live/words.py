@@ -111,7 +111,7 @@ def _at_hand(live: LiveJob) -> str:
 
 def next_section(live: LiveJob) -> Cell | None:
     """Return the first section, in the order of making, that is not begun; None if there is none."""
-    begun = live.sections_done + (live.job.state == "running" and live.section > live.sections_done)
+    begun = live.sections_made + (live.job.state == "running" and live.section > live.sections_made)
     return next((cell for cell in live.cells if cell.number == begun + 1), None)
 
 
@@ -139,7 +139,7 @@ def remark(
     if live.job.is_over:
         return _outcome(live)
     if not live.section:
-        first = f"Model, prompt and picture come first, then section 1 of {live.sections}."
+        first = f"Model, prompt and picture come first, then section {live.sections_made + 1} of {live.sections}."
         return f"{first} The computer stays awake meanwhile." if awake else first
     if live.is_guess:
         return "This first video shows how fast the machine is."

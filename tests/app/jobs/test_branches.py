@@ -43,7 +43,7 @@ def test_a_branch_takes_over_files_and_leaves_the_other_job_alone(studio: Studio
     folder = JobFolder(child.folder)
     taken = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()}
     sections = {f"sections/000{n}.safetensors" for n in (1, 2, 3)}
-    whole = {f"{name.format(n)}" for name in ("segments/000{}.mp4", "thumbs/000{}.webp") for n in (1, 2)}
+    whole = {f"segments/000{n}.mp4" for n in (1, 2)} | {f"thumbs/000{n}.webp" for n in (1, 2, 3)}
     own = {"input.png", "request.json", "states.jsonl", "lineage.json", "vae.json", "segments/sums.json"}
     assert taken == sections | whole | own | {"encodings.safetensors"}
     # What the last kept section adds to the video is made again, so that it blends with the next one.

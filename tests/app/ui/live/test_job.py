@@ -69,6 +69,30 @@ def test_sections_that_a_branch_kept_have_their_pictures(tmp_path: Path) -> None
     assert found == ["0001.webp", "0002.webp", None]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_the_sections_that_a_branch_keeps_are_made_before_it_begins(tmp_path: Path, mode: Mode) -> None:
+    job = job_of(mode, 4.8, folder=tmp_path, state="queued", started=None)
+    Lineage((Span.of(2, job.request),), "parent", 2).write(tmp_path / "lineage.json")
+
+    def made(live: LiveJob) -> str:
+        states = {cell.number: cell.state[0] for cell in live.cells}
+        return "".join(states[number] for number in sorted(states))
+
+    live = LiveJob(job)
+    assert made(live) == "ddww"
+    assert [cell["spoken"] for cell in scene_of(live)["cells"] if cell["isDone"]] == ["finished", "finished"]
+    live.job = replace(job, state="running", started=1000.0)
+    assert words.remark(live).endswith("then section 3 of 4.")
+    hint = scene_of(live)["steering"]["hint"]
+    assert f"from {'2.4 to 3.6' if mode == 'forward' else '1.2 to 2.4'} s" in hint
+    live.apply(StageStarted(job=job.id, time=1.0, stage="decode", section=2))  # blended with the third
+    assert made(live) == "drww"
+    assert scene_of(live)["steering"]["hint"] == hint
+    live.apply(SectionFinished(job=job.id, time=2.0, section=2, sections=4, video="v", frames=69))
+    assert made(live) == "ddww"
+    assert made(LiveJob(replace(job, state="cancelled"))) == "dd"
+
+
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
 @pytest.mark.parametrize("seconds", [1.0, 4.8, 120.0])
 def test_the_cells_lie_side_by_side_in_order_of_the_video(mode: Mode, seconds: float) -> None:

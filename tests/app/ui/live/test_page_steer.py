@@ -7,7 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from app.jobs.job import Job
+from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.provenance.branch import count_kept
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
@@ -26,10 +29,10 @@ SAID = """() => {
 }"""
 
 
-def grown(stand: Stand, photo: Path, sections: int) -> Job:
+def grown(stand: Stand, photo: Path, sections: int, mode: Mode = "forward") -> Job:
     """Return a job that waits for a user after so many of its three sections."""
     stand.engine.go(10_000)
-    request = GenerationRequest(image=str(photo), prompt="a ball", seconds=3.6, mode="forward")
+    request = GenerationRequest(image=str(photo), prompt="a ball", seconds=3.6, mode=mode)
     job = stand.service.queue.add(request, waits=True)
     for number in range(1, sections + 1):
         wait_until(lambda: stand.service.job(job.id).state == "paused")
@@ -81,6 +84,35 @@ def test_takes_play_side_by_side_and_one_goes_on(page: Any, stand: Stand, photo:
     assert stand.service.job(second.id).request.prompt == "it goes up"
     states = [stand.service.job(one.id).state for one in (job, jobs[0], jobs[2])]
     assert states == ["paused", "paused", "paused"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_at_the_end_of_an_unfinished_video_its_last_section_is_marked(
+    page: Any, stand: Stand, photo: Path, mode: Mode
+) -> None:
+    job = grown(stand, photo, 2, mode)
+    status(page, state="paused", job=job.id)
+    page.get_by_role("button", name="Play", exact=True).click()
+    page.wait_for_function("document.querySelector('.lt-stage video.lt-top').ended")
+    page.wait_for_selector('.lt-stage[data-playing="false"]')
+    marked = page.locator('.lt-cell[aria-current="true"]')
+    assert marked.get_attribute("data-section") == ("2" if mode == "forward" else "1")
+
+
+def test_a_take_that_waits_has_the_sections_that_it_keeps(page: Any, stand: Stand, photo: Path) -> None:
+    job = grown(stand, photo, 2)
+    stand.service.queue.hold()
+    (take,) = stand.service.steering.takes(job.id, 1)
+    page.get_by_role("button", name="Take 1").click()
+    status(page, state="queued", job=take.id)
+    cells = page.locator(".lt-cell")
+    for cell in cells.all()[:2]:
+        page.wait_for_function("one => one.naturalWidth", arg=cell.locator("img").element_handle())
+    assert [cell.get_attribute("data-state") for cell in cells.all()] == ["done", "done", "waiting"]
+    assert [cell.get_attribute("aria-label") for cell in cells.all()] == [
+        "Section 0.0 – 1.2 s, finished", "Section 1.2 – 2.4 s, finished", "Section 2.4 – 3.6 s, waiting",
+    ]  # fmt: skip
+    assert [cell.locator("img").is_visible() for cell in cells.all()] == [True, True, False]
 
 
 def test_a_press_on_a_section_offers_to_make_it_again(page: Any, stand: Stand, photo: Path) -> None:
