@@ -50,7 +50,7 @@ class LiveJob:
         width, height: The video's sides in pixels; 0 while they are unknown.
         plan: The sections, which are known before the engine reports anything.
         words: The words of each section by its number; none if all sections have the same.
-        kept: The number of sections that a branch has from another job. Its engine decodes the last one again.
+        kept: The number of sections that a branch has from another job; the last one is decoded again.
         section: The number of the section that is being made, as in `Cell`; 0 before the first.
         reading: The bytes of the model that were read, and all of its bytes; None unless its files are read.
         piece, pieces: The numbers of finished and of all pieces of the VAE's work; 0 for a single one.

@@ -139,7 +139,8 @@ def remark(
     if live.job.is_over:
         return _outcome(live)
     if not live.section:
-        first = f"Model, prompt and picture come first, then section {live.sections_made + 1} of {live.sections}."
+        section = f"section {live.sections_made + 1} of {live.sections}"
+        first = f"Model, prompt and picture come first, then {section}."
         return f"{first} The computer stays awake meanwhile." if awake else first
     if live.is_guess:
         return "This first video shows how fast the machine is."
