@@ -91,8 +91,9 @@ def test_a_job_is_shown_with_the_states_that_it_went_through(sharing: Sharing, c
 def test_a_job_is_added_while_a_server_makes_others(sharing: Sharing, command: Command) -> None:
     settings = ("--image", str(sharing.picture), "--prompt", "a ball", "--seconds", "1")
     assert command("add", *settings) == 0
-    assert "No program makes jobs in this folder now" in command.text
-    assert f"--outputs {sharing.outputs}" in command.text
+    text = command.text
+    assert "No program makes jobs in this folder now" in text
+    assert f"--outputs {sharing.outputs}" in text
     server = sharing.open()
     (added,) = command.records("add", *settings, "--seed", "7", "--wait")
     assert (added["has_maker"], added["request"]["seed"]) == (True, 7)
