@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from app.jobs.service import JobService
 from app.jobs.storage.folders import new_folder
 from app.jobs.storage.logs import append_event
 from app.report_text import LAST_EVENTS, report_text
+from app.ui.live.progress import LiveJob
+from app.ui.live.scene import Presenter, Scene
 from diffusers_helper.conditions.pictures import keep_request
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Failed, SectionFinished, StepDone, Warned
@@ -113,3 +116,14 @@ def test_a_job_without_events_has_a_report_and_an_unknown_one_has_none(outputs: 
     assert "Last 0 of 0 events" in report(outputs, [])
     with pytest.raises(InputError, match="no-such-job"):
         report_text(JobService(outputs), "no-such-job")
+
+
+def test_the_page_shows_the_report_of_the_newest_failure(outputs: Path) -> None:
+    report(outputs, [failed(message="The first fault.")], prompt="a red ball")
+    service = JobService(outputs)
+    presenter = Presenter(service)
+    live = LiveJob(replace(service.job(JOB), state="failed", ended=2.0))
+    for fault in ("The first fault.", "The second fault."):
+        shown = presenter.show(Scene(live, None, ()))
+        assert fault in shown["failure"]["report"]
+        append_event(outputs / JOB / "events.jsonl", failed(message="The second fault."))

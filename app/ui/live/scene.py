@@ -81,14 +81,14 @@ def show(
     now: float,
     *,
     find_model: Callable[[str], ModelInfo | None],
-    report: Callable[[str], str],
+    report: Callable[[Job], str],
 ) -> Shown:
     """Return the data that the live view shows for a scene.
 
     Args:
         now: Seconds since the epoch.
         find_model: Returns the facts of a model by its name in a request.
-        report: Returns the text of the problem report of a failed job, by its id.
+        report: Returns the text of the problem report of a failed job.
     """
     live = scene.live
     if live is None:
@@ -131,7 +131,7 @@ def show(
         shown["failure"] = {
             "message": page_words(live.job.message, live.job.folder.parent),
             "remedy": page_words(live.job.remedy, live.job.folder.parent),
-            "report": report(live.job.id),
+            "report": report(live.job),
         }
     shown["isWorthKeeping"] = live.job.is_over and bool(shown["video"] or shown.get("failure"))
     return shown
@@ -296,13 +296,18 @@ class Presenter:
     def __init__(self, service: JobService) -> None:
         self._service = service
         self._find_model = cache(_find_model)
-        self._report = cache(lambda job_id: report_text(service, job_id))
+        self._reports = lru_cache(8)(lambda job_id, _log_bytes: report_text(service, job_id))
         # The takes between which a user has to choose change only with the index.
         self._takes = lru_cache(1)(lambda job_id, _revision: takes_for(service, job_id) if job_id else None)
 
     def show(self, seen: Scene) -> Shown:
         shown = show(seen, time.time(), find_model=self._find_model, report=self._report)
         return shown | {"takes": self._takes(shown["job"], self._service.revision)}
+
+    def _report(self, job: Job) -> str:
+        """Return a job's problem report, which is another one when its log says more."""
+        log = JobFolder(job.folder).events
+        return self._reports(job.id, log.stat().st_size if log.is_file() else 0)
 
     def show_job(self, job_id: str) -> Shown:
         """Return the data that pages show for one job, according to its log.

@@ -187,7 +187,7 @@ def test_silence_is_measured_by_the_pace_of_this_job() -> None:
 
 def scene_of(live: LiveJob, now: float = 1010.0, **facts: Any) -> dict[str, Any]:
     scene = Scene(live, None, (), **facts)
-    shown = show(scene, now, find_model=lambda name: None, report=lambda job: f"report of {job}")
+    shown = show(scene, now, find_model=lambda name: None, report=lambda job: f"report of {job.id}")
     assert json.loads(json.dumps(shown, allow_nan=False)) == json.loads(json.dumps(shown))
     return shown
 
