@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -62,7 +63,7 @@ class Models:
         self._parts: dict[str, Any] = {}
         self._loaded: dict[str, LoadedNetwork] = {}
         self._fingerprints: dict[str, str] = {}
-        self._files: dict[str, list[Path]] = {}
+        self._files = defaultdict[str, list[Path]](list)  # a stand-in for a network has none
         self._asked: set[str] = set()  # the networks whose files were to be read
         self._ahead: threading.Thread | None = None
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.errors import first_line
 from diffusers_helper.files import make_folder, write_atomic
+from diffusers_helper.machine.sysfs import computes_bf16
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.output.small_decoder import PreviewDecoder, VideoDecoder
 
@@ -37,6 +38,8 @@ _RIDGE = 1e-2
 
 class TinyDecoder(PreviewDecoder):
     """A decoder of 115,000 parameters: four frames of 4x4 pixels for each latent."""
+
+    host_type = torch.bfloat16 if computes_bf16() else torch.float32
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from diffusers_helper.loading.tensors import read_tensors
-from diffusers_helper.machine.sysfs import computes_bf16
 
 _log = logging.getLogger(__name__)
 _EARLY = 3  # frames that it makes before the one of the first latent
 
 
 class PreviewDecoder(nn.Module):
-    """A decoder for previews."""
+    """A decoder for previews, which computes in `host_type` in main memory."""
+
+    host_type = torch.float32
 
     def frames(self, latents: Tensor) -> Tensor:
         """Return frames (F, h, w, 3) of latents (1, 16, T, h, w) in whole numbers up to 255."""
@@ -33,8 +34,7 @@ class PreviewDecoder(nn.Module):
         """Return the decoder of a file on a device; None if there is no such file, or it cannot be used."""
         if not file.is_file():
             return None
-        on_host = torch.bfloat16 if computes_bf16() else torch.float32
-        dtype = torch.float16 if device.type == "cuda" else on_host
+        dtype = torch.float16 if device.type == "cuda" else cls.host_type
         with torch.device("meta"):
             decoder = cls()
         try:
