@@ -108,7 +108,7 @@ class Models:
     ) -> None:
         """Read a network's files once, and let those of the transformer be read while the network computes.
 
-        Only what main memory can keep is read.
+        The transformer is read if it is loaded. Only what main memory can keep is read.
 
         Args:
             on_bytes: See `read_ahead`.
@@ -123,11 +123,10 @@ class Models:
             return
         self._asked.add(name)
         read_ahead(self._files[name], cancel, on_bytes)
-        if _LARGEST not in self._asked and self._ahead is None:
-            self.part(_LARGEST)
-            if _can_keep(self._files[name] + self._files[_LARGEST]):
-                self._ahead = threading.Thread(target=self._read_ahead, name="read-ahead", daemon=True)
-                self._ahead.start()
+        later = [] if self._ahead or _LARGEST in self._asked else self._files[_LARGEST]
+        if later and _can_keep(_total(self._files[name] + later)):
+            self._ahead = threading.Thread(target=self._read_ahead, name="read-ahead", daemon=True)
+            self._ahead.start()
 
     def _read_ahead(self) -> None:
         """Read the transformer's files until a stage asks for them, which then reads the rest itself."""
@@ -285,9 +284,8 @@ def read_ahead(
         GenerationCancelled: If the job was cancelled.
         OSError: If a file cannot be read.
     """
-    sizes = [file.stat().st_size for file in files]
-    total = sum(sizes)
-    if not _can_keep(files):
+    total = _total(files)
+    if not _can_keep(total):
         _log.info(
             "%s GB of weights stay on the disk until they are used: %s GB of main memory are free",
             gb_text(total), gb_text(host_memory().available),
@@ -308,8 +306,12 @@ def read_ahead(
     )  # fmt: skip
 
 
-def _can_keep(files: Sequence[Path]) -> bool:
-    return sum(file.stat().st_size for file in files) <= _SHARE * host_memory().available
+def _total(files: Sequence[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def _can_keep(num_bytes: int) -> bool:
+    return num_bytes <= _SHARE * host_memory().available
 
 
 def _steps(file: Path) -> Iterator[int]:

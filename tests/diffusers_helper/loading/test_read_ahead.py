@@ -140,3 +140,11 @@ def test_a_job_tells_of_each_reading_and_reads_only_what_computes(
     }
     read = [sizes[event.total_bytes] for event in events if isinstance(event, Reading)]
     assert list(dict.fromkeys(read)) == ["vae", "transformer"], outline(events)
+
+
+def test_a_stage_alone_reads_no_other_network(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("it is read ahead"))
+    models = load_tiny(tiny_model)
+    models.read("vae", CancelToken())
+    assert not models.is_loaded
+    assert models.info.parts.keys() - models._parts.keys() >= {"transformer"}  # pyright: ignore[reportPrivateUsage]
