@@ -10,11 +10,16 @@ import gc
 import os
 import sys
 import traceback
+from functools import partial
 
-from app.jobs.making.orders import open_pipes
+from app.jobs.making.orders import EventPipe, Order, open_pipes
+from app.jobs.storage.commands import commands_of, ended_by
 from app.machine import know_added_models, this_local
 from app.miopen import conv_settings
+from diffusers_helper.events import Event
 from diffusers_helper.failures import failed_event
+from diffusers_helper.provenance.branch import count_kept
+from diffusers_helper.provenance.job_folder import JobFolder
 
 
 def main() -> None:
@@ -41,11 +46,19 @@ def main() -> None:
         order = orders.take()
         for route in order.blocklist:
             convolutions.block(route["case"], route["rung"], route["reason"])
+        report = partial(_report, events, order, count_kept(JobFolder(order.folder)))
         try:
-            runner.run(order.folder, events.send, order.cancel)
+            runner.run(order.folder, report, order.cancel)
         except CardLost:
             traceback.print_exc()
             os._exit(1)  # the next engine continues; an ordinary end could hang in the driver
+
+
+def _report(events: EventPipe, order: Order, kept: int, event: Event) -> None:
+    """Report an event, and end the job here if a command wants that: a cancel may come sections later."""
+    events.send(event)
+    if ended_by(commands_of(JobFolder(order.folder)), event, kept):
+        order.cancel.cancel()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from app.jobs.making.awake import Awake
 from app.jobs.making.engine_client import Engine, EngineDied
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
-from app.jobs.storage.commands import INTERRUPTED, PAUSED, WAITS, commands_of, salvage_if_there
+from app.jobs.storage.commands import INTERRUPTED, PAUSED, WAITS, commands_of, ended_by, salvage_if_there
 from app.jobs.storage.folders import size_of
 from app.jobs.storage.logs import StateLog, append_event, change_by, events_in
 from app.jobs.storage.store import JobStore
@@ -236,11 +236,9 @@ class Worker:
             event: The engine's newest event, after which a job may have to stop.
         """
         commands = self._commands(job.id)
-        ends_here = isinstance(event, SectionFinished) and event.section < event.sections
-        is_cancelled = "cancel" in commands or ("stop_after_section" in commands and ends_here)
-        is_made = isinstance(event, SectionFinished) and self._kept < event.section < event.sections
-        steers = is_made and bool(commands & {"wait", "change"})
-        pauses = "pause" in commands or self.gives_back or steers
+        end = ended_by(commands, event, self._kept)
+        is_cancelled = "cancel" in commands or end == "cancel"
+        pauses = "pause" in commands or self.gives_back or end == "pause"
         if self._command is None and (is_cancelled or pauses):
             self._engine.cancel(job.id)
         if self._command is None or is_cancelled:
@@ -309,7 +307,8 @@ class Worker:
         end = _timed(job, end)
         state, facts = change_by(end, job.folder) or ("failed", {})
         write = partial(self._store.record, end)
-        if pauses := isinstance(end, Cancelled) and self._obey(job) == "pause":
+        # A command that the engine obeyed may have been withdrawn since.
+        if pauses := isinstance(end, Cancelled) and self._obey(job) != "cancel":
             commands = self._commands(job.id)
             if commands & {"pause", "wait"}:
                 self._frees = True

@@ -27,7 +27,15 @@ from diffusers_helper.conditions.pictures import (
     request_content,
 )
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Cancelled, Event, PieceDone, StageStarted, StepDone, Warned
+from diffusers_helper.events import (
+    Cancelled,
+    Event,
+    PieceDone,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+    Warned,
+)
 from diffusers_helper.failures import interrupted_event
 from diffusers_helper.files import read_file, replacing, sync_folder, write_atomic
 from diffusers_helper.foreign_errors import is_storage_trouble
@@ -74,6 +82,19 @@ def commands_of(folder: JobFolder, cancelled: Collection[str] = ()) -> set[Comma
     if folder.job in cancelled:
         found.add("cancel")
     return found
+
+
+def ended_by(commands: Collection[Command], event: Event | None, kept: int) -> Command | None:
+    """Return "cancel" or "pause" if commands want a job to end so after its newest event, else None.
+
+    Args:
+        kept: The number of sections that were finished before, the last of which is reported again.
+    """
+    if not isinstance(event, SectionFinished) or event.section >= event.sections:
+        return None
+    if "stop_after_section" in commands:
+        return "cancel"
+    return "pause" if event.section > kept and {"wait", "change"} & set(commands) else None
 
 
 def pending_change(folder: JobFolder) -> dict[str, Any]:

@@ -127,6 +127,15 @@ def test_a_cancel_between_claim_and_start_is_not_lost(open_studio: Studio) -> No
         assert isinstance(open_studio.events(job)[-1], Cancelled)
 
 
+def test_a_job_goes_on_whose_command_was_withdrawn_after_the_engine_had_obeyed_it(
+    open_studio: Studio,
+) -> None:
+    job = open_studio.submit("sections=3 steps=1 at=2 fault=obeyed times=1")
+    end = open_studio.events(job)[-1]
+    assert isinstance(end, Finished)
+    assert end.frames == 109
+
+
 def test_the_engine_keeps_the_model_between_jobs_and_drops_it_after_an_error(open_studio: Studio) -> None:
     def facts(script: str) -> dict[str, int]:
         return engine_facts(open_studio.events(open_studio.submit(script))[1])

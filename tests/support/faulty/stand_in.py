@@ -2,10 +2,11 @@
 
 The prompt is the script, such as `sections=3 steps=5 at=7 fault=SIGKILL`: it names the fault and the number
 of steps before it. With `times=2` the fault happens on the first two occasions only. Faults are `wait` (until
-cancelled), `hang` (reacts to nothing), `pause` (until the job's folder holds a file `go`, or is gone), `full`
-(the disk is full), `gil` (reacts to nothing and blocks all threads), `noise` (prints), `native` (a thread
-stays in a native library after the end), `exit`, `memory`, `error`, `input`, and names of signals. Without a
-fault the job finishes. Each run of a job first warns with its process id and the number of loaded models.
+cancelled), `obeyed` (as if a command had ended it), `hang` (reacts to nothing), `pause` (until the job's
+folder holds a file `go`, or is gone), `full` (the disk is full), `gil` (reacts to nothing and blocks all
+threads), `noise` (prints), `native` (a thread stays in a native library after the end), `exit`, `memory`,
+`error`, `input`, and names of signals. Without a fault the job finishes. Each run of a job first warns with
+its process id and the number of loaded models.
 """
 
 from __future__ import annotations
@@ -149,6 +150,8 @@ def _trouble(fault: str, cancel: CancelToken, folder: Path) -> None:
     elif fault == "pause":
         while not (cancel.is_cancelled or (folder / "go").exists() or not folder.exists()):
             time.sleep(0.01)
+    elif fault == "obeyed":
+        raise GenerationCancelled
     elif fault == "full":
         raise OSError(errno.ENOSPC, "No space left on device")
     elif fault == "hang":
