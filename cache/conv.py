@@ -147,6 +147,16 @@ class ConvLadder:
         self._routes.block(ConvCase.from_text(case) if isinstance(case, str) else case, rung, reason)
         self._settled.clear()
 
+    def changes(self, device: torch.device) -> str:
+        """Return which rungs of the ladder are left out, or come first, for any case on a device."""
+        plain = next(iter(RUNGS))
+        stored = {
+            text: (route.rung, sorted(route.failed), sorted(route.blocklist))
+            for text, route in self._routes.routes(card_of(device)[0]).items()
+            if route.rung not in ("", plain) or route.failed or route.blocklist
+        }
+        return f"{sorted(stored.items())} {len(self.left)}"
+
     # ---- the choice of a rung -----------------------------------------------------------------------------
 
     def _climb(self, key: Any, x: Tensor, conv: Convolution) -> Tensor:

@@ -107,6 +107,10 @@ class MIOpenFallbackHandler:
         """Return the number of times that a shape of convolution left a rung since the process started."""
         return 0 if self.ladder is None else len(self.ladder.left)
 
+    def ways_on(self, device: torch.device) -> str:
+        """Return what decides how convolutions are computed on a device now, besides their shapes."""
+        return self._strategy if self.ladder is None else f"{self._strategy} {self.ladder.changes(device)}"
+
     def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:
         """Install the ladder in every Conv2d and Conv3d in `modules` that does not have it yet.
 

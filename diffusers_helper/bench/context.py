@@ -199,7 +199,7 @@ class StandInModels(Models):
             dtype = torch.bfloat16 if name == "transformer" else torch.float16
             self._parts[name], self._fingerprints[name] = network, "random"
             self._loaded[name] = LoadedNetwork(network, dtype, is_scaled=False, keeps_bf16=True)
-            self._convolutions.install(network)
+            self.convolutions.install(network)
         return super().part(name)
 
 

@@ -30,14 +30,13 @@ from diffusers_helper.framepack.guidance import (
 from diffusers_helper.framepack.history import FrameBlender, LatentHistory
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Sample, TextStage
+from diffusers_helper.job.work import Sample, TextStage, encode_pictures
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest, placed_name
 from diffusers_helper.sampling import flow_sigmas, shift_of
 from diffusers_helper.sampling import sampler as sampler_named
 from diffusers_helper.sampling.schedule import noise_for, tokens_of
 from diffusers_helper.sampling.step_cache import Blocks
-from diffusers_helper.vae.codec import encode_pictures
 
 denoiser = FramePackDenoiser
 texts: Mapping[str, TextStage] = {
@@ -49,10 +48,7 @@ _TEXTS = ("positive", "negative")
 
 
 def latents(job: OpenJob) -> dict[str, Tensor]:
-    """Encode each picture that sections see with the VAE once, and return their latents by name.
-
-    They depend on the seed, and the VAE is needed for the video anyway, so they are kept for no other job.
-    """
+    """Encode each picture that sections see with the VAE once, and return their latents by name."""
     seen = [of for of in job.pictures.fitted if of != END_PICTURE or job.request.mode == "inverted"]
     once = cache(partial(_latent, job))
     found = {_named("start", of): once(job.pictures.same(of)) for of in seen}
@@ -96,8 +92,7 @@ def _latent(job: OpenJob, of: str = START_PICTURE) -> Tensor:
     """Encode the picture of a setting with the VAE, and return its latent."""
     seed = job.root.seed
     noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
-    picture, pieces = job.pictures.fitted[of], job.pieces("vae_encode")
-    work = partial(encode_pictures, job.vae, [picture], noise, pieces, job.cancel)
+    work = partial(encode_pictures, job, [job.pictures.fitted[of]], noise)
     return job.captured("vae_encode", work, noise=noise, of=of)
 
 
@@ -106,7 +101,7 @@ def _tail(job: OpenJob, original: Original) -> Tensor:
     many = in_fours(len(original.seen))
     seen = original.seen[:many] if original.is_last else original.seen[-many:]
     noise = noise_for(job.root.seed, _TAIL, 0, job.latents_shape((many - 1) // job.family.latent_frames + 1))
-    return encode_pictures(job.vae, seen, noise, job.pieces("vae_encode"), job.cancel)
+    return encode_pictures(job, seen, noise)
 
 
 def _vision_states(job: OpenJob, of: str = START_PICTURE) -> Tensor:

@@ -32,14 +32,13 @@ from diffusers_helper.helios.schedule import (
 )
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Sample, TextStage
+from diffusers_helper.job.work import Sample, TextStage, encode_pictures
 from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.euler import sample_euler
 from diffusers_helper.sampling.guidance import CleanLatents, Guidance, GuidedDenoiser
 from diffusers_helper.sampling.schedule import Purpose, levels_for, noise_for, tokens_of
 from diffusers_helper.sampling.step_cache import Blocks
-from diffusers_helper.vae.codec import encode_pictures
 
 
 def encode_states(encoder: UMT5EncoderModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> Tensor:
@@ -194,7 +193,7 @@ def _encoded(job: OpenJob, frames: Sequence[Image.Image], purpose: Purpose, numb
     """Encode 4 n + 1 frames, and return a sample of their latents."""
     count = (len(frames) - 1) // job.family.latent_frames + 1
     noise = noise_for(job.root.seed, purpose, number, job.latents_shape(count))
-    return encode_pictures(job.vae, frames, noise, job.pieces("vae_encode"), job.cancel)
+    return encode_pictures(job, frames, noise)
 
 
 def _tail(job: OpenJob, original: Original) -> Tensor:

@@ -93,15 +93,21 @@ class OpenJob:
         return 1, self.family.channels, num_latent_frames, height, width
 
     def encoded(
-        self, parts: Sequence[str], encode: Callable[[], dict[str, torch.Tensor]], **inputs: str
-    ) -> dict[str, torch.Tensor]:
+        self, parts: Sequence[str], encode: Callable[[], dict[str, torch.Tensor]],
+        more: Callable[[], dict[str, str]] = dict, **inputs: str,
+    ) -> dict[str, torch.Tensor]:  # fmt: skip
         """Return encodings from an earlier job, or make them.
 
         Args:
             parts: The names of the encoder and of its tokenizer or its processor of pictures.
+            more: Returns further facts that change the result, as they are now.
         """
-        facts = self.models.computes_as(*parts) | inputs
-        return self.encodings.get(facts, encode)
+        return self.encodings.get(lambda: self.models.computes_as(*parts) | more() | inputs, encode)
+
+    def vae_facts(self) -> dict[str, str]:
+        """Return what changes the VAE's results now, besides its weights and its inputs."""
+        on, use = self.memory.device.torch_device, self.memory.vae_use(*self.pictures.shape)
+        return {"vae": str((use, str(on), self.models.convolutions.ways_on(on)))}
 
     @property
     def family(self) -> Family:
@@ -273,13 +279,13 @@ def open_job(
     overflowed = earlier is not None and earlier.overflow.exists()
     stored, largest = _kept_attention(earlier), _largest(lineage, _as_begun(request, earlier))
     plans = MemoryPlans(largest, models, height, width, local, overflowed=overflowed, stored_attention=stored)
-
     opened = _open_folder(request, given, earlier, folder)
     if request.weight_dtype == AUTO:
         request = replace(request, weight_dtype=plans.request.weight_dtype)
         write_atomic(opened.weight_type, request.weight_dtype.encode())
     _keep_facts(opened, earlier, lineage, plans.attention, overflowed=overflowed)
-    video = _open_video(opened, request, family, (height, width))
+    mode, crf = request.mode, request.crf
+    video = GrowingVideo(opened.path, width=width, height=height, mode=mode, crf=crf, fps=family.fps)
     report = Report(opened, sections, video, on_event)
     report.started(width, height, plans.attention[0])
     original, begun = _joined(opened, request, family, video, report)
@@ -315,15 +321,6 @@ def _joined(
     original = Original(opened.original, video.shape, request.crop, family, request.is_before)
     frames = original.frames(lambda: report.stage("write"))
     return original, video.join_to(original.path, frames, is_last=original.is_last)
-
-
-def _open_video(
-    opened: JobFolder, request: GenerationRequest, family: Family, shape: tuple[int, int]
-) -> GrowingVideo:
-    height, width = shape
-    return GrowingVideo(
-        opened.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
-    )
 
 
 def _recorder_and_encodings(opened: JobFolder, local: Local) -> tuple[Recorder | None, EncodingCache]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.families.packing import Section
+from diffusers_helper.files import sha256_of
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling import Denoise, OnStep
 from diffusers_helper.sampling.guidance import CleanLatents, Guidance
 from diffusers_helper.sampling.step_cache import Blocks, Passes
+from diffusers_helper.vae.codec import pixels_of, sampled
 
 Encodings = Mapping[str, Tensor]
 
@@ -130,6 +133,29 @@ class Work(Protocol):
 def encode(job: OpenJob, work: Work) -> dict[str, Tensor]:
     """Encode what conditions the video, and return the encodings by name, on the host."""
     return {**encode_texts(job, work), **work.latents(job), **work.visions(job)}
+
+
+def encode_pictures(job: OpenJob, pictures: Sequence[Image.Image], noise: Tensor) -> Tensor:
+    """Encode a picture, or the 4 n + 1 frames of a video, with the VAE, and return a sample of the latents.
+
+    Their distribution comes from an earlier job if it has had the same pictures, with whatever seed.
+
+    Args:
+        pictures: RGB pictures of the job's size.
+        noise: (1, C, n + 1, h, w), the noise with which the posterior is sampled.
+
+    Returns:
+        The latents in fp32 on the CPU, in the shape of `noise`.
+    """
+
+    def encoded() -> dict[str, Tensor]:
+        progress = job.pieces("vae_encode")
+        return {"moments": job.vae.encode(pixels_of(pictures), progress=progress, cancel=job.cancel)}
+
+    shape = str((len(pictures), *job.pictures.shape)).encode()
+    checksum = sha256_of([shape, *(one.tobytes() for one in pictures)])
+    found = job.encoded(("vae",), encoded, job.vae_facts, pictures=checksum)
+    return sampled(found["moments"], noise, job.models.part("vae").config)
 
 
 def encode_texts(job: OpenJob, work: Work) -> dict[str, Tensor]:

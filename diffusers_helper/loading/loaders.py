@@ -59,7 +59,7 @@ class Models:
         self, info: ModelInfo, device: torch.device, convolutions: MIOpenFallbackHandler | None = None
     ) -> None:
         self.info, self.device = info, device
-        self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
+        self.convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._parts: dict[str, Any] = {}
         self._loaded: dict[str, LoadedNetwork] = {}
         self._fingerprints: dict[str, str] = {}
@@ -177,7 +177,7 @@ class Models:
                 ) from error
             _log.info("mapped %s from %s in %.2f s", name, place, time.monotonic() - began)
             if name in self.info.family.networks:
-                self._convolutions.install(self._parts[name])
+                self.convolutions.install(self._parts[name])
         return self._parts[name]
 
     def _load(self, name: str, place: Path) -> Any:

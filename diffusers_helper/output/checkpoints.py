@@ -272,17 +272,17 @@ class EncodingCache:
     folder: Path | None = None
     most_bytes: int = 256 * 1024**2
 
-    def get(self, facts: Mapping[str, str], otherwise: Callable[[], Tensors]) -> Tensors:
+    def get(self, facts: Callable[[], Mapping[str, str]], otherwise: Callable[[], Tensors]) -> Tensors:
         """Return the encodings that depend on these facts and on the versions of the libraries.
 
         Args:
-            facts: All facts that change a bit of the result.
+            facts: Returns all facts that change a bit of the result. The ways to compute it may have changed
+                when it is made, for example after a fault of the device.
             otherwise: A function that makes the encodings if there are none.
         """
         if self.folder is None:
             return otherwise()
-        key = sha256_of([json.dumps({**versions(), **facts}, sort_keys=True).encode()])
-        file = self.folder / f"{key}.safetensors"
+        file = self._file(facts())
         try:
             found, _ = read_tensors(file)
             os.utime(file)  # it is the one that was used last
@@ -291,7 +291,7 @@ class EncodingCache:
             pass
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             _log.warning("%s: %s; the encodings are made again", file, error)
-        found = otherwise()
+        found, file = otherwise(), self._file(facts())
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_tensors(file, found, {})
@@ -299,6 +299,11 @@ class EncodingCache:
         except OSError as error:
             _log.warning("%s cannot be written (%s)", file, error)
         return found
+
+    def _file(self, facts: Mapping[str, str]) -> Path:
+        assert self.folder is not None
+        key = sha256_of([json.dumps({**versions(), **facts}, sort_keys=True).encode()])
+        return self.folder / f"{key}.safetensors"
 
     def _tidy(self) -> None:
         """Remove the files that were not used for longest, until the others are small enough."""

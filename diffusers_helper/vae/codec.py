@@ -16,26 +16,16 @@ from diffusers_helper.vae.engine import Part, VaeEngine
 from diffusers_helper.vae.passes import Progress
 
 
-def encode_pictures(
-    engine: VaeEngine[Any],
-    pictures: Sequence[Image.Image],
-    noise: Tensor,
-    progress: Progress,
-    cancel: CancelToken,
-) -> Tensor:
-    """Encode a picture, or the 4 n + 1 frames of a video, and return a sample of the latents.
-
-    Args:
-        pictures: RGB pictures of one size, whose sides are multiples of 8.
-        noise: (1, 16, n + 1, height / 8, width / 8), the noise with which the posterior is sampled.
-
-    Returns:
-        The latents in fp32 on the CPU, in the shape of `noise`.
-    """
+def pixels_of(pictures: Sequence[Image.Image]) -> Tensor:
+    """Return RGB pictures of one size as the frames (1, 3, F, H, W) of a video, in fp32 from -1 to 1."""
     frames = np.stack([np.asarray(one) for one in pictures])
-    pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
-    posterior = DiagonalGaussianDistribution(engine.encode(pixels, progress=progress, cancel=cancel))
-    mean, scale = statistics(engine.owner.vae.config)
+    return torch.from_numpy(frames).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
+
+
+def sampled(moments: Tensor, noise: Tensor, config: Mapping[str, Any]) -> Tensor:
+    """Return a sample of the latents, in fp32 and in the shape of `noise`, given the VAE's configuration."""
+    posterior = DiagonalGaussianDistribution(moments)
+    mean, scale = statistics(config)
     return (posterior.mean.float() + posterior.std.float() * noise - mean) * scale
 
 

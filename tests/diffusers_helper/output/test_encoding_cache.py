@@ -13,7 +13,11 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.output.checkpoints import EncodingCache
 from tests.support.making import load_tiny, make, tiny_request, write_scene
 
-ENCODERS = {"text", "vision"}
+CASE = (
+    f"cpu rocm=none torch={torch.__version__} float32 x=1x16x5x64x64 w=16x16x3x3x3 "
+    "stride=1x1x1 pad=0x0x0 dilation=1x1x1 groups=1"
+)
+ENCODERS = {"text", "vision", "vae_encode"}
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +28,10 @@ def models(tiny_model: Path) -> Models:
 def encoders(
     models: Models, folder: Path, image: Path, local: Local, **settings: object
 ) -> tuple[set[str], torch.Tensor]:
-    """Run a job, and return the stages with text and vision encoders that it ran, and its latents."""
+    """Run a job, and return the stages with encoders that it ran, and its latents."""
     result, events = make(tiny_request(image, steps=1, **settings), models, folder, local=local)
     begun = {event.stage for event in events if isinstance(event, StageStarted)}
-    assert "vae_encode" in begun
+    assert {"sample", "decode"} <= begun
     return begun & ENCODERS, result.latents
 
 
@@ -39,10 +43,42 @@ def test_only_what_is_new_is_encoded(models: Models, small_scene: Path, tmp_path
     assert (bare, first, again) == (ENCODERS, ENCODERS, set())
     assert torch.equal(latents, expected)
     other = write_scene(tmp_path / "other.png", 64, 48)
-    assert encoders(models, tmp_path / "picture", other, local)[0] == {"vision"}
+    assert encoders(models, tmp_path / "picture", other, local)[0] == {"vision", "vae_encode"}
     assert encoders(models, tmp_path / "words", small_scene, local, prompt="a blue ball")[0] == {"text"}
     assert encoders(models, tmp_path / "cfg", small_scene, local, cfg=2.0, negative="ball")[0] == {"text"}
-    assert encoders(models, tmp_path / "seed", small_scene, local, seed=8)[0] == set()
+    begun, latents = encoders(models, tmp_path / "seed", small_scene, local, seed=8)
+    assert begun == set()
+    assert torch.equal(latents, encoders(models, tmp_path / "bare seed", small_scene, Local(), seed=8)[1])
+
+
+def test_a_picture_is_encoded_again_where_the_vae_computes_in_another_way(
+    tiny_model: Path, small_scene: Path, tmp_path: Path
+) -> None:
+    models, local = load_tiny(tiny_model), Local(folder=tmp_path / "cache")
+    ladder = models.convolutions.ladder
+    assert ladder is not None
+
+    def job(name: str, **settings: object) -> set[str]:
+        return encoders(models, tmp_path / name, small_scene, local, **settings)[0]
+
+    job("first")
+    assert job("precision", vae_precision="bf16") == {"vae_encode"}
+    assert job("precision again", vae_precision="bf16") == set()
+    ladder.block(CASE, "miopen", "It has ended a process.")
+    assert job("convolutions") == {"vae_encode"}
+    assert job("convolutions again") == set()
+
+
+def test_what_became_another_way_while_it_was_encoded_is_kept_as_that(tmp_path: Path) -> None:
+    cache, way = EncodingCache(tmp_path / "cache"), ["fast"]
+
+    def fails() -> dict[str, torch.Tensor]:
+        way[0] = "safe"
+        return {"moments": torch.ones(2)}
+
+    cache.get(lambda: {"way": way[0]}, fails)
+    assert torch.equal(cache.get(lambda: {"way": "safe"}, dict)["moments"], torch.ones(2))
+    assert cache.get(lambda: {"way": "fast"}, dict) == {}
 
 
 def test_another_model_encodes_anew(
@@ -63,7 +99,7 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written_end_no_job(
     local = Local(folder=tmp_path / "cache")
     _, expected = encoders(models, tmp_path / "first", small_scene, local)
     files = sorted((tmp_path / "cache" / "encodings").iterdir())
-    assert len(files) == 3
+    assert len(files) == 4
     for file in files:
         file.write_bytes(file.read_bytes()[:-1] + b"x")
     begun, latents = encoders(models, tmp_path / "damaged", small_scene, local)
@@ -81,7 +117,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
     cache = EncodingCache(tmp_path / "cache", 2500)
 
     def get(name: str) -> None:
-        cache.get({"texts": name}, lambda: made.append(name) or {"states": torch.ones(200)})
+        cache.get(lambda: {"texts": name}, lambda: made.append(name) or {"states": torch.ones(200)})
 
     for name in ("one", "two", "one", "three", "one", "two"):
         get(name)
