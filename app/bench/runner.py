@@ -75,6 +75,7 @@ class BenchRun:
 
     def run(self) -> None:
         """Measure all parts, and leave no files but the report."""
+        self._keep()  # fails at once where the report cannot be written
         try:
             for part in self.plan.parts:
                 self._take(part)

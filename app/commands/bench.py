@@ -31,7 +31,7 @@ from app.commands.doctor import ask_torch
 from app.jobs.stdio import complain, say
 from app.machine import this_local, this_machine, this_profile
 from app.starting import EXIT_CANCELLED
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.machine.local import Speeds, keep_speeds
@@ -94,16 +94,21 @@ def bench(arguments: argparse.Namespace) -> int:
 
     Raises:
         InputError: If the model is not on this machine, or another `bench` uses the folder.
+        LongtakeError: If the report cannot be written.
     """
     level: Level = arguments.level
     parts = [PARTS[name] for name in arguments.only] if arguments.only else parts_of(level)
     if arguments.list:
-        say(*(f"{part.name:<22}{part.level:<10}{part.title}" for part in parts_of("full")))
+        for part in parts_of("full"):
+            facts = {"part": part.name, "level": part.level, "title": part.title}
+            say(json.dumps(facts) if arguments.json else f"{part.name:<22}{part.level:<10}{part.title}")
         return 0
     folder = given_path(arguments.out, "out") if arguments.out else report_so_far().parent
     targets = [folder / "report.json"]
     if arguments.report:
         targets.append(given_path(arguments.report, "report"))
+        if targets[1].is_dir():  # it would be moved out of the way
+            raise InputError(f"{targets[1]} is a folder; expected a file for the report.", "Name a file.")
     model = _model(arguments.model)
     code = 0
     with only_one("bench", folder, "Choose another one with --out."):
@@ -171,7 +176,13 @@ def _model(given: str | None) -> str:
 
 def _write(report: Report, targets: list[Path]) -> None:
     for target in targets:
-        write_atomic(target, to_bytes(report))
+        try:
+            write_atomic(target, to_bytes(report))
+        except OSError as error:
+            raise LongtakeError(
+                f"{target} cannot be written ({error.strerror}); expected a file for the report.",
+                "Choose another --report.",
+            ) from error
 
 
 class _Progress:

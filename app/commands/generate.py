@@ -61,7 +61,7 @@ def make_video(arguments: argparse.Namespace) -> int:
         BrokenPipeError: If the reader of the output has gone; the job is cancelled.
         LongtakeError: If the output cannot be written, for example on a full disk; the job is cancelled.
     """
-    if arguments.save_preset:
+    if arguments.save_preset is not None:
         return save_given(arguments)
     origin = chosen_origin(arguments)
     # Both calls refuse at once a request with which the engine would fail.

@@ -44,7 +44,7 @@ def print_inspection(arguments: argparse.Namespace) -> int:
     """
     path = given_path(arguments.path, "path")
     try:
-        facts = inspect_checkpoint(path, arguments.place)
+        facts = inspect_checkpoint(path if path.name else path.absolute(), arguments.place)
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror}); expected a file or folder with weights.",

@@ -45,6 +45,7 @@ _RESUME = "python -m app generate --resume {} --outputs {}"
 _NO_MAKER = f"No program makes jobs in this folder now. Start the page, or run: {_RESUME}"
 _INTERRUPTED = f"An interrupted job continues when the page is started on this folder, or with: {_RESUME}"
 _WORDS = 48  # characters of a prompt in a list
+_MOST_LISTED = 10**9
 
 
 JobVerb: TypeAlias = Verb[Callable[[JobService, argparse.Namespace], int]]
@@ -90,6 +91,8 @@ def _line(job: Job) -> str:
 
 
 def _list(service: JobService, arguments: argparse.Namespace) -> int:
+    if not 0 < arguments.limit <= _MOST_LISTED:
+        raise InputError(f"--limit is {arguments.limit}; expected a number from 1 to {_MOST_LISTED}.")
     if arguments.queue:
         jobs = service.queue.jobs(limit=arguments.limit)
     else:
@@ -130,7 +133,7 @@ def _add(service: JobService, arguments: argparse.Namespace) -> int:
 
 def _queued(service: JobService, arguments: argparse.Namespace, job: Job, more: str = "") -> int:
     has_maker = service.queue.store.has_maker
-    hint = "" if has_maker else _NO_MAKER.format(job.id, shlex.quote(str(arguments.outputs)))
+    hint = "" if has_maker or job.is_over else _NO_MAKER.format(job.id, shlex.quote(str(arguments.outputs)))
     reported = filter(None, (f"{job.id}: {job.state}", more.rstrip("."), hint))
     report(arguments, job, ". ".join(reported), has_maker=has_maker)
     return 0
@@ -141,8 +144,14 @@ def _cancel(service: JobService, arguments: argparse.Namespace) -> int:
     return _each(service, arguments, ask)
 
 
+def _is_for_all(arguments: argparse.Namespace) -> bool:
+    if not (arguments.all or arguments.jobs):
+        raise InputError("No job is named; expected the ids of jobs, or --all.")
+    return arguments.all
+
+
 def _pause(service: JobService, arguments: argparse.Namespace) -> int:
-    if arguments.all:
+    if _is_for_all(arguments):
         service.queue.hold()
     return _each(service, arguments, service.queue.pause)
 
@@ -162,7 +171,7 @@ def _each(service: JobService, arguments: argparse.Namespace, ask: Callable[[str
 
 
 def _resume(service: JobService, arguments: argparse.Namespace) -> int:
-    if arguments.all:
+    if _is_for_all(arguments):
         service.queue.go_on()
     for job_id in arguments.jobs:
         is_resumable = allows(service.job(job_id), "resume")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +28,7 @@ from app.jobs.stdio import complain, say
 from app.machine import this_machine
 from app.presets import load_preset, presets_folder, save_preset
 from diffusers_helper.conditions.picture import load_picture, plain_png
+from diffusers_helper.conditions.pictures import NO_PICTURES, Contents, read_pictures
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.downloads import NotHere, absence_of
@@ -94,31 +96,34 @@ def chosen_origin(arguments: argparse.Namespace) -> VideoOrigin:
     Raises:
         InputError: If the arguments contradict each other or are invalid, or if a video cannot be made here.
     """
-    given = [name for name in ("resume", "recipe", "branch", "batch") if getattr(arguments, name)]
+    names = ("resume", "recipe", "branch", "batch")
+    given = [name for name in names if getattr(arguments, name) is not None]
     if len(given) > 1:
         raise InputError(
             f"--{given[0]} and --{given[1]} are both given; expected one of them.", "Leave one out."
         )
-    if not arguments.branch and (arguments.keep is not None or arguments.longer is not None):
+    if arguments.branch is None and (arguments.keep is not None or arguments.longer is not None):
         raise InputError("--keep and --longer need --branch, which is missing.", "Give --branch JOB.")
-    if (arguments.resume or arguments.branch) and (arguments.variants or arguments.dry_run):
+    if given and given[0] in ("resume", "branch") and (arguments.variants or arguments.dry_run):
         raise InputError(
             f"--variants and --dry-run cannot be used with --{given[0]}; expected a new video.",
             "Leave them out.",
         )
-    if arguments.resume:
+    if arguments.resume is not None:
         return VideoOrigin(partial(_resumed, arguments.resume, arguments.wait))
-    if arguments.branch:
+    if arguments.branch is not None:
         return _branched(arguments)
-    if arguments.batch:
+    if arguments.batch is not None:
         return _batch(arguments)
-    return _restored(arguments) if arguments.recipe else _several(arguments, [request_of(arguments)])
+    if arguments.recipe is not None:
+        return _restored(arguments)
+    return _several(arguments, [request_of(arguments)])
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of the preset and of the arguments, which take precedence."""
     settings = dict[str, Any]()
-    if getattr(arguments, "preset", None):
+    if getattr(arguments, "preset", None) is not None:
         preset = load_preset(presets_folder(), arguments.preset)
         _report(preset)
         settings = dict(preset.settings)
@@ -127,8 +132,8 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def save_given(arguments: argparse.Namespace) -> int:
     """Save the settings of the arguments as a preset, and return the exit code."""
-    file = save_preset(presets_folder(), arguments.save_preset, _given(arguments))
-    say(str(file))
+    file = str(save_preset(presets_folder(), arguments.save_preset, _given(arguments)))
+    say(json.dumps({"preset": file}) if arguments.json else file)
     return 0
 
 
@@ -155,14 +160,21 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
 
 
 def _several(
-    arguments: argparse.Namespace, requests: Sequence[GenerationRequest], **others: Any
-) -> VideoOrigin:
-    """Return the jobs of the variants of requests, which are all queued, or none if one is refused."""
+    arguments: argparse.Namespace, requests: Sequence[GenerationRequest], pictures: Contents = NO_PICTURES,
+    lineage: Lineage | None = None,
+) -> VideoOrigin:  # fmt: skip
+    """Return the jobs of the variants of requests, which are all queued, or none if one is refused.
+
+    For a dry run, the pictures are read here, and otherwise when the jobs are queued.
+    """
+    for request in requests if arguments.dry_run else ():
+        read_pictures(request, pictures)
     count = 1 if arguments.variants is None else arguments.variants
     found = tuple(one for request in requests for one in variants(request, count))
 
     def queue(service: JobService) -> list[Job]:
-        add = partial(service.queue.add, allow_folder=True, waits=arguments.wait, **others)
+        how = {"allow_folder": True, "pictures": pictures, "lineage": lineage, "waits": arguments.wait}
+        add = partial(service.queue.add, **how)
         return service.all_or_none(map(add, found))
 
     return VideoOrigin(queue, found)
@@ -200,7 +212,7 @@ def _restored(arguments: argparse.Namespace) -> VideoOrigin:
     request = recipe.request(dict.fromkeys(pictures, str(file)) | paths)
     check_plan(request, pictures.get(START_PICTURE))
     provide_model(request.model, arguments)
-    return _several(arguments, [request], pictures=pictures, lineage=recipe.lineage)
+    return _several(arguments, [request], pictures, recipe.lineage)
 
 
 def _pictures_of(recipe: Recipe, file: Path, besides: Mapping[str, str]) -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
@@ -88,9 +89,9 @@ class ProgressBar:
     def _stage(self, event: events.StageStarted) -> None:
         self._tenth = 0
         if self._stderr.isatty():
-            bar = self._bar or tqdm(file=self._stderr, dynamic_ncols=True, unit="step")
-            self._bar = bar
-            bar.set_description_str(events.STAGES[event.stage].running)
+            if self._bar is None:
+                self._bar = tqdm(file=self._stderr, dynamic_ncols=True, unit="step")
+            self._bar.set_description_str(events.STAGES[event.stage].running)
 
     def _bytes(self, event: events.Reading) -> None:
         done, total = gb_text(event.done_bytes), gb_text(event.total_bytes)
@@ -137,8 +138,9 @@ class ProgressBar:
             _write_line(self._stdout, one_line(video) if self._stdout.isatty() else video)
 
     def _say(self, text: str) -> None:
-        tqdm.write(one_line(text), file=self._stderr)
-        self._stderr.flush()
+        with contextlib.suppress(OSError):  # as on a full disk; the video is made all the same
+            tqdm.write(one_line(text), file=self._stderr)
+            self._stderr.flush()
 
 
 def _write_line(stdout: IO[bytes], text: str) -> None:

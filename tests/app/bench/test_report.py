@@ -197,3 +197,17 @@ def test_the_command_leaves_a_report_after_ctrl_c(
     assert "host to device per second 954 MB" in (tmp_path / "mine.json.md").read_text(encoding="utf-8")
     assert main(["bench", "--list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(PARTS)
+    assert main(["bench", "--list", "--json"]) == 0
+    assert [json.loads(line)["part"] for line in capsys.readouterr().out.splitlines()] == list(PARTS)
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(BenchRun, "_take", lambda self, part: pytest.fail("it was measured"))
+    monkeypatch.setattr("app.commands.bench.ask_torch", lambda environ: {})
+    bad = {tmp_path / "gone" / "a.json": (1, "cannot be written (No such file"), tmp_path: (2, "is a folder")}
+    for target, (code, words) in bad.items():
+        assert main(["bench", "--out", str(tmp_path / "out"), "--report", str(target)]) == code
+        assert f"{target} {words}" in capsys.readouterr().err
+    assert tmp_path.is_dir()

@@ -197,6 +197,16 @@ def test_what_is_not_there_is_refused_in_one_line_and_nothing_is_made(
         assert len(complaint.splitlines()) == 1
 
 
+def test_what_asks_for_nothing_is_refused(sharing: Sharing, command: Command) -> None:
+    queued(sharing, "a")
+    for verb in ("pause", "resume", "retry"):
+        assert command(verb) == 2
+        assert "No job is named" in command.complaint
+    for limit in ("0", "-1", str(10**30)):
+        assert command("list", "--limit", limit) == 2
+        assert f"--limit is {limit}" in command.complaint
+
+
 def test_a_finished_job_answers_at_once(sharing: Sharing, command: Command) -> None:
     server = sharing.open()
     sharing.go(server)
@@ -205,6 +215,9 @@ def test_a_finished_job_answers_at_once(sharing: Sharing, command: Command) -> N
     before = (job.folder / "events.jsonl").read_bytes()
     assert main(["generate", "--resume", job.id, "--out", str(sharing.outputs)]) == 0
     assert (job.folder / "events.jsonl").read_bytes() == before
+    server.stop()
+    assert command("retry", job.id) == 1
+    assert command.text == f"{job.id}: finished\n"
 
 
 @pytest.mark.parametrize("verb", ["", "add", "list", "reorder"])

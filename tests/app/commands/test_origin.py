@@ -88,6 +88,21 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
         (["--keep", "2"], "need --branch"),
         (["--branch", "x"], "without --keep and --longer"),
         (["--branch", "x", "--keep", "1"], "There is no job 'x'"),
+        *(
+            ([name, "", "--image", "still.png", "--prompt", "x"], words)
+            for name, words in {
+                "--resume": "There is no job ''",
+                "--branch": "without --keep and --longer",
+                "--recipe": "cannot be read",
+                "--batch": "cannot be read",
+                "--preset": "name is ''",
+                "--save-preset": "name is ''",
+            }.items()
+        ),
+        *(
+            (["--image", "still.png", "--prompt", "x", "--dry-run", *setting], "gone.png cannot be read")
+            for setting in (["--end-image", "gone.png"], ["--pictures", "2.4s: gone.png"])
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_anything_is_made(
