@@ -23,7 +23,8 @@ DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "your-card.md"
 _BEGIN, _END = "<!-- scripts/your_card.py writes from here -->\n", "<!-- to here -->"
 _CARDS = {
     "8 GB (RX 7600)": "gfx1100:8", "12 GB": "gfx1100:12", "16 GB (RX 6800)": "gfx103x:16",
-    "16 GB (RX 7800 XT)": "gfx1100:16", "20 GB (RX 7900 XT)": "gfx1100:20", "24 GB (RX 7900 XTX)": "gfx1100:24",
+    "16 GB (RX 7800 XT)": "gfx1100:16", "20 GB (RX 7900 XT)": "gfx1100:20",
+    "24 GB (RX 7900 XTX)": "gfx1100:24",
     "Strix Halo, 64 GB for the GPU": "gfx1151:64", "Strix Halo, 96 GB for the GPU": "gfx1151:96",
 }  # fmt: skip
 _HEAD = (
