@@ -10,13 +10,13 @@ const tabOf = (name) => document.querySelector(`#tab-${name}`);
 
 /** Return the tab that the address names, and what follows the name, as in `#history/ID`. */
 export function place() {
-  const [name, ...rest] = window.location.hash.slice(1).split('/').map(decodeURIComponent);
-  return NAMES.includes(name) ? [name, rest.join('/')] : ['create', ''];
+  const [name, rest = ''] = window.location.hash.slice(1).split('/');
+  return NAMES.includes(name) ? [name, rest] : ['create', ''];
 }
 
 /** Show a tab. `rest` follows its name in the address. */
 export function goTo(name, rest = '') {
-  window.location.hash = rest ? `${name}/${encodeURIComponent(rest)}` : name;
+  window.location.hash = rest ? `${name}/${rest}` : name;
 }
 
 /** Call the listener with the rest of the address, now and whenever the address changes, while the tab is shown. */

@@ -88,6 +88,8 @@ export const addressOf = (path) => `gradio_api/file=${path}`;
 /** Upload a file and return its path and its name. */
 export async function upload(file) {
   const name = file.name || 'pasted.png';
+  // Sending what cannot be read, such as a folder, would look like a server that is away.
+  await file.slice(0, 1).arrayBuffer().catch(() => { throw new Error(`${name} cannot be read. Drop files, and no folder.`); });
   const body = new FormData();
   body.append('files', file, name);
   const reply = await request('gradio_api/upload', { method: 'POST', body });

@@ -85,6 +85,7 @@ class Describer:
         lora = str(settings.get("lora") or "")
         timeline, times = strip(settings, info.family)
         extras = _extras(settings)
+        continues = isinstance(extras, Extras) and "video" in extras.settings
         needer = info.title if info.family.from_words is None else ""
         if _whole(settings.get("one_frame"), 0):
             needer = "One frame"
@@ -112,7 +113,7 @@ class Describer:
             "program": self._program(settings, info),
             "defaults": self._planner.defaults,
         }  # fmt: skip
-        wordy = "" if start else _words_note(settings, info, shape, needer)
+        wordy = "" if start or (continues and not needer) else _words_note(settings, info, shape, needer)
         markup = {
             "length": self._length(settings, request, info, height * width),
             "picture-note": refusal_line(refused, is_alert=True) if refused else wordy,

@@ -149,7 +149,7 @@ class DropCalls:
         notice = f"The new video continues {name} ({found.seconds:.1f} s)."
         extras = Extras.of({"video": str(path)}, ()).to_text()
         pictures = offered_end(found)
-        return Restored(name, {}, extras, is_whole=False, pictures=pictures, notices=(notice,)).to_dict()
+        return Restored("", {}, extras, is_whole=False, pictures=pictures, notices=(notice,)).to_dict()
 
     def picture_check(self, file: dict[str, Any]) -> list[int]:
         """Return the width and the height of an uploaded picture, or refuse it."""

@@ -99,9 +99,9 @@ def restored_note(name: str, notices: Sequence[str]) -> str:
     if not notices:
         return passing_note(f"These are the settings of {name}.") if name else ""
     reported = "".join(f"<li>{escape(page_words(one))}</li>" for one in notices)
-    found = f"These are the settings of {escape(name or 'this video')}"
+    found = f"<b>These are the settings of {escape(name)}</b>, except for this:" if name else ""
     return (
-        f'<div class="lt-box" role="status"><b>{found}</b>, except for this:'
+        f'<div class="lt-box" role="status">{found}'
         f'<ul class="lt-notices">{reported}</ul>'
         '<p class="lt-answers"><button type="button" data-answer="no">Close</button></p></div>'
     )

@@ -53,11 +53,12 @@ async function addBatch(file, others) {
   goTo('queue');
 }
 
-/** Take files: a batch, or else the settings in the first one, or else the picture. */
+/** Take files: a batch, or else the settings in the file, or else the picture. */
 async function takeFiles(files, name) {
   if (place()[0] !== 'create') goTo('create');
   const batch = files.find((file) => BATCH.test(file.name) || file.type === 'text/csv');
   if (batch) await addBatch(batch, files.filter((file) => file !== batch));
+  else if (files.length > 1) throw new Error(`These are ${files.length} files. Drop one at a time; only a batch file comes with its pictures.`);
   else await giveFile(files[0], name);
 }
 

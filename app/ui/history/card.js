@@ -66,7 +66,7 @@ export function makeCard(onError) {
       card.data = data;
       element.dataset.job = data.job;
       element.dataset.state = data.state;
-      link.href = `#history/${encodeURIComponent(data.job)}`;
+      link.href = `#history/${data.job}`;
       still.hidden = !data.still;
       if (data.still && still.getAttribute('src') !== data.still) still.src = data.still;
       const { length, sentence: state, words, created, seed, model } = data;

@@ -21,7 +21,7 @@ function fileRow({ name, size, url }) {
 /** Return the row of a video in the tree, which begins beneath the section that it follows. */
 function treeRow({ job, begin, cells, words, spoken, isOpened }, index) {
   const strip = make('span', {}, ...cells.map((src) => (src ? make('img', { src, alt: '', loading: 'lazy' }) : make('i'))));
-  const link = make('a', { href: `#history/${encodeURIComponent(job)}`, ariaLabel: spoken }, strip, make('small', { textContent: words }));
+  const link = make('a', { href: `#history/${job}`, ariaLabel: spoken }, strip, make('small', { textContent: words }));
   if (isOpened) link.setAttribute('aria-current', 'page');
   return make('li', { style: `grid-row: ${index + 1}; grid-column: ${begin} / -1` }, link);
 }
@@ -55,7 +55,7 @@ export function makeOpened(root, remove, lookAgain, miss) {
     card = video.card;
     film.show(video);
     setText(find('made'), `${when(card.created)} · ${card.model}`);
-    setText(find('address'), new URL(`#history/${encodeURIComponent(video.job)}`, document.baseURI).href);
+    setText(find('address'), new URL(`#history/${video.job}`, document.baseURI).href);
     find('remove').hidden = !video.actions.includes('remove');
     fillRows(find('states'), video.states, stateRow);
     fillRows(find('files'), video.files, fileRow);

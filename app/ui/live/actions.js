@@ -198,7 +198,7 @@ export class Actions {
   /** Show a sentence, with a link to a job if one is given. */
   report(words, job = '') {
     this.#told = job;
-    const link = make('a', { href: `#history/${encodeURIComponent(job)}`, textContent: 'Show it' });
+    const link = make('a', { href: `#history/${job}`, textContent: 'Show it' });
     this.#find('.lt-after-say').replaceChildren(words, ...(job ? [' ', link] : []));
   }
 }

@@ -151,6 +151,10 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     one_frame = describer.describe(values | {"one_frame": 9, "image": None, "prompt": "a"})
     assert one_frame["facts"]["starts"] == "picture"
     assert "One frame needs a picture to start from." in one_frame["markup"]["picture-note"]
+    wordy = values | {"image": None, "prompt": "a"}
+    assert "starts from your words alone" in describer.describe(wordy)["markup"]["picture-note"]
+    continuing = wordy | {"extras": form.Extras({"video": "x.mp4"}).to_text()}
+    assert describer.describe(continuing)["markup"]["picture-note"] == ""
     assert "mode" not in one_frame["facts"]["unused"]
     assert "mode" in describer.describe(values | {"model": "helios-distilled"})["facts"]["unused"]
     backwards = describer.describe(values | {"prompt": "<a> [4s-2s: b]"})

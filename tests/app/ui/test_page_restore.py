@@ -22,9 +22,10 @@ from tests.support.jobs import TIMEOUT, wait_until
 from tests.support.pages import PageProgram, Stand, needs_chromium, notice, open_folds, start, status
 
 pytestmark = needs_chromium
-DROP = """async ([bytes, name, type]) => {
+DROP = """async (files) => {
     const transfer = new DataTransfer();
-    transfer.items.add(new File([new Uint8Array(bytes)], name, { type }));
+    const made = files.map(([bytes, name, type]) => new File([new Uint8Array(bytes)], name, { type }));
+    for (const file of made) transfer.items.add(file);
     const target = document.querySelector('.lt-stage');
     for (const kind of ['dragenter', 'dragover', 'drop']) {
         const event = new DragEvent(kind, { dataTransfer: transfer, bubbles: true, cancelable: true });
@@ -35,7 +36,7 @@ DROP = """async ([bytes, name, type]) => {
 
 def drop(page: Any, content: bytes, name: str, kind: str) -> None:
     page.wait_for_selector("html[data-ready]")
-    page.evaluate(DROP, [list(content), name, kind])
+    page.evaluate(DROP, [[list(content), name, kind]])
 
 
 def test_a_dropped_request_restores_every_setting_and_tells_the_unknown_ones(page: Any, stand: Stand) -> None:
@@ -72,6 +73,7 @@ def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_pa
     drop(page, content, "holiday.mp4", "video/mp4")
     page.wait_for_selector("#set-image img")
     page.locator("#extras-line").get_by_text("Video to Continue: holiday.mp4.").wait_for()
+    assert notice(page, "continues").inner_text() == "The new video continues holiday.mp4 (1.0 s).\n\nClose"
     page.get_by_label("Prompt", exact=True).fill("a ball")
     page.click("#start:not([disabled])")
     wait_until(lambda: len(stand.service.jobs()) == 1)
@@ -82,6 +84,23 @@ def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_pa
     assert np.array_equal(np.asarray(load_picture(job.folder / "input.png")), last)
     drop(page, b"\0\0\0\x10ftypisom\0\0\0\0" + bytes(100), "broken.mp4", "video/mp4")
     page.get_by_role("alert").get_by_text("The video broken.mp4 cannot be read").wait_for()
+
+
+def test_several_files_and_a_folder_are_refused_and_nothing_is_taken(
+    page: Any, photo: Path, tmp_path: Path
+) -> None:
+    page.wait_for_selector("html[data-ready]")
+    page.evaluate(DROP, [[list(photo.read_bytes()), name, "image/png"] for name in ("a.png", "b.png")])
+    page.get_by_role("alert").get_by_text("These are 2 files. Drop one at a time").wait_for()
+    (tmp_path / "holiday").mkdir()
+    box, session = page.locator("#set-image").bounding_box(), page.context.new_cdp_session(page)
+    data = {"items": [], "files": [str(tmp_path / "holiday")], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):  # a real folder, which no script can make
+        place = {"x": box["x"] + 50, "y": box["y"] + 50}
+        session.send("Input.dispatchDragEvent", {"type": kind, **place, "data": data})
+    page.get_by_role("alert").get_by_text("holiday cannot be read.").wait_for()
+    assert page.locator(".lt-lost").inner_text() == ""
+    assert page.locator("[name=image]").input_value() == "null"
 
 
 def test_a_dropped_batch_is_queued_or_refused_as_a_whole(page: Any, stand: Stand, photo: Path) -> None:
