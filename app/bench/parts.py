@@ -21,21 +21,6 @@ _ONE_OF_EACH, _WHOLE = 1_800_000_000, 25_800_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """What a machine must have for a part.
-
-    Attributes:
-        kinds: The platforms on which the part makes sense.
-        device_bytes: The memory of the card, if there is one.
-    """
-
-    kinds: tuple[Kind, ...] = ("rocm", "cuda", "cpu")
-    disk_bytes: int = 0
-    ram_bytes: int = 2 * GB
-    device_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchPart:
     """One part of the benchmark, which runs in a process of its own.
 
@@ -43,13 +28,18 @@ class BenchPart:
         function: The module in `diffusers_helper/bench/` and the function there, which takes a `Context`
             and yields a `Case` (`context.py`) for each measurement.
         level: The first level that includes it.
+        kinds: The platforms on which it makes sense.
+        disk_bytes, ram_bytes, device_bytes: What must be free, and the memory of the card, if there is one.
     """
 
     name: str
     title: str
     function: str
     level: Level = "quick"
-    needs: Needs = Needs()
+    kinds: tuple[Kind, ...] = ("rocm", "cuda", "cpu")
+    disk_bytes: int = 0
+    ram_bytes: int = 2 * GB
+    device_bytes: int = 0
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -60,16 +50,16 @@ PARTS: dict[str, BenchPart] = {
     for part in (
         BenchPart(
             name="memory", title="Main memory and disk", function="kernels:host",
-            needs=Needs(disk_bytes=GB),
+            disk_bytes=GB,
         ),
         BenchPart(
             name="bus", title="Copies between main memory and card", function="kernels:bus",
-            needs=Needs(kinds=_CARDS),
+            kinds=_CARDS,
         ),
         BenchPart(
             name="step", title="A step of FramePack's transformer, resident and streamed",
             function="steps:steps",
-            needs=Needs(disk_bytes=_ONE_OF_EACH + GB, ram_bytes=6 * GB),
+            disk_bytes=_ONE_OF_EACH + GB, ram_bytes=6 * GB,
         ),
         BenchPart(
             name="job", title="A whole section, from picture and prompt to video", function="sections:job",
@@ -89,7 +79,7 @@ PARTS: dict[str, BenchPart] = {
         ),
         BenchPart(
             name="convolutions-normal", title="The same after MIOpen's search (find mode NORMAL)",
-            function="kernels:convolutions", level="standard", needs=Needs(kinds=("rocm",)),
+            function="kernels:convolutions", level="standard", kinds=("rocm",),
             environ={FIND_MODE_VARIABLE: "NORMAL"},
         ),
         BenchPart(
@@ -99,11 +89,11 @@ PARTS: dict[str, BenchPart] = {
         BenchPart(
             name="framepack", title="A whole section of FramePack at its full size",
             function="sections:framepack", level="standard",
-            needs=Needs(kinds=_CARDS, disk_bytes=5 * GB, ram_bytes=12 * GB, device_bytes=6 * GB),
+            kinds=_CARDS, disk_bytes=5 * GB, ram_bytes=12 * GB, device_bytes=6 * GB,
         ),
         BenchPart(
             name="step-disk", title="A step with all weights read from the disk", function="steps:from_disk",
-            level="full", needs=Needs(disk_bytes=_WHOLE + GB, ram_bytes=6 * GB),
+            level="full", disk_bytes=_WHOLE + GB, ram_bytes=6 * GB,
         ),
     )
 }  # fmt: skip

@@ -6,11 +6,13 @@ has this as its result, and the part goes on in another process behind it.
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +21,7 @@ from app.bench.child import EXIT_LOST
 from app.bench.facts import Readings, summary_of
 from app.bench.parts import PART_SECONDS, BenchPart, Level
 from app.bench.report import Report, published, sealed
-from app.jobs.stdio import Child, close_child
+from app.jobs.stdio import Child, close_child, complain
 from app.machine import module_command
 from diffusers_helper.foreign_errors import last_trouble
 from diffusers_helper.machine.signals import SIGKILL
@@ -34,88 +36,86 @@ _TAIL_BYTES = 16_384
 _NO_TIME = "no time was left for the remaining cases"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be measured, and where.
-
-    Attributes:
-        parts: The parts, in their order.
-        model: The name or folder of real weights; "" for random ones.
-        facts: The machine (`facts.machine_facts`).
-        seconds: The time limit of all parts together; None for none.
-        sensors: Reads the card's sensors; None without any.
-    """
-
-    parts: Iterable[BenchPart]
-    level: Level
-    folder: Path
-    model: str
-    facts: Mapping[str, Any]
-    environ: Mapping[str, str]
-    seconds: float | None = None
-    sensors: Callable[[], Readings] | None = None
-    module: str = "app.bench.child"
-
-
 @dataclass
 class BenchRun:
     """A run of the benchmark.
 
     Attributes:
+        parts: The parts, in their order.
+        model: The name or folder of real weights; "" for random ones.
+        facts: The machine (`facts.machine_facts`).
         report: The report so far; parts that it holds completely, at the same level, are not repeated.
         save: Called with the report, which has a checksum, after each case.
-        show: Called with the part and the case that begins; "" for the part's own beginning.
+        seconds: The time limit of all parts together; None for none.
+        sensors: Reads the card's sensors; None without any.
+        show: Called with a line for each part that begins and ends, and for each case if it is detailed.
     """
 
-    plan: Plan
+    parts: Sequence[BenchPart]
+    level: Level
+    folder: Path
+    model: str
+    facts: Mapping[str, Any]
+    environ: Mapping[str, str]
     report: Report
     save: Callable[[Report], None]
-    show: Callable[[BenchPart, str], None] = lambda part, label: None
+    seconds: float | None = None
+    sensors: Callable[[], Readings] | None = None
+    module: str = "app.bench.child"
+    show: Callable[[str], None] = complain
+    is_detailed: bool = field(default_factory=lambda: sys.stderr.isatty())
     _begin: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
         """Measure all parts, and leave no files but the report."""
         self._keep()  # fails at once where the report cannot be written
         try:
-            for part in self.plan.parts:
+            for part in self.parts:
                 self._take(part)
             self.report["is_complete"] = all(entry["is_complete"] for entry in self.report["parts"].values())
         finally:
             self._keep()
-            shutil.rmtree(self.plan.folder / "files", ignore_errors=True)
+            shutil.rmtree(self.folder / "files", ignore_errors=True)
 
     def _keep(self) -> None:
         self.save(sealed(self.report))
 
     def _take(self, part: BenchPart) -> None:
-        known, level = self.report["parts"].get(part.name, {}), self.plan.level
+        known, level = self.report["parts"].get(part.name, {}), self.level
         if known.get("level") == level and known["is_complete"] and not known["reason"]:
             return
         # The quick level measures other sizes; the full one has the cases of the standard one, and more.
         is_same = known.get("level") == level or "quick" not in (known.get("level", "quick"), level)
-        self.show(part, "")
+        number, limit = self.parts.index(part), float(PART_SECONDS[level])
+        left, rest = limit * (len(self.parts) - number), self._rest()
+        self.show(
+            f"[{number + 1}/{len(self.parts)}] {part.title} (at most {duration(min(left, rest))} to go)"
+        )
         entry: dict[str, Any] = {
-            "title": part.title, "level": level, "reason": lack_for(part, self.plan),
+            "title": part.title, "level": level, "reason": lack_for(part, self.facts, self.folder),
             "seconds": known["seconds"] if is_same else 0.0, "is_complete": False, "card": {},
             "cases": known["cases"] if is_same else {},
         }  # fmt: skip
         self.report["parts"][part.name] = entry
-        limit = float(PART_SECONDS[level])
-        if self.plan.seconds is not None:
-            limit = min(limit, self.plan.seconds - (time.monotonic() - self._begin))
+        limit = min(limit, rest)
         if entry["reason"]:
             entry["is_complete"] = True
         elif limit < _LEAST_SECONDS:
             entry["reason"] = "no time was left"
         else:
             begin = time.monotonic()
-            with readings(self.plan.sensors or dict, _WATCH_SECONDS) as seen:
+            with readings(self.sensors or dict, _WATCH_SECONDS) as seen:
                 try:
                     self._measure(part, entry, begin + limit)
                 finally:
                     entry["seconds"] = published(entry["seconds"] + time.monotonic() - begin)
                     entry["card"] = published(summary_of(seen))
         self._keep()
+        self.show(f"      {summary_line(entry)}")
+
+    def _rest(self) -> float:
+        """Return the seconds that are left for all parts together."""
+        return math.inf if self.seconds is None else self.seconds - (time.monotonic() - self._begin)
 
     def _measure(self, part: BenchPart, entry: dict[str, Any], end: float) -> None:
         """Run processes until all cases are done, the time is over, or too many processes have died."""
@@ -130,16 +130,16 @@ class BenchRun:
 
     def _one(self, part: BenchPart, entry: dict[str, Any], seconds: float) -> bool:
         """Run one process; return whether another one would be of no use."""
-        plan, before = self.plan, len(entry["cases"])
-        (plan.folder / "files").mkdir(parents=True, exist_ok=True)
-        command, environ = module_command(plan.module, {**plan.environ, **part.environ})
-        with (plan.folder / "errors.log").open("w+b") as errors:
+        before = len(entry["cases"])
+        (self.folder / "files").mkdir(parents=True, exist_ok=True)
+        command, environ = module_command(self.module, {**self.environ, **part.environ})
+        with (self.folder / "errors.log").open("w+b") as errors:
             messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
             # Ctrl-C is for this program, which ends the process.
             child = Child(command, environ, messages.put, stderr=errors, process_group=0)
             try:
                 child.send(self._task(part, entry, seconds))
-                case, ending = self._follow(messages, part, entry, seconds)
+                case, ending = self._follow(messages, entry, seconds)
             finally:
                 child.process.kill()
                 code = child.process.wait()
@@ -159,15 +159,14 @@ class BenchRun:
 
     def _task(self, part: BenchPart, entry: dict[str, Any], seconds: float) -> dict[str, Any]:
         return {
-            "function": part.function, "level": self.plan.level, "model": self.plan.model,
-            "folder": str(self.plan.folder / "files"), "seconds": _SHARE * seconds,
+            "function": part.function, "level": self.level, "model": self.model,
+            "folder": str(self.folder / "files"), "seconds": _SHARE * seconds,
             "skip": list(entry["cases"]),
         }  # fmt: skip
 
     def _follow(
         self,
         messages: queue.SimpleQueue[dict[str, Any] | None],
-        part: BenchPart,
         entry: dict[str, Any],
         seconds: float,
     ) -> tuple[str, str]:
@@ -186,7 +185,8 @@ class BenchRun:
                 return "", "over"
             if "begin" in message:
                 case, begun = message["begin"], time.monotonic()
-                self.show(part, case)
+                if self.is_detailed:
+                    self.show(f"      {case}")
             elif "left" in message:
                 entry["reason"] = _NO_TIME
             elif "case" in message:
@@ -210,18 +210,17 @@ def death(code: int, tail: str) -> str:
     return f"{ending}, as when main memory is full" if code == -SIGKILL else ending
 
 
-def lack_for(part: BenchPart, plan: Plan) -> str:
+def lack_for(part: BenchPart, facts: Mapping[str, Any], folder: Path) -> str:
     """Return why a part cannot run on this machine; "" if it can."""
-    needs, card = part.needs, plan.facts["card"]
-    if card["kind"] not in needs.kinds:
+    card = facts["card"]
+    if card["kind"] not in part.kinds:
         return "there is no GPU" if card["kind"] == "cpu" else "it is for AMD cards"
-    folder = plan.folder
     while not folder.exists():
         folder = folder.parent
     lacks = (
-        ("free disk space", needs.disk_bytes, shutil.disk_usage(folder).free),
-        ("free main memory", needs.ram_bytes, host_memory().available),
-        ("memory of the card", needs.device_bytes, card["memory_bytes"] or 0),
+        ("free disk space", part.disk_bytes, shutil.disk_usage(folder).free),
+        ("free main memory", part.ram_bytes, host_memory().available),
+        ("memory of the card", part.device_bytes, card["memory_bytes"] or 0),
     )
     for what, needed, there in lacks:
         if there < needed:

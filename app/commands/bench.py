@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app.bench.facts import machine_facts, report_so_far, sensors
-from app.bench.parts import LEVELS, PART_SECONDS, PARTS, QUICK_SECONDS, BenchPart, Level, parts_of
+from app.bench.parts import LEVELS, PARTS, QUICK_SECONDS, BenchPart, Level, parts_of
 from app.bench.report import (
     FORMAT,
     VERSION,
@@ -25,7 +25,7 @@ from app.bench.report import (
     to_bytes,
     to_markdown,
 )
-from app.bench.runner import BenchRun, Plan, summary_line
+from app.bench.runner import BenchRun, summary_line
 from app.commands.arguments import Parser, add_command, argument, only_one, switch
 from app.commands.doctor import ask_torch
 from app.jobs.stdio import complain, say
@@ -38,7 +38,6 @@ from diffusers_helper.machine.local import Speeds, keep_speeds
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import built_in_names, find_model
 from diffusers_helper.planning.variables import engine_environment
-from diffusers_helper.units import duration
 
 _DESCRIPTION = """\
 Measure this machine with the real sizes of FramePack: copies, matrix products, attention, convolutions, the
@@ -112,11 +111,8 @@ def bench(arguments: argparse.Namespace) -> int:
     model = _model(arguments.model)
     code = 0
     with only_one("bench", folder, "Choose another one with --out."):
-        report, plan = _prepare(parts, level, folder, model, again=arguments.again)
         try:
-            BenchRun(
-                plan, report, lambda found: _write(found, targets), _Progress(parts, level, report)
-            ).run()
+            _prepared(parts, level, folder, model, targets, again=arguments.again).run()
         except KeyboardInterrupt:
             code = EXIT_CANCELLED
             complain("Stopped. What was measured is kept, and the same command continues from here.")
@@ -126,10 +122,10 @@ def bench(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _prepare(
-    parts: list[BenchPart], level: Level, folder: Path, model: str, *, again: bool
-) -> tuple[Report, Plan]:
-    """Return the report to continue, or a new one, and the plan of what is to be measured."""
+def _prepared(
+    parts: list[BenchPart], level: Level, folder: Path, model: str, targets: list[Path], *, again: bool
+) -> BenchRun:
+    """Return what measures the parts, with the report to continue or a new one."""
     begin = time.monotonic()
     environ = {**os.environ, **engine_environment(this_profile(os.environ).environment, os.environ)}
     facts = published(machine_facts(os.environ, ask_torch(environ)))
@@ -140,8 +136,10 @@ def _prepare(
     if not again and (earlier := _earlier(folder / "report.json", report)):
         report["parts"] = earlier["parts"]
     limit = QUICK_SECONDS - (time.monotonic() - begin) if level == "quick" else None
-    plan = Plan(parts, level, folder, model, facts, environ, seconds=limit, sensors=sensors(os.environ))
-    return report, plan
+    return BenchRun(
+        parts, level, folder, model, facts, environ, report, partial(_write, targets), limit,
+        sensors(os.environ),
+    )  # fmt: skip
 
 
 def _earlier(file: Path, report: Report) -> Report | None:
@@ -174,7 +172,7 @@ def _model(given: str | None) -> str:
     return next((info.name for info in of_framepack if absence_of(info) is None), "")
 
 
-def _write(report: Report, targets: list[Path]) -> None:
+def _write(targets: list[Path], report: Report) -> None:
     for target in targets:
         try:
             write_atomic(target, to_bytes(report))
@@ -183,33 +181,6 @@ def _write(report: Report, targets: list[Path]) -> None:
                 f"{target} cannot be written ({error.strerror}); expected a file for the report.",
                 "Choose another --report.",
             ) from error
-
-
-class _Progress:
-    """The progress on the terminal: the part, its case, and the longest time that is left."""
-
-    def __init__(self, parts: list[BenchPart], level: Level, report: Report) -> None:
-        self._parts, self._report = parts, report
-        self._level: Level = level
-        self._last: BenchPart | None = None
-        self._begin = time.monotonic()
-        self._is_terminal = sys.stderr.isatty()
-
-    def __call__(self, part: BenchPart, label: str) -> None:
-        number = self._parts.index(part)
-        if part is not self._last:
-            self._tell_last()
-            left = PART_SECONDS[self._level] * (len(self._parts) - number)
-            if self._level == "quick":
-                left = min(left, QUICK_SECONDS - (time.monotonic() - self._begin))
-            complain(f"[{number + 1}/{len(self._parts)}] {part.title} (at most {duration(left)} to go)")
-            self._last = part
-        if label and self._is_terminal:
-            complain(f"      {label}")
-
-    def _tell_last(self) -> None:
-        if self._last is not None:
-            complain(f"      {summary_line(self._report['parts'][self._last.name])}")
 
 
 def _keep_speeds(report: Report) -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.bench.parts import PARTS, Needs
+from app.bench.parts import PARTS
 from app.bench.report import FORMAT, VERSION, Report, read_report, to_bytes
-from app.bench.runner import BenchRun, Plan
+from app.bench.runner import BenchRun
 from diffusers_helper.files import write_atomic
 
 FACTS: dict[str, Any] = {
@@ -36,19 +36,20 @@ def new_report() -> Report:
 def run(folder: Path, parts: dict[str, str], report: Report | None = None, **facts: Any) -> Report:
     """Run stand-in functions as parts of these names, and return the report that was written."""
     folder.mkdir(exist_ok=True)
-    needs = facts.pop("needs", Needs(ram_bytes=0))
-    chosen = [replace(PARTS[name], function=function, needs=needs) for name, function in parts.items()]
-    plan = Plan(
-        chosen, "quick", folder, "", {**FACTS, **facts}, os.environ, module="tests.support.bench_child"
-    )
+    needs = {"ram_bytes": 0, **facts.pop("needs", {})}
+    chosen = [replace(PARTS[name], function=function, **needs) for name, function in parts.items()]
     file = folder / "report.json"
 
-    def show(part: Any, label: str) -> None:
-        if label and __name__ == "__main__":
-            sys.stdout.write(f"{label}\n")
+    def show(line: str) -> None:
+        if line.startswith(" ") and __name__ == "__main__":
+            sys.stdout.write(f"{line.strip()}\n")
             sys.stdout.flush()
 
-    BenchRun(plan, report or new_report(), lambda found: write_atomic(file, to_bytes(found)), show).run()
+    BenchRun(
+        chosen, "quick", folder, "", {**FACTS, **facts}, os.environ, report or new_report(),
+        lambda found: write_atomic(file, to_bytes(found)), module="tests.support.bench_child", show=show,
+        is_detailed=True,
+    ).run()  # fmt: skip
     return read_report(file)
 
 

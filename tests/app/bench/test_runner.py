@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.bench import runner
-from app.bench.parts import Needs
 from app.bench.report import failures, planned, read_report
 from diffusers_helper.units import GB
 from tests.support.bench_runs import FACTS, run
@@ -83,14 +83,14 @@ def test_a_process_that_dies_at_once_is_not_tried_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("needs", "reason"),
     [
-        (Needs(kinds=("cuda",)), "it is for AMD cards"),
-        (Needs(ram_bytes=0, disk_bytes=10**9 * GB), "GB of free disk space; there are"),
-        (Needs(ram_bytes=10**6 * GB), "GB of free main memory; there are"),
-        (Needs(ram_bytes=0, device_bytes=25 * GB), "it needs 25 GB of memory of the card; there are 24 GB"),
+        ({"kinds": ("cuda",)}, "it is for AMD cards"),
+        ({"ram_bytes": 0, "disk_bytes": 10**9 * GB}, "GB of free disk space; there are"),
+        ({"ram_bytes": 10**6 * GB}, "GB of free main memory; there are"),
+        ({"ram_bytes": 0, "device_bytes": 25 * GB}, "it needs 25 GB of memory of the card; there are 24 GB"),
     ],
 )
 def test_a_part_that_cannot_run_is_left_out_with_its_reason(
-    tmp_path: Path, needs: Needs, reason: str
+    tmp_path: Path, needs: dict[str, Any], reason: str
 ) -> None:
     part = run(tmp_path / "out", {"bus": "good"}, needs=needs)["parts"]["bus"]
     assert reason in part["reason"]
@@ -99,7 +99,7 @@ def test_a_part_that_cannot_run_is_left_out_with_its_reason(
 
 def test_a_machine_without_a_gpu_says_so(tmp_path: Path) -> None:
     card = {**FACTS["card"], "kind": "cpu"}
-    part = run(tmp_path / "out", {"bus": "good"}, needs=Needs(kinds=("rocm", "cuda")), card=card)
+    part = run(tmp_path / "out", {"bus": "good"}, needs={"kinds": ("rocm", "cuda")}, card=card)
     assert part["parts"]["bus"]["reason"] == "there is no GPU"
 
 
