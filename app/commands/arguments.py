@@ -7,12 +7,11 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from app.jobs.stdio import complain, say, start_log
 from app.machine import know_added_models, this_machine, this_profile
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
-Run = TypeVar("Run")
 
 
 class Parser(argparse.ArgumentParser):
@@ -285,33 +283,26 @@ def add_command(
     return parser
 
 
-@dataclass(frozen=True, slots=True)
-class Verb(Generic[Run]):
-    """One thing that a command can do.
-
-    Attributes:
-        run: Executes the verb and returns the exit code.
-    """
-
-    name: str
-    help: str
-    run: Run
-    arguments: tuple[Adder, ...] = ()
+Verb = tuple[Any, ...]
+"""A verb of a command: its name, its help, what runs it, and its arguments, as `add_command` takes them."""
 
 
 def add_verbs(
-    commands: argparse._SubParsersAction[Parser], name: str, *, summary: str, description: str,
-    exit_codes: str, verbs: Iterable[Verb[Run]],
-) -> Iterator[tuple[Verb[Run], Parser]]:  # fmt: skip
-    """Add a command, and yield each of its verbs with its parser, which lacks only the common arguments."""
-    parser = commands.add_parser(name, help=summary, description=description)
+    commands: argparse._SubParsersAction[Parser], name: str, verbs: Iterable[Verb], *common: Adder,
+    help: str, epilog: str,
+) -> None:  # fmt: skip
+    """Add a command with its verbs, and the arguments that they have in common."""
+    parser = commands.add_parser(name, help=help, description=_sentence(help))
     parsers = parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
-    for verb in verbs:
-        words = f"{verb.help[:1].upper()}{verb.help[1:]}."
-        one = parsers.add_parser(verb.name, help=verb.help, description=words, epilog=exit_codes)
-        for add in verb.arguments:
-            add(one)
-        yield verb, one
+    for verb, words, run, *arguments in verbs:
+        add_command(
+            parsers, verb, run, *arguments, *common,
+            help=words, description=_sentence(words), epilog=epilog,
+        )  # fmt: skip
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str] | None) -> int:

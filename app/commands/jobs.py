@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, get_args
 
 from app.commands.arguments import (
     EXIT_FAILED,
     Parser,
-    Verb,
     add_outputs,
     add_request,
     add_settings,
@@ -48,32 +47,24 @@ _WORDS = 48  # characters of a prompt in a list
 _MOST_LISTED = 10**9
 
 
-JobVerb: TypeAlias = Verb[Callable[[JobService, argparse.Namespace], int]]
-
-
 def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the command to the program's commands."""
-    for verb, one in add_verbs(
-        commands,
-        "jobs",
-        summary="list and change the jobs of an outputs folder",
-        description="List and change the jobs of an outputs folder, even while a program makes them.",
-        exit_codes=_EXIT_CODES,
-        verbs=VERBS,
-    ):
-        add_outputs(one)
-        one.add_argument("--json", action="store_true", help="print JSON, one object per line")
-        one.set_defaults(run=partial(_run, verb), verbose=False)
+    verbs = [(name, words, partial(_run, verb), *given) for name, words, verb, *given in VERBS]
+    add_verbs(
+        commands, "jobs", verbs, add_outputs, switch("--json", "print JSON, one object per line"),
+        help="list and change the jobs of an outputs folder, even while a program makes them",
+        epilog=_EXIT_CODES,
+    )  # fmt: skip
 
 
-def _run(verb: JobVerb, arguments: argparse.Namespace) -> int:
+def _run(verb: Callable[[JobService, argparse.Namespace], int], arguments: argparse.Namespace) -> int:
     outputs = given_path(arguments.outputs, "outputs")
     service = JobService(outputs)
     if outputs.is_dir():
         service.settle()
-    elif verb.name != "add":
+    elif verb is not _add:
         raise InputError(f"There is no outputs folder {outputs}.", "Give an existing folder as `outputs`.")
-    return verb.run(service, arguments)
+    return verb(service, arguments)
 
 
 def report(arguments: argparse.Namespace, job: Job, text: str, **more: Any) -> None:
@@ -308,20 +299,20 @@ _TO = argument("--to", required=True, metavar="PATH", help="the file or folder t
 _AFTER_SECTION = switch("--after-section", "finish the current section first")
 _OFF = switch("--off", "let them go on by themselves again")
 VERBS = (
-    Verb("list", "list jobs, the newest first", _list, _LIST),
-    Verb("show", "show everything about a job", _show, (_JOB,)),
-    Verb("add", "put a new job into the queue, without waiting for it", _add, (add_request,)),
-    Verb("cancel", "end jobs; their videos so far are kept", _cancel, (_JOBS, _AFTER_SECTION)),
-    Verb("pause", "pause jobs until they are resumed, and free the device's memory", _pause, _OR_ALL),
-    Verb("resume", "continue paused or interrupted jobs", _resume, _OR_ALL),
-    Verb("retry", "queue failed or cancelled jobs again", _resume, _OR_ALL),
-    Verb("branch", "queue a job that keeps sections of another one", _branch, _BRANCH),
-    Verb("change", "change what comes next in a video that is being made", _change, (_JOB, _add_changes)),
-    Verb("wait", "pause jobs after each of their sections", _wait, (_JOBS, _OFF)),
-    Verb("takes", "make the next section several times, to choose one", _takes, _TAKES),
-    Verb("reorder", "move a job within the queue", _reorder, _REORDER),
-    Verb("remove", "remove jobs with their files; they can be restored for a week", _remove, (_JOBS,)),
-    Verb("restore", "restore removed jobs", _restore, (_JOBS,)),
-    Verb("rebuild", "read all jobs anew from their folders", _rebuild),
-    Verb("export", "copy the video of a job to another place", _export, (_JOB, _TO)),
+    ("list", "list jobs, the newest first", _list, *_LIST),
+    ("show", "show everything about a job", _show, _JOB),
+    ("add", "put a new job into the queue, without waiting for it", _add, add_request),
+    ("cancel", "end jobs; their videos so far are kept", _cancel, _JOBS, _AFTER_SECTION),
+    ("pause", "pause jobs until they are resumed, and free the device's memory", _pause, *_OR_ALL),
+    ("resume", "continue paused or interrupted jobs", _resume, *_OR_ALL),
+    ("retry", "queue failed or cancelled jobs again", _resume, *_OR_ALL),
+    ("branch", "queue a job that keeps sections of another one", _branch, *_BRANCH),
+    ("change", "change what comes next in a video that is being made", _change, _JOB, _add_changes),
+    ("wait", "pause jobs after each of their sections", _wait, _JOBS, _OFF),
+    ("takes", "make the next section several times, to choose one", _takes, *_TAKES),
+    ("reorder", "move a job within the queue", _reorder, *_REORDER),
+    ("remove", "remove jobs with their files; they can be restored for a week", _remove, _JOBS),
+    ("restore", "restore removed jobs", _restore, _JOBS),
+    ("rebuild", "read all jobs anew from their folders", _rebuild),
+    ("export", "copy the video of a job to another place", _export, _JOB, _TO),
 )

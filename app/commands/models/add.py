@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
     """Add the arguments of the verb."""
+    parser.set_defaults(named={"model": "--base"})
     parser.add_argument("model", metavar="NAME", help="the new name, of small letters, digits and . _ -")
     parser.add_argument(
         "--base", metavar="MODEL",
@@ -105,6 +106,7 @@ _TYPES = [name for name in WEIGHT_TYPES if name not in (AUTO, "default")]
 
 def add_convert_arguments(parser: argparse._ActionsContainer) -> None:
     """Add the arguments of the verb."""
+    parser.set_defaults(named={"model": "MODEL"})
     parser.add_argument(
         "model", metavar="NAME|PATH",
         help=f"{', '.join(model_names())}, the folder of a model, or a {_PART}: a file, or its folder",

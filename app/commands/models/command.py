@@ -14,7 +14,6 @@ from app.commands.arguments import (
     EXIT_FAILED,
     Adder,
     Parser,
-    Verb,
     add_setting,
     add_verbs,
     aligned,
@@ -138,17 +137,10 @@ def _formats_lines(info: ModelInfo, plans: Sequence[FormatPlans]) -> list[str]:
 
 def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the command to the program's commands."""
-    for verb, one in add_verbs(
-        commands,
-        "models",
-        summary="list, add, get, convert, check and remove models",
-        description="List, add, get, convert, check and remove the models of this machine.",
-        exit_codes=_EXIT_CODES,
-        verbs=VERBS,
-    ):
-        one.add_argument("--json", action="store_true", help="print JSON, one object per line")
-        named = {"model": "--base" if verb.name == "add" else "MODEL"}
-        one.set_defaults(run=verb.run, verbose=False, named=named)
+    add_verbs(
+        commands, "models", VERBS, switch("--json", "print JSON, one object per line"),
+        help="list, add, get, convert, check and remove the models of this machine", epilog=_EXIT_CODES,
+    )  # fmt: skip
 
 
 def _report(arguments: argparse.Namespace, *lines: str, **facts: Any) -> None:
@@ -297,12 +289,13 @@ def _model(help: str = "{}, or a folder", *, is_known: bool = False, **facts: An
         if is_known:
             facts["choices"] = names
         parser.add_argument("model", metavar="MODEL", help=help.format(", ".join(names)), **facts)
+        parser.set_defaults(named={"model": "MODEL"})
 
     return add
 
 
 _ANY = _model("only this model, or a folder", nargs="?", default="")
-_LISTED = (_model("{}", is_known=True),)
+_LISTED = _model("{}", is_known=True)
 _REMOVED = (_model("{}"), switch("--yes", "remove without asking"))
 _PLAN = (
     _model(),
@@ -313,23 +306,23 @@ _PLAN = (
     ),
 )
 VERBS = (
-    Verb("list", "list the parts of models with their places, sizes and missing bytes", _list, (_ANY,)),
-    Verb("get", "download the missing files of a model, or continue a download", _get, _LISTED),
-    Verb("verify", "check the sizes and checksums of a model's files", _verify, (_model(),)),
-    Verb(
+    ("list", "list the parts of models with their places, sizes and missing bytes", _list, _ANY),
+    ("get", "download the missing files of a model, or continue a download", _get, _LISTED),
+    ("verify", "check the sizes and checksums of a model's files", _verify, _model()),
+    (
         "add", "add a model of your own files: folders of parts, or a single file for each", _add,
-        (add_model_arguments,),
+        add_model_arguments,
     ),
-    Verb(
+    (
         "convert", "write a copy of a model's transformer in another type, as a model of its own", _convert,
-        (add_convert_arguments,),
+        add_convert_arguments,
     ),
-    Verb(
+    (
         "remove",
         "remove a downloaded model, except for parts that another one uses, or a converted one, or forget an "
         "added one",
-        _remove, _REMOVED,
+        _remove, *_REMOVED,
     ),
-    Verb("plan", "show what cards of 8 to 24 GB do with a model's weights", print_card_plans, _PLAN),
-    Verb("inspect", "show what is in a file or folder with weights", print_inspection, INSPECTED),
+    ("plan", "show what cards of 8 to 24 GB do with a model's weights", print_card_plans, *_PLAN),
+    ("inspect", "show what is in a file or folder with weights", print_inspection, *INSPECTED),
 )  # fmt: skip
