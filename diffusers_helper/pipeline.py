@@ -216,7 +216,7 @@ def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
     """
     leads = job.original.frames_behind(section) if job.original else 0
     begin = section.begin - (0 if leads else latents.shape[2] - section.decode_latents)
-    part, pieces = Part(section.number, begin), job.pieces("decode", section)
+    part, pieces = Part(section.number, begin), job.pieces("decode", section.number)
     frames = job.captured(
         "decode",
         partial(decode_latents, job.vae, latents, part, pieces, job.cancel),
@@ -240,7 +240,7 @@ def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray
     # The last section of an earlier run is in the video already; it was decoded only to blend the next one.
     is_new = section.number > job.video.sections
     if is_new:
-        job.report.stage("write", section)
+        job.report.stage("write", section.number)
         job.note_vae(section.number)
     if section.video_position == 0 and job.request.gives_picture:
         first = (final if len(final) else pending)[0]  # the next section is blended with it in a share of 0

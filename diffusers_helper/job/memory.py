@@ -10,19 +10,20 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.events import STAGES
+from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.families.packing import OWN_CHUNK
 from diffusers_helper.files import write_atomic
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
 from diffusers_helper.memory.store import Store
+from diffusers_helper.output.report import Report
 from diffusers_helper.planning.ladder import MAX_STEPS
 from diffusers_helper.planning.shortage import OutOfDeviceMemory, Shortage, is_out_of_memory, read_shortage
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
@@ -48,27 +49,16 @@ class JobMemory:
     to the job's folder.
     """
 
-    def __init__(
-        self,
-        plans: MemoryPlans,
-        folder: JobFolder,
-        *,
-        cancel: CancelToken | None = None,
-        on_stage: Callable[[str, int | None], None] = lambda stage, section: None,
-        on_bytes: Callable[[int, int], None] = lambda done, total: None,
-        warn: Callable[[str], None] = _log.warning,
-    ) -> None:
+    def __init__(self, plans: MemoryPlans, folder: JobFolder, report: Report, cancel: CancelToken) -> None:
         """Create the store for the device, without loading anything.
 
         Args:
             cancel: The token that ends the job between two blocks of a network.
         """
-        self.plans, self._folder = plans, folder
-        self._cancel, self._on_stage, self._warn = cancel or CancelToken(), on_stage, warn
-        self._on_bytes = on_bytes
-        self._stage = ""
-        self.store = Store(plans.device, plans, plans.plan, warn=warn)
-        self._helper = plans.helper and Store(plans.helper, plans, plans.plan.of("decode"), warn=warn)
+        self.plans, self._folder, self._report, self._cancel = plans, folder, report, cancel
+        self._warn, self._stage = report.warned, ""
+        self.store = Store(plans.device, plans, plans.plan, report.warned)
+        self._helper = plans.helper and Store(plans.helper, plans, plans.plan.of("decode"), report.warned)
 
     def __enter__(self) -> Self:
         tile, wanted = self.plans.plan.vae_tile_px, self.plans.ladder.demands[0].vae_tile_px
@@ -147,9 +137,10 @@ class JobMemory:
 
     def _on_device(self, stage: str, section: int | None) -> AbstractContextManager[Any]:
         plan = self.plans.plan.stage(stage)
-        self.plans.models.read(plan.model, self._cancel, self._on_bytes)
+        self.plans.models.read(plan.model, self._cancel, self._report.reading)
         self._stage = stage
-        self._on_stage(stage, section)
+        if stage != "text_2":  # in events, both text encoders are one stage
+            self._report.stage(cast(Stage, stage), section)
         return self._store_of(stage).on_device(
             plan.model, working_bytes=plan.working_bytes, stage=stage, section=section
         )

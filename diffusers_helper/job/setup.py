@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import av
 import torch
@@ -123,7 +123,7 @@ class OpenJob:
         """Return all texts that any section needs."""
         return texts_of(self.request, self.lineage, self.family)
 
-    def pieces(self, stage: Stage, section: Section | None = None) -> Progress:
+    def pieces(self, stage: Stage, section: int | None = None) -> Progress:
         """Return a callback that reports each piece that the VAE finishes in a stage."""
         return partial(self.report.piece, stage, section)
 
@@ -294,13 +294,7 @@ def open_job(
     if unknown := models.info.unknown_words(" ".join(Timeline.of(request.prompt).texts)):
         report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
 
-    def on_stage(stage: str, number: int | None) -> None:
-        if stage != "text_2":  # in events, both text encoders are one stage
-            report.stage(cast(Stage, stage), sections[number - 1] if number else None)
-
-    memory = JobMemory(
-        plans, opened, cancel=cancel, on_stage=on_stage, on_bytes=report.reading, warn=report.warned
-    )
+    memory = JobMemory(plans, opened, report, cancel)
     if note := CrashRecord.read((earlier or opened).shortage):
         memory.apply(note)
     pictures = JobPictures.of(given, (height, width), request)

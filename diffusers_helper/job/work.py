@@ -26,7 +26,7 @@ Encodings = Mapping[str, Tensor]
 
 
 class Sample(Protocol):
-    """A sampler that knows its noise levels; see `sampling.Sampler`."""
+    """A sampler that knows its noise levels; see `sampling.euler.sample_euler`."""
 
     def __call__(self, denoise: Denoise, x: Tensor, /, *, on_step: OnStep | None = None) -> Tensor: ...
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -52,14 +52,6 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """One entry of the store's log: a load, an unload, or a flush."""
-
-    action: Literal["load", "unload", "flush"]
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class StageRecord:
     """The record of one use of a model. Sizes are those of tensors on the device.
 
@@ -86,13 +78,16 @@ class Store:
     """The store of a job's networks, which moves each to the device as the plan says, and off it again.
 
     It must be used by one thread only.
+
+    Attributes:
+        log: What it has done, such as "load vae", "unload vae" and "flush post-vae-decode".
     """
 
     def __init__(
         self, device: Device, source: Source, plan: JobPlan, warn: Callable[[str], None] = _log.warning
     ) -> None:
         """Begin with an empty device."""
-        self.device, self.log, self.records = device, list[Move](), list[StageRecord]()
+        self.device, self.log, self.records = device, list[str](), list[StageRecord]()
         self._source, self._weights = source, dict[str, Weights]()
         self._residency = Residency(device.torch_device)
         self._networks: dict[str, nn.Module] = {}
@@ -126,9 +121,8 @@ class Store:
 
     def flush(self, stage: str) -> None:
         """Return unused memory to the driver."""
-        self.log.append(Move("flush", stage))
-        report = flush.flush_rocm_allocator(stage, device=self.device)
-        freed = map(gb_text, (report.gc_bytes, report.cache_bytes, report.pool_bytes))
+        self.log.append(f"flush {stage}")
+        freed = map(gb_text, flush.flush_rocm_allocator(stage, device=self.device))
         _log.info("[%s] Gave back: garbage %s GB, cache %s GB, pool %s GB", stage, *freed)
 
     @contextmanager
@@ -195,7 +189,7 @@ class Store:
         if self._residency.is_on_device(network, plan.streamed_blocks):
             return
         self._networks[plan.model] = network
-        self.log.append(Move("load", plan.model))
+        self.log.append(f"load {plan.model}")
         self._residency.move_model_to_device_with_memory_preservation(
             network,
             preserved_bytes=self.budget.preserved_bytes,
@@ -216,7 +210,7 @@ class Store:
     def _unload(self, name: str) -> None:
         network = self._networks.pop(name, None)
         if network is not None and self._residency.unload_complete_models(network):
-            self.log.append(Move("unload", name))
+            self.log.append(f"unload {name}")
 
     def _record(
         self, plan: StagePlan, section: int | None, begin: float, streamed: int, *, is_complete: bool

@@ -49,9 +49,9 @@ class Report:
     def warned(self, message: str) -> None:
         self._report(events.Warned, message=message)
 
-    def stage(self, stage: events.Stage, section: Section | None = None) -> None:
+    def stage(self, stage: events.Stage, section: int | None = None) -> None:
         self._stage = stage
-        self._report(events.StageStarted, stage=stage, section=_number(section))
+        self._report(events.StageStarted, stage=stage, section=section)
 
     def reading(self, done_bytes: int, total_bytes: int) -> None:
         """Report the progress of a reading, which is the stage "load"."""
@@ -67,10 +67,10 @@ class Report:
             events.StepDone, section=section.number, step=step, steps=steps, preview=picture, skipped=skipped
         )
 
-    def piece(self, stage: events.Stage, section: Section | None, piece: int, pieces: int) -> None:
+    def piece(self, stage: events.Stage, section: int | None, piece: int, pieces: int) -> None:
         """Report that the VAE has finished a piece, unless there is only one piece."""
         if pieces > 1:
-            self._report(events.PieceDone, stage=stage, section=_number(section), piece=piece, pieces=pieces)
+            self._report(events.PieceDone, stage=stage, section=section, piece=piece, pieces=pieces)
 
     def decoded(self, section: Section, frames: Tensor) -> None:
         """Write the thumbnail of a section, given all frames that were decoded for it."""
@@ -108,7 +108,3 @@ class Report:
         name = None if video is None else str(video)
         frames, peak = self._video.frames, peak_host_bytes()
         self._report(kind, video=name, frames=frames, peak_host_bytes=peak, **facts)
-
-
-def _number(section: Section | None) -> int | None:
-    return section.number if section else None

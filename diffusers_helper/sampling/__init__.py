@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from diffusers_helper.sampling.schedule import flow_sigmas, shift_of
 
-__all__ = ["Denoise", "Denoiser", "OnStep", "Sampler", "StepInfo", "flow_sigmas", "sampler", "shift_of"]
+__all__ = ["Denoise", "Denoiser", "OnStep", "StepInfo", "flow_sigmas", "sampler", "shift_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +35,11 @@ Denoise = Callable[[Tensor, Tensor], Tensor]
 OnStep = Callable[[StepInfo], object]
 
 
-class Sampler(Protocol):
-    """The signature of all samplers; see `sample_euler`."""
+def sampler(name: str) -> Callable[..., Tensor]:
+    """Return the sampler with this name in `request.SAMPLERS`, which is `sample_NAME` in the module NAME.
 
-    def __call__(
-        self, denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], *, on_step: OnStep | None = None
-    ) -> Tensor: ...
-
-
-def sampler(name: str) -> Sampler:
-    """Return the sampler with this name in `request.SAMPLERS`, which is `sample_NAME` in the module NAME."""
+    All have the arguments of `sample_euler`.
+    """
     return getattr(import_module(f"{__name__}.{name}"), f"sample_{name}")
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, FrameIndices
-from diffusers_helper.sampling.step_cache import AllPasses, Passes
+from diffusers_helper.sampling.step_cache import Passes
 
 # The models were trained with times from 0 to 1000.
 UNIT = 1000.0
@@ -71,7 +71,7 @@ class GuidedDenoiser(ABC, Generic[_Text]):
         transformer: Any,
         condition: Guidance[_Text],
         context: CleanLatents,
-        passes: Passes = AllPasses(),  # noqa: B008 - it has no state
+        passes: Passes = Passes(),  # noqa: B008 - it has no state
     ) -> None:
         self._transformer, self._passes = transformer, passes
         self._placed = transformer.device, transformer.dtype  # diffusers looks at all layers for these

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -25,13 +25,16 @@ from diffusers_helper.memory.device import Repeat
 from diffusers_helper.memory.streaming import replace_forward, streamer_of
 
 
-class Passes(Protocol):
-    """The runner of a network's passes in one section."""
+class Passes:
+    """The runner of a network's passes in one section; this one computes them all, with `repeat` if given."""
+
+    def __init__(self, repeat: Repeat | None = None) -> None:
+        self._repeat = repeat
 
     @property
     def skipped(self) -> int:
         """Return the number of steps so far in which nothing was computed."""
-        ...
+        return 0
 
     def __call__(self, branch: str, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
         """Return the network's output for `x`.
@@ -39,18 +42,6 @@ class Passes(Protocol):
         Args:
             branch: The name of the pass of guidance; each step has one pass of each branch.
         """
-        ...
-
-
-class AllPasses:
-    """The runner that computes every pass, with `repeat` where there is one."""
-
-    skipped = 0
-
-    def __init__(self, repeat: Repeat | None = None) -> None:
-        self._repeat = repeat
-
-    def __call__(self, branch: str, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
         return self._repeat((branch, x.shape), compute) if self._repeat else compute()
 
 
@@ -90,10 +81,11 @@ class _Branch:
     rate: float | None = None
 
 
-class _CachedPasses(ABC):
+class _CachedPasses(Passes, ABC):
     """A runner that skips passes. Its state begins with the section, and each branch has its own."""
 
     def __init__(self, cache: StepCache, steps: int, magnitudes: Sequence[float]) -> None:
+        super().__init__()
         self._cache, self._steps = cache, steps
         self._new_rule = partial(cache.rule, steps, magnitudes)
         self._branches: dict[str, _Branch] = {}
@@ -246,7 +238,7 @@ def open_passes(
         repeat: The device's runner of repeated passes, for those in which no weights are copied.
     """
     if cache is None:
-        yield AllPasses(None if streamer_of(network) else repeat)
+        yield Passes(None if streamer_of(network) else repeat)
     elif cache.reuse != "blocks":
         yield PassesByOutput(cache, steps, magnitudes)
     else:

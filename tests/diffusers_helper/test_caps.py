@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from benchmarks.caps import Caps, Row, Stage, measure
+from diffusers_helper.cancel import CancelToken
 from diffusers_helper.framepack.guidance import encode_states
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine import sysfs
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
+from diffusers_helper.output.report import Report
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.loras import write_lora
 from tests.support.making import load_tiny, tiny_request, write_scene
@@ -80,7 +83,8 @@ def test_what_a_prompt_takes_beside_the_weights_is_within_a_tenth(
 ) -> None:
     plans = MemoryPlans(tiny_request(small_scene, prompt=prompt), models, 64, 64, Local())
     tokenizer = models.part("tokenizer")
-    with torch.inference_mode(), JobMemory(plans, JobFolder(tmp_path)) as memory:
+    job = plans, JobFolder(tmp_path), create_autospec(Report, instance=True), CancelToken()
+    with torch.inference_mode(), JobMemory(*job) as memory:
         memory.run("text", lambda encoder: to_host(encode_states(encoder, tokenizer, prompt)))
         record = memory.store.records[-1]
     measured = record.measured_bytes - record.resident_bytes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from diffusers_helper.memory.store import Move
-
 DOCUMENT = """
     flush worker-start
     flush post-unload/text-enc
@@ -23,6 +21,5 @@ SECTION = """
 """
 
 
-def moves(text: str) -> list[Move]:
-    entries = [entry.split() for line in text.splitlines() for entry in line.split(",") if entry.strip()]
-    return [Move(action, name) for action, name in entries]  # pyright: ignore[reportArgumentType]
+def moves(text: str) -> list[str]:
+    return [entry.strip() for line in text.splitlines() for entry in line.split(",") if entry.strip()]

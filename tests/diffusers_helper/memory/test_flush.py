@@ -17,11 +17,12 @@ import torch
 
 from diffusers_helper.memory import flush
 from diffusers_helper.memory.device import CudaDevice, Device
-from diffusers_helper.memory.flush import FLUSH_STAGES, FlushReport, flush_rocm_allocator
+from diffusers_helper.memory.flush import FLUSH_STAGES, flush_rocm_allocator
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 LOGGER = "diffusers_helper.memory.flush"
 MIB = 1024**2
+NOTHING = (0, 0, 0)
 
 # A pool of 64 MiB that records its calls and can be told to fail.
 SOURCE = """
@@ -115,8 +116,8 @@ def test_the_stages_are_the_documents_nine() -> None:
 
 
 def test_without_hip_it_does_no_harm_and_says_nothing(log: pytest.LogCaptureFixture) -> None:
-    assert flush_rocm_allocator("worker-start") == FlushReport("worker-start")
-    assert flush_rocm_allocator("post-vae-decode", 1.5, device=Device()) == FlushReport("post-vae-decode")
+    assert flush_rocm_allocator("worker-start") == NOTHING
+    assert flush_rocm_allocator("post-vae-decode", 1.5, device=Device()) == NOTHING
     assert not log.messages
 
 
@@ -130,7 +131,7 @@ def test_a_library_that_is_not_loaded_is_left_alone(
     program = """
         from pathlib import Path
         from diffusers_helper.memory.flush import flush_rocm_allocator
-        assert not flush_rocm_allocator("worker-start").trimmed
+        assert flush_rocm_allocator("worker-start") == (0, 0, 0)
         assert "libamdhip64" not in Path("/proc/self/maps").read_text()
     """
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
@@ -140,14 +141,13 @@ def test_a_library_that_is_not_loaded_is_left_alone(
 
 @needs_compiler
 def test_the_default_pool_is_trimmed_to_what_it_may_keep(hip: Hip, log: pytest.LogCaptureFixture) -> None:
-    report = flush_rocm_allocator("post-vae-decode", min_resident_gb=1 / 64)
-    assert report == FlushReport("post-vae-decode", pool_bytes=48 * MIB, trimmed=True)
+    assert flush_rocm_allocator("post-vae-decode", min_resident_gb=1 / 64) == (0, 0, 48 * MIB)
     assert hip["calls"] == 2
     assert hip["device"] == 0
     assert hip["pool"] == 0x5EED
     assert hip["kept"] == hip["reserved"] == 16 * MIB
     assert log.messages == ["[post-vae-decode] ROCm mempool trimmed"]
-    assert flush_rocm_allocator("worker-start").pool_bytes == 16 * MIB
+    assert flush_rocm_allocator("worker-start") == (0, 0, 16 * MIB)
     assert hip["kept"] == 0
 
 
@@ -165,7 +165,7 @@ def test_errors_of_the_driver_are_logged_and_not_raised(
     hip = Hip(compiled(tmp_path, "libamdhip64.so.7", "-DWITH_ATTRIBUTES"))
     try:
         hip.fail(**status)
-        assert flush_rocm_allocator("worker-start") == FlushReport("worker-start")
+        assert flush_rocm_allocator("worker-start") == NOTHING
         assert log.messages == [line]
         assert hip["reserved"] == 64 * MIB
     finally:
@@ -177,7 +177,7 @@ def test_a_rocm_build_without_a_card_is_silent(tmp_path: Path, log: pytest.LogCa
     hip = Hip(compiled(tmp_path, "libamdhip64.so.7", "-DWITH_ATTRIBUTES"))
     try:
         hip.fail(get=100)
-        assert not flush_rocm_allocator("worker-start").trimmed
+        assert flush_rocm_allocator("worker-start") == NOTHING
         assert not log.messages
     finally:
         hip.unload()
@@ -188,7 +188,8 @@ def test_two_entry_points_are_enough(tmp_path: Path, log: pytest.LogCaptureFixtu
     """Trim a pool that cannot be asked for its size."""
     hip = Hip(compiled(tmp_path, "libamdhip64.so"))
     try:
-        assert flush_rocm_allocator("worker-start") == FlushReport("worker-start", trimmed=True)
+        assert flush_rocm_allocator("worker-start") == NOTHING
+        assert log.messages == ["[worker-start] ROCm mempool trimmed"]
         assert hip["reserved"] == 0
     finally:
         hip.unload()
@@ -198,7 +199,7 @@ def test_two_entry_points_are_enough(tmp_path: Path, log: pytest.LogCaptureFixtu
 def test_a_library_too_old_for_pools_is_passed_over(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     hip = Hip(compiled(tmp_path, "libamdhip64.so.4", "-DhipMemPoolTrimTo=other"))
     try:
-        assert not flush_rocm_allocator("worker-start").trimmed
+        assert flush_rocm_allocator("worker-start") == NOTHING
         assert hip["calls"] == 0
         assert not log.messages
     finally:
@@ -221,7 +222,7 @@ def test_tensors_that_are_garbage_are_given_back_and_counted(stage: str) -> None
             Knot(torch.zeros(MIB, dtype=torch.uint8))
             kept = torch.zeros(1000, dtype=torch.uint8)
         assert device.allocated_bytes() == MIB + 1000
-        assert flush_rocm_allocator(stage, device=device) == FlushReport(stage, gc_bytes=MIB)
+        assert flush_rocm_allocator(stage, device=device) == (MIB, 0, 0)
         assert device.allocated_bytes() == 1000
     finally:
         gc.enable()
@@ -236,20 +237,18 @@ def test_after_an_exception_old_garbage_goes_too() -> None:
     gc.collect()
     gc.collect()
     del knot
-    assert flush_rocm_allocator("exception-cleanup", device=device).gc_bytes == MIB
+    assert flush_rocm_allocator("exception-cleanup", device=device) == (MIB, 0, 0)
     assert device.allocated_bytes() == 0
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-def test_on_a_gpu_each_way_gives_back() -> None:
+def test_on_a_gpu_each_way_gives_back(log: pytest.LogCaptureFixture) -> None:
     device = CudaDevice()
-    before = flush_rocm_allocator("worker-start", device=device)
+    flush_rocm_allocator("worker-start", device=device)
     tensor = torch.zeros(256 * MIB, dtype=torch.uint8, device=device.torch_device)
     assert device.allocated_bytes() >= 256 * MIB
     del tensor
-    report = flush_rocm_allocator("post-vae-decode", device=device)
-    assert report.cache_bytes >= 256 * MIB
-    assert report.trimmed
-    assert report.pool_bytes == 0
-    assert before.stage == "worker-start"
+    _, cached, pooled = flush_rocm_allocator("post-vae-decode", device=device)
+    assert (cached >= 256 * MIB, pooled) == (True, 0)
+    assert log.messages[-1].endswith("mempool trimmed")
