@@ -115,7 +115,7 @@ class Clip:
         if self.is_ours:
             video = GrowingVideo(path.parent, width=OURS[0], height=OURS[1], mode="forward", crf=16)
             frames = np.stack([drawn(float(time), *OURS) for time in self.times()])
-            return video.add_section(frames, None).rename(path)
+            return video.add_section(frames).rename(path)
         with av.open(path, "w", options={"movflags": "+faststart"}) as container:
             self._write(container)
         if self.is_cut:

@@ -60,7 +60,7 @@ def diffusers_run(models: Models, request: GenerationRequest, folder: Path) -> i
     video = GrowingVideo(
         folder, width=picture.width, height=picture.height, mode=request.mode, crf=request.crf
     )
-    video.add_section((frames * 255).round().astype(np.uint8), None)
+    video.add_section((frames * 255).round().astype(np.uint8))
     video.finish()
     return len(frames)
 

@@ -240,7 +240,7 @@ def _one_shot(folder: Path, frames: np.ndarray, request: GenerationRequest) -> N
     height, width = frames.shape[1:3]
     folder.mkdir(parents=True)
     video = GrowingVideo(folder, width=width, height=height, mode=request.mode, crf=request.crf)
-    video.add_section(frames, None)
+    video.add_section(frames)
     video.finish()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import TILES, Calibration
-from diffusers_helper.planning.ladder import LearnedLevels, first_plan, learned_levels, limit_notes
+from diffusers_helper.planning.ladder import first_plan, learned_levels, limit_notes
 from diffusers_helper.planning.profiles import YOU, Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.video import (
     attention_note,
@@ -146,32 +145,24 @@ class MemoryPlans:
         profile = profile_of(request, profile_in_force(machine, local), models.info)
         if profile.helper_bytes:
             self.helper = open_device(second_device(self.device.torch_device))
-        request, profile = _with_attention(
-            request, profile, models.info, (height, width), local, stored_attention
+        self._local, self._size = local, (height, width)
+        request, self._profile = _with_attention(
+            request, profile, models.info, self._size, local, stored_attention
         )
-        calibration = Calibration.read(local.calibration, machine.card)
-
-        def demands(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
-            return demands_for(request, models.info, self._profile, height, width, calibration, self.in_fp32)
-
-        def needs() -> tuple[Sequence[Demand], LearnedLevels]:
-            return (
-                demands(self.request, height, width),
-                learned_levels(local.learned, self.request, models.info, self._profile, height, width),
-            )
-
-        self._profile, self._needs = profile, needs
-        size = f"{machine.card}, {models.info.folder or models.info.name}, {width}x{height}"
-        self._times_of = partial(_tile_times, local, size, request.vae_chunk)
+        self._calibration = Calibration.read(local.calibration, machine.card)
         self.request, self.ladder, why = first_plan(
-            request, models.info, profile, height, width, demands, local.learned
+            request, models.info, self._profile, height, width, self._demands, local.learned
         )
         attention = self.ladder.demands[0].attention
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
         own = why, attention_note(attention)
-        self.notes = (*filter(None, own), *limit_notes(self.plan, profile))
+        self.notes = (*filter(None, own), *limit_notes(self.plan, self._profile))
         if overflowed:
             self.use_fp32()
+
+    def _demands(self, request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
+        info, in_fp32 = self.models.info, self.in_fp32
+        return demands_for(request, info, self._profile, height, width, self._calibration, in_fp32)
 
     @property
     def plan(self) -> JobPlan:
@@ -207,7 +198,10 @@ class MemoryPlans:
     @property
     def tile_times(self) -> TileTimes:
         """Return the stored times to decode with tiles of each size, for the VAE's current type."""
-        return self._times_of(self._profile.vae_dtype.value)
+        info, (height, width), dtype = self.models.info, self._size, self._profile.vae_dtype.value
+        size = f"{self.card}, {info.folder or info.name}, {width}x{height}"
+        key = f"{size}, VAE {dtype}, chunk {self.request.vae_chunk}"
+        return TileTimes(self._local.tile_times, key)
 
     def use_fp32(self) -> None:
         """Plan for a VAE that computes in fp32 from now on.
@@ -233,7 +227,9 @@ class MemoryPlans:
         self._renew()
 
     def _renew(self) -> None:
-        self.ladder.renew(*self._needs())
+        info, learned, size = self.models.info, self._local.learned, self._size
+        levels = learned_levels(learned, self.request, info, self._profile, *size)
+        self.ladder.renew(self._demands(self.request, *size), levels)
 
     @property
     def is_apu(self) -> bool:
@@ -271,7 +267,3 @@ def _with_attention(
 
 def _known_type(request: GenerationRequest) -> str:
     return SETTINGS["weight_dtype"].default if request.weight_dtype == AUTO else request.weight_dtype
-
-
-def _tile_times(local: Local, size: str, chunk: int, dtype: str) -> TileTimes:
-    return TileTimes(local.tile_times, f"{size}, VAE {dtype}, chunk {chunk}")

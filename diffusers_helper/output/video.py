@@ -31,14 +31,14 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 from av.video.stream import VideoStream
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.families.packing import FPS, MODES, Mode
+from diffusers_helper.families.packing import FPS, Mode
 from diffusers_helper.files import file_sum, make_folder, replacing, write_atomic
 from diffusers_helper.provenance.branch import read_sums
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import append_pictures
 from diffusers_helper.provenance.recipe import Recipe
 
-MIN_CRF, MAX_CRF = 1, 51
+MIN_CRF = 1  # below, x264 uses the lossless profile High 4:4:4 Predictive, which browsers do not play
 # The side of a macroblock. Other sizes need cropping in the stream, which some hardware decoders get wrong.
 SIZE_MULTIPLE = 16
 
@@ -72,19 +72,7 @@ _CHANGED = (
     "They are made again from the sections that are kept.",
 )
 _VERSION = re.compile(r"video-(\d+)\.mp4")
-
-
-def effective_crf(crf: int) -> int:
-    """Return the constant rate factor to use for a requested one, which is at least 1.
-
-    Below 1, x264 uses the lossless profile High 4:4:4 Predictive, which browsers do not play.
-
-    Raises:
-        ValueError: If `crf` is not a whole number from 0 to 51.
-    """
-    if not isinstance(crf, int) or not 0 <= crf <= MAX_CRF:
-        raise ValueError(f"crf is {crf!r}; expected a whole number from 0 to {MAX_CRF}.")
-    return max(MIN_CRF, crf)
+_NO_FRAMES = np.empty((0, 0, 0, 3), np.uint8)
 
 
 class GrowingVideo:
@@ -121,20 +109,18 @@ class GrowingVideo:
             fps: The frames per second.
 
         Raises:
-            ValueError: If the size, mode or crf cannot be used.
+            ValueError: If the size cannot be used.
         """
         for name, value in (("width", width), ("height", height)):
             if value < SIZE_MULTIPLE or value % SIZE_MULTIPLE:
                 raise ValueError(f"{name} is {value}; expected a positive multiple of {SIZE_MULTIPLE}.")
-        if mode not in MODES:
-            raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}.")
         self._folder = folder.expanduser().absolute()
         job_folder = JobFolder(self._folder)
         job_folder.remove_leftovers()
         self._segments, self._sums_file = job_folder.segments, job_folder.sums
         self._width, self._height, self._mode = width, height, mode
         self.shape = height, width
-        self._crf, self._fps, self._tick = effective_crf(crf), fps, Fraction(1, fps)
+        self._crf, self._fps, self._tick = max(MIN_CRF, crf), fps, Fraction(1, fps)
         for folder in (self._segments.parent, self._segments):  # but not the folder that holds all jobs
             make_folder(folder)
 
@@ -207,13 +193,12 @@ class GrowingVideo:
         return sorted(times) == list(range(len(times)))
 
     def add_section(
-        self, final: np.ndarray | None, pending: np.ndarray | None, *, is_behind: bool = False
+        self, final: np.ndarray, pending: np.ndarray = _NO_FRAMES, *, is_behind: bool = False
     ) -> Path:
-        """Encode one section's frames and join a new playable version.
+        """Encode one section's frames, at least one, and join a new playable version.
 
         Args:
-            final: Frames that no later section changes, as uint8 RGB (T, H, W, 3) in temporal order; None or
-                T = 0 if there are none.
+            final: Frames that no later section changes, as uint8 RGB (T, H, W, 3) in temporal order.
             pending: Frames next to the following section, which will be among its final frames, in the same
                 form.
             is_behind: Whether the section goes to the end of an inverted video, as its last one.
@@ -222,12 +207,8 @@ class GrowingVideo:
             The new version. The previous one is kept, so that a player can read it to its end.
 
         Raises:
-            ValueError: If an array has another type or shape, or if there are no frames.
             LongtakeError: If an earlier segment is not as it was written. The next writer makes it again.
         """
-        final, pending = self._checked("final", final), self._checked("pending", pending)
-        if not len(final) + len(pending):
-            raise ValueError("final and pending hold no frame; expected at least one.")
         number = self.sections + 1
         if not all(self._is_whole(self._segment(n)) for n in range(1, number)):
             raise LongtakeError(*_CHANGED, code="storage")
@@ -260,13 +241,8 @@ class GrowingVideo:
         return version
 
     def finish(self) -> Path:
-        """Give the latest version, with its provisional frames, its final name `video.mp4`.
-
-        Raises:
-            ValueError: If there is no section yet.
-        """
-        if self.latest is None:
-            raise ValueError(f"{self._folder} holds no section; expected at least one before finish().")
+        """Give the latest version, with its provisional frames, its final name `video.mp4`."""
+        assert self.latest is not None
         video = JobFolder(self._folder).video
         with replacing(video) as temporary:
             try:
@@ -300,17 +276,6 @@ class GrowingVideo:
 
     def _write_sums(self) -> None:
         write_atomic(self._sums_file, json.dumps(self._sums, indent=1).encode())
-
-    def _checked(self, name: str, frames: np.ndarray | None) -> np.ndarray:
-        size = (self._height, self._width, 3)
-        if frames is None:
-            return np.empty((0, *size), np.uint8)
-        if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[1:] != size:
-            raise ValueError(
-                f"{name} is {frames.dtype} of shape {frames.shape}; "
-                f"expected uint8 of shape (T, {self._height}, {self._width}, 3)."
-            )
-        return frames
 
     def _encode(self, path: Path, frames: Iterable[np.ndarray], x264: str) -> None:
         """Encode frames (H, W, 3) as a segment, or write an empty file if there are none."""

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-
-class Elsewhere(Protocol):
-    """A place where readers are called: a process with limits of memory and time."""
-
-    def __call__(self, reader: Callable[_P, _R], /, *args: _P.args, **named: _P.kwargs) -> _R:
-        """Call a reader, and return its result or raise its error."""
-        ...
 
 
 class Confinement:
     """The place where a program reads files of unknown origin.
 
     Attributes:
-        elsewhere: The place, which a program sets once at its start; None for this process.
+        elsewhere: A function that calls a reader with its arguments in a process with limits of memory and
+            time. A program sets it once at its start; None for this process.
     """
 
-    elsewhere: Elsewhere | None = None
+    elsewhere: Callable[..., Any] | None = None
 
 
 CONFINEMENT = Confinement()
@@ -40,7 +33,7 @@ def confined(reader: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(reader)
     def call(*args: _P.args, **named: _P.kwargs) -> _R:
-        elsewhere: Any = CONFINEMENT.elsewhere
+        elsewhere = CONFINEMENT.elsewhere
         return reader(*args, **named) if elsewhere is None else elsewhere(reader, *args, **named)
 
     return call

@@ -153,7 +153,7 @@ def models(tiny_model: Path) -> Models:
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a video of one second with motion, in the form of Longtake's own."""
     video = GrowingVideo(tmp_path_factory.mktemp("clip"), width=64, height=64, mode="forward", crf=16)
-    return video.add_section(scene(30, 64, 64), None)
+    return video.add_section(scene(30, 64, 64))
 
 
 def continuing(clip: Path, mode: Mode, sections: int = 2) -> GenerationRequest:

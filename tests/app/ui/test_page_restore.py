@@ -69,7 +69,7 @@ def test_a_downloaded_picture_gives_its_settings_unless_a_field_takes_it_as_a_pi
 
 def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_path: Path) -> None:
     video = GrowingVideo(tmp_path, width=96, height=64, mode="forward", crf=16)
-    content = video.add_section(scene(30), None).read_bytes()
+    content = video.add_section(scene(30)).read_bytes()
     drop(page, content, "holiday.mp4", "video/mp4")
     page.wait_for_selector("#set-image img")
     page.locator("#extras-line").get_by_text("Video to Continue: holiday.mp4.").wait_for()
@@ -122,7 +122,7 @@ def test_what_came_before_a_dropped_video_asks_for_a_start_picture(
 ) -> None:
     page.get_by_role("radio", name="Forward · F1").check(force=True)
     video = GrowingVideo(tmp_path, width=96, height=64, mode="forward", crf=16)
-    content = video.add_section(scene(30), None).read_bytes()
+    content = video.add_section(scene(30)).read_bytes()
     drop(page, content, "holiday.mp4", "video/mp4")
     page.get_by_label("Prompt", exact=True).fill("a ball")
     page.get_by_role("button", name="Make what comes before it").click()

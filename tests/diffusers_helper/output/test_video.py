@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffusers_helper.families.packing import MODES, Mode, plan_sections
-from diffusers_helper.output.video import effective_crf
 from tests.support.clips import (
     FPS,
     boxes,
@@ -87,7 +86,7 @@ def test_time_stamps_count_frames_without_gap_from_zero(tmp_path: Path, clip: np
 @both_modes
 def test_no_seam_and_the_pixels_of_a_one_shot_encode(tmp_path: Path, clip: np.ndarray, mode: Mode) -> None:
     grown = write(tmp_path / "grown", clip, mode)
-    one_shot = writer(tmp_path / "one").add_section(clip, None)
+    one_shot = writer(tmp_path / "one").add_section(clip)
     assert psnr(read(grown), read(one_shot)).min() > 35
     # The rest compares luma alone: the loss from halved chroma depends on the picture, not on the encoder.
     source = clip.astype(np.float64) @ [0.2126, 0.7152, 0.0722] * 219 / 255 + 16
@@ -122,7 +121,7 @@ def test_provisional_frames_are_replaced(tmp_path: Path, mode: Mode) -> None:
     video = writer(tmp_path, mode, width=32, height=32)
     ordered = (lambda a, b: [*a, *b]) if mode == "forward" else (lambda a, b: [*b, *a])
     first = video.add_section(flat([40] * 5), flat([200] * 3))
-    second = video.add_section(flat([90] * 3), None)
+    second = video.add_section(flat([90] * 3))
     assert np.allclose(read(first).mean((1, 2, 3)), ordered([40] * 5, [200] * 3), atol=3)
     assert np.allclose(read(second).mean((1, 2, 3)), ordered([40] * 5, [90] * 3), atol=3)
     assert names(tmp_path / "segments") == {"0001.mp4", "0002.mp4", "sums.json"}
@@ -132,7 +131,7 @@ def test_a_version_lives_until_the_next_but_one(tmp_path: Path) -> None:
     video = writer(tmp_path, width=32, height=32)
     kept = []
     for number in range(5):
-        video.add_section(flat([50 * number] * 4), None)
+        video.add_section(flat([50 * number] * 4))
         kept.append({name for name in names(tmp_path) if name.startswith("video")})
     assert kept[0] == {"video-0001.mp4"}
     assert kept[1:] == [{f"video-{k:04}.mp4", f"video-{k + 1:04}.mp4"} for k in range(1, 5)]
@@ -140,11 +139,11 @@ def test_a_version_lives_until_the_next_but_one(tmp_path: Path) -> None:
 
 def test_a_player_in_the_middle_of_a_version_reads_it_to_its_end(tmp_path: Path, clip: np.ndarray) -> None:
     video = writer(tmp_path)
-    with av.open(video.add_section(clip[:36], None)) as container:
+    with av.open(video.add_section(clip[:36])) as container:
         decoding = container.decode(video=0)
         shown = [next(decoding)]
         for k in (1, 2, 3):
-            video.add_section(clip[36 * k :][:36], None)
+            video.add_section(clip[36 * k :][:36])
         shown += decoding
         assert psnr(np.stack([f.to_ndarray(format="rgb24") for f in shown]), clip[:36]).min() > 30
 
@@ -213,7 +212,7 @@ def test_colours_are_converted_with_the_matrix_of_bt709(tmp_path: Path) -> None:
     red, green, blue = colours.T / 255
     luma = 0.2126 * red + 0.7152 * green + 0.0722 * blue  # ITU-R BT.709, 3.2 and 3.3
     expected = [16 + 219 * luma, 128 + 224 * (blue - luma) / 1.8556, 128 + 224 * (red - luma) / 1.5748]
-    path = writer(tmp_path, width=32, height=32, crf=1).add_section(frames, None)
+    path = writer(tmp_path, width=32, height=32, crf=1).add_section(frames)
     with av.open(path) as container:
         planes = [frame.to_ndarray().reshape(-1) for frame in container.decode(video=0)]
     measured = [[plane.mean() for plane in np.split(p, [1024, 1280])] for p in planes]
@@ -221,7 +220,6 @@ def test_colours_are_converted_with_the_matrix_of_bt709(tmp_path: Path) -> None:
 
 
 def test_crf_below_one_is_encoded_as_one(tmp_path: Path, clip: np.ndarray) -> None:
-    assert [effective_crf(crf) for crf in (0, 1, 16, 51)] == [1, 1, 16, 51]
     sizes = {}
     for crf in (0, 1, 16, 51):
         path = writer(tmp_path / str(crf), crf=crf).add_section(clip[:9], clip[9:12])
@@ -236,13 +234,11 @@ def test_finish_gives_the_latest_version_its_lasting_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     video = writer(tmp_path, width=32, height=32)
-    with pytest.raises(ValueError, match="holds no section"):
-        video.finish()
     first = video.add_section(flat([40] * 4), flat([60] * 4))
     assert video.finish() == tmp_path / "video.mp4"
     assert (tmp_path / "video.mp4").samefile(first)
     content = first.read_bytes()
-    second = video.add_section(flat([80] * 4), None)
+    second = video.add_section(flat([80] * 4))
     assert (tmp_path / "video.mp4").read_bytes() == content
 
     def no_links(*_: Path) -> None:
@@ -263,43 +259,20 @@ def test_finish_gives_the_latest_version_its_lasting_name(
     [
         ({"width": 97}, "width is 97; expected a positive multiple of 16"),
         ({"height": 0}, "height is 0; expected a positive multiple of 16"),
-        ({"mode": "sideways"}, "mode is 'sideways'; expected one of inverted, forward"),
-        ({"crf": -1}, "crf is -1; expected a whole number from 0 to 51"),
-        ({"crf": 52}, "crf is 52; expected a whole number from 0 to 51"),
-        ({"crf": 15.5}, "crf is 15.5; expected a whole number from 0 to 51"),
     ],
 )
-def test_bad_settings_are_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+def test_a_size_that_players_get_wrong_is_refused(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         writer(tmp_path / "new", **changes)
     assert not list((tmp_path / "new").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("final", "pending", "sentence"),
-    [
-        (None, None, "final and pending hold no frame"),
-        (np.zeros((0, 64, 96, 3), np.uint8), None, "final and pending hold no frame"),
-        (
-            np.zeros((2, 64, 96, 3), np.float32),
-            None,
-            "final is float32 of shape (2, 64, 96, 3); expected uint8",
-        ),
-        (np.zeros((64, 96, 3), np.uint8), None, "final is uint8 of shape (64, 96, 3); expected"),
-        (None, np.zeros((2, 96, 64, 3), np.uint8), "pending is uint8 of shape (2, 96, 64, 3); expected"),
-        (None, np.zeros((2, 3, 64, 96), np.uint8), "expected uint8 of shape (T, 64, 96, 3)"),
-    ],
-)
-def test_bad_frames_are_refused(tmp_path: Path, final: Any, pending: Any, sentence: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        writer(tmp_path).add_section(final, pending)
-    assert names(tmp_path) == set()
-
-
 def test_frames_may_lie_in_memory_in_any_order(tmp_path: Path, clip: np.ndarray) -> None:
     channels_first = np.ascontiguousarray(clip[:5].transpose(0, 3, 1, 2))
     strided = channels_first.transpose(0, 2, 3, 1)[::-1]
-    assert psnr(read(writer(tmp_path).add_section(strided, None)), clip[:5][::-1]).min() > 30
+    assert psnr(read(writer(tmp_path).add_section(strided)), clip[:5][::-1]).min() > 30
 
 
 lengths = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5)).filter(any), min_size=1, max_size=5)
@@ -316,7 +289,7 @@ def test_any_lengths_in_any_order(mode: Mode, lengths: list[tuple[int, int]]) ->
         for final, pending in lengths:
             levels = [20 + 37 * (len(fixed) + k) % 210 for k in range(final)]
             guess = [25 + 53 * k % 190 for k in range(pending)]
-            video.add_section(flat(levels), flat(guess) if pending else None)
+            video.add_section(flat(levels), flat(guess if pending else []))
             assert video.latest is not None
             fixed, shown = (
                 (fixed + levels, fixed + levels + guess)

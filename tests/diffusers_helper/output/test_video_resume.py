@@ -121,23 +121,21 @@ def test_a_full_disk_leaves_the_version_before(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
-            video.add_section(flat([80] * 4), None)
+            video.add_section(flat([80] * 4))
     assert (names(tmp_path), first.read_bytes()) == (before, data)
     assert (video.latest, video.frames, video.sections) == (first, 8, 1)
-    assert np.allclose(
-        read(video.add_section(flat([80] * 4), None)).mean((1, 2, 3)), [40] * 4 + [80] * 4, atol=3
-    )
+    assert np.allclose(read(video.add_section(flat([80] * 4))).mean((1, 2, 3)), [40] * 4 + [80] * 4, atol=3)
 
 
 def test_sections_count_only_as_far_as_their_segments_are_there(tmp_path: Path) -> None:
     video = writer(tmp_path, width=32, height=32)
     for level in (40, 80, 120):
-        video.add_section(flat([level] * 4), None)
+        video.add_section(flat([level] * 4))
     (tmp_path / "segments" / "0002.mp4").unlink()
     video = writer(tmp_path, width=32, height=32)
     assert (video.sections, video.frames) == (1, 12)
     for level in (90, 130):
-        video.add_section(flat([level] * 4), None)
+        video.add_section(flat([level] * 4))
     assert np.allclose(read(video.finish()).mean((1, 2, 3)), [40] * 4 + [90] * 4 + [130] * 4, atol=3)
 
 
@@ -197,7 +195,7 @@ def test_a_damaged_file_is_noticed_and_made_again(
 def test_without_the_sums_everything_is_made_again(tmp_path: Path, content: bytes | None) -> None:
     video = writer(tmp_path, width=32, height=32)
     for level in (40, 80):
-        latest = video.add_section(flat([level] * 4), None)
+        latest = video.add_section(flat([level] * 4))
     before, sums = latest.read_bytes(), tmp_path / "segments" / "sums.json"
     if content is None:
         sums.unlink()
@@ -207,24 +205,24 @@ def test_without_the_sums_everything_is_made_again(tmp_path: Path, content: byte
     assert (video.sections, video.latest, video.frames) == (0, None, 0)
     assert "decoded again" in video.doubt
     for level in (40, 80):
-        latest = video.add_section(flat([level] * 4), None)
+        latest = video.add_section(flat([level] * 4))
     assert latest.read_bytes() == before
 
 
 def test_a_version_that_was_removed_costs_only_the_last_section(tmp_path: Path) -> None:
     video = writer(tmp_path, width=32, height=32)
     for level in (40, 80, 120):
-        video.add_section(flat([level] * 4), None)
+        video.add_section(flat([level] * 4))
     for version in tmp_path.glob("video-*.mp4"):
         version.unlink()
     video = writer(tmp_path, width=32, height=32)
     assert (video.sections, video.latest, video.frames) == (2, None, 0)
-    video.add_section(flat([120] * 4), None)
+    video.add_section(flat([120] * 4))
     assert np.allclose(read(video.finish()).mean((1, 2, 3)), [40] * 4 + [80] * 4 + [120] * 4, atol=3)
 
 
 def test_a_folder_of_another_size_is_refused_and_kept(tmp_path: Path) -> None:
-    first = writer(tmp_path, width=32, height=32).add_section(flat([40] * 4), None)
+    first = writer(tmp_path, width=32, height=32).add_section(flat([40] * 4))
     with pytest.raises(ValueError, match="other settings"):
-        writer(tmp_path, width=64, height=64).add_section(flat([40] * 4, 64), None)
+        writer(tmp_path, width=64, height=64).add_section(flat([40] * 4, 64))
     assert len(read(first)) == 4
