@@ -8,7 +8,7 @@ writes them, and `estimates.Calibration` applies them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
@@ -18,7 +18,6 @@ from diffusers_helper.planning.variables import Setting
 from diffusers_helper.units import GB
 
 Attention = Literal["fused", "math"]
-Factor = Literal["attention", "conv_decode", "conv_encode"]
 
 MARGIN = 1.02
 """The factor for the scatter of the formulas' fits, in all stages (`benchmarks/calibrate_memory.py`)."""
@@ -26,24 +25,14 @@ MARGIN = 1.02
 SCORE_BYTES = 8
 """The bytes for each pair of tokens and each head in SDPA's math kernel: scores and softmax in fp32."""
 
-_INVOKEAI = "InvokeAI's constants for its VAE on ROCm; not measured by Longtake"
-_H200 = "an H200 with cuDNN 9.19, docs/log/gpu.md"
-_PLAIN = Setting(1.0, "what the formula counts", "`benchmarks/calibrate_memory.py`, on a CPU")
-# By card (gfx name), family of cards or platform of torch; the first that names a factor counts.
-FACTORS: Mapping[str, Mapping[Factor, Setting[float]]] = {
-    "gfx1151": {
-        "attention": Setting(
-            1.5, "what attention takes at its peak, with room", "the Strix Halo notes; not measured"
-        )
-    },
-    "rocm": {
-        "conv_decode": Setting(2.0, "the workspaces of MIOpen while a VAE decodes", _INVOKEAI),
-        "conv_encode": Setting(4.0, "the workspaces of MIOpen while a VAE encodes", _INVOKEAI),
-    },
-    "cuda": {
-        "conv_decode": Setting(1.5, "the workspaces of cuDNN while a VAE decodes", _H200),
-        "conv_encode": Setting(2.0, "the workspaces of cuDNN while a VAE encodes", _H200),
-    },
+# The attributes of `Backend` by card (gfx name), family of cards or platform of torch, each with its source.
+FACTORS: dict[str, dict[str, float]] = {
+    # With room; from the Strix Halo notes, and not measured
+    "gfx1151": {"attention_factor": 1.5},
+    # The workspaces of MIOpen: InvokeAI's constants for its VAE on ROCm; not measured by Longtake
+    "rocm": {"conv_decode": 2.0, "conv_encode": 4.0},
+    # The workspaces of cuDNN 9.19 on an H200 (docs/log/gpu.md)
+    "cuda": {"conv_decode": 1.5, "conv_encode": 2.0},
 }
 # What a process holds on the device beside torch's tensors, in bytes.
 _RESERVES: Mapping[str, Setting[int]] = {
@@ -79,12 +68,6 @@ class Backend:
         return ceil(SCORE_BYTES * heads * tokens**2 * self.attention_factor) if stores_all else 0
 
 
-def factor(name: Factor, *places: str) -> Setting[float]:
-    """Return a factor with its source, for the first of these cards, families or platforms that has it."""
-    rows = (FACTORS.get(place, {}) for place in places)
-    return next((row[name] for row in rows if name in row), _PLAIN)
-
-
 def backend_of(card: str, family: str, kind: str, attention: Attention = "fused") -> Backend:
     """Return the behaviour of a card's kernels.
 
@@ -93,10 +76,8 @@ def backend_of(card: str, family: str, kind: str, attention: Attention = "fused"
         family: Its family, one of `profiles.FAMILIES`.
         kind: The platform of torch that serves it.
     """
-    attending, decoding, encoding = (
-        factor(name, card, family, kind).value for name in ("attention", "conv_decode", "conv_encode")
-    )
-    return Backend(attention, attending, decoding, encoding)
+    found = FACTORS.get(kind, {}) | FACTORS.get(family, {}) | FACTORS.get(card, {})
+    return replace(Backend(attention), **found)
 
 
 def reserve_of(card: str, family: str) -> Setting[int]:

@@ -26,10 +26,10 @@ from diffusers_helper.planning.shortage import Shortage, is_out_of_memory, read_
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.families import VaeFamily, family_of
 from diffusers_helper.vae.passes import (
+    Grid,
     NotFinite,
     Pieces,
     Progress,
-    count_tiles,
     decode_pass,
     encode_pass,
     join_windows,
@@ -208,7 +208,8 @@ class VaeEngine(Generic[_Owner]):
     def _decode(
         self, family: VaeFamily, latents: Tensor, plan: VaePlan, pieces: Pieces, part: Part | None
     ) -> Tensor:
-        count, tiles = latents.shape[2], count_tiles(latents.shape[-2:], plan.tiles, family.shrink)
+        count, grid = latents.shape[2], Grid.cut(latents.shape[-2:], plan.tiles, family.shrink)
+        tiles = len(grid.places)
         if plan.time != "windows":
             chunk = plan.chunk or 1
             pieces.total = (
@@ -251,7 +252,8 @@ def _encode(family: VaeFamily, frames: Tensor, plan: VaePlan, pieces: Pieces) ->
     stride, sides = family.stride, [side // family.shrink for side in frames.shape[-2:]]
     count = (frames.shape[2] - 1) // stride + 1
     cuts = window_sizes(count, plan.chunk) if plan.time == "windows" else {0: count}
-    pieces.total = len(frames) * len(cuts) * count_tiles(sides, plan.tiles, family.shrink)
+    tiles = len(Grid.cut(sides, plan.tiles, family.shrink).places)
+    pieces.total = len(frames) * len(cuts) * tiles
     moments: list[Tensor] = []
     for item in frames.split(1):
         windows = [

@@ -80,10 +80,10 @@ class Grid:
     columns: Axis
 
     @classmethod
-    def cut(cls, height: int, width: int, tile: int, overlap: int) -> Grid:
-        """Return tiles of `tile` x `tile`, or smaller if the picture is smaller; 0 means a single tile."""
-        whole = max(height, width)
-        return cls(*(Axis.cut(side, tile or whole, overlap if tile else 0) for side in (height, width)))
+    def cut(cls, sides: Sequence[int], tiles: Tiles, shrink: int) -> Grid:
+        """Return the tiles of latents of this height and width, at `shrink` pixels per latent."""
+        tile, overlap = tiles.side // shrink or max(sides), tiles.overlap // shrink
+        return cls(*(Axis.cut(side, tile, overlap) for side in sides))
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -216,7 +216,7 @@ def decode_pass(
         The frames (B, 3, F, H, W) in the VAE's type, on the host.
     """
     num_frames = family.stride * (latents.shape[2] - 1) + 1
-    grid = _grid(latents.shape[-2:], tiles, family.shrink)
+    grid = Grid.cut(latents.shape[-2:], tiles, family.shrink)
     mosaic = Mosaic(grid, family.shrink, num_frames)
     for place in grid.places:
         begin, waiting = 0, list[Tensor]()
@@ -234,18 +234,9 @@ def decode_pass(
 
 def encode_pass(family: VaeFamily, frames: Tensor, tiles: Tiles, pieces: Pieces) -> Tensor:
     """Encode frames (B, 3, F, H, W) to moments (B, 2 C, T, h, w) in one pass, or in one per tile."""
-    grid = _grid([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
+    grid = Grid.cut([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
     mosaic = Mosaic(grid, 1, (frames.shape[2] - 1) // family.stride + 1)
     for place in grid.places:
         part = grid.cut_out(frames, place, family.shrink)
         mosaic.add(place, 0, pieces.take(family.encode(part)))
     return mosaic.finish()
-
-
-def count_tiles(sides: Sequence[int], tiles: Tiles, shrink: int) -> int:
-    """Return the number of tiles into which latents of this height and width are cut."""
-    return len(_grid(sides, tiles, shrink).places)
-
-
-def _grid(sides: Sequence[int], tiles: Tiles, shrink: int) -> Grid:
-    return Grid.cut(sides[0], sides[1], tiles.side // shrink, tiles.overlap // shrink)

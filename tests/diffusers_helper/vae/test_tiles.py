@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from diffusers_helper.planning.vae import Tiles
 from diffusers_helper.vae.passes import Axis, Grid, Mosaic
 
 
@@ -48,7 +49,7 @@ def pictures(frames: int, height: int, width: int) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_tiles_of_a_picture_make_the_picture(dtype: torch.dtype) -> None:
-    source, grid = pictures(5, 40, 56).to(dtype), Grid.cut(10, 14, 6, 2)
+    source, grid = pictures(5, 40, 56).to(dtype), Grid.cut((10, 14), Tiles(6, 2), 1)
     assert len(grid.places) == 2 * 3
     mosaic = Mosaic(grid, 4, 5)
     for place in grid.places:
@@ -62,7 +63,7 @@ def test_tiles_of_a_picture_make_the_picture(dtype: torch.dtype) -> None:
 
 
 def test_between_two_tiles_the_one_passes_into_the_other() -> None:
-    mosaic = Mosaic(Grid.cut(1, 8, 5, 2), 2, 1)
+    mosaic = Mosaic(Grid.cut((1, 8), Tiles(5, 2), 1), 2, 1)
     mosaic.add((0, 0), 0, torch.zeros(1, 1, 1, 2, 10))
     mosaic.add((0, 1), 0, torch.ones(1, 1, 1, 2, 10))
     row = mosaic.finish()[0, 0, 0, 0]
@@ -71,6 +72,6 @@ def test_between_two_tiles_the_one_passes_into_the_other() -> None:
 
 def test_one_tile_is_handed_through_as_it_is() -> None:
     source = pictures(3, 8, 8)
-    mosaic = Mosaic(Grid.cut(2, 2, 0, 0), 4, 3)
+    mosaic = Mosaic(Grid.cut((2, 2), Tiles(), 1), 4, 3)
     mosaic.add((0, 0), 0, source)
     assert mosaic.finish() is source
