@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from app.machine import cache_folder, output_of, this_machine
 from diffusers_helper import __version__
-from diffusers_helper.machine.local import installed_torch
+from diffusers_helper.machine.packages import version_of
 from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, card_readings, host_memory
 from diffusers_helper.planning.cards.reported import CARDS
 from diffusers_helper.planning.profiles import Kind, Machine
@@ -39,7 +39,7 @@ def machine_facts(environ: Mapping[str, str], probed: Mapping[str, Any]) -> dict
     return {
         "versions": {
             "longtake": __version__, "python": platform.python_version(),
-            "torch": probed.get("torch") or installed_torch(), "rocm": probed.get("hip") or None,
+            "torch": probed.get("torch") or version_of("torch"), "rocm": probed.get("hip") or None,
             "cuda": probed.get("cuda") or None, "driver": driver or None, "kernel": platform.release(),
         },
         "card": {

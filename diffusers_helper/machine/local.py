@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -238,7 +237,7 @@ _GAIN = 1.1
 
 def seen_kernel(facts: Facts, card: str) -> str:
     """Return the stored attention kernel of a card with the installed torch, or "" if there is none."""
-    kernel = facts.read(_key(card, installed_torch())).get("kernel")
+    kernel = facts.read(_key(card)).get("kernel")
     return kernel if isinstance(kernel, str) else ""
 
 
@@ -249,7 +248,7 @@ def keep_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> Non
 
 def seen_ways(facts: Facts, card: str) -> dict[str, str]:
     """Return the stored ways to compute attention on a card with the installed torch, by `shape_key`."""
-    ways = facts.read(_key(card, installed_torch())).get("ways")
+    ways = facts.read(_key(card)).get("ways")
     if not isinstance(ways, dict):
         return {}
     return {key: way for key, way in cast(dict[str, Any], ways).items() if way in WAYS}
@@ -270,10 +269,10 @@ def keep_trial(facts: Facts, card: str, key: str, found: Sequence[Mapping[str, A
     for one in found:
         _log.info("attention of %s: %s", key, ", ".join(f"{name} {value}" for name, value in one.items()))
         if one["way"] == NATIVE and "kernel" in one:
-            keep_kernel(facts, card, installed_torch(), one["kernel"])
-    entry = facts.read(_key(card, installed_torch()))
+            keep_kernel(facts, card, version_of("torch"), one["kernel"])
+    entry = facts.read(_key(card))
     ways = {**seen_ways(facts, card), key: way}
-    facts.write(_key(card, installed_torch()), {**entry, "ways": ways})
+    facts.write(_key(card), {**entry, "ways": ways})
     return way
 
 
@@ -282,11 +281,6 @@ def shape_key(heads: int, tokens: int, head_dim: int, dtype: str) -> str:
     return f"{heads} heads of {head_dim}, up to {-(-tokens // _TOKENS) * _TOKENS} tokens, {dtype}"
 
 
-def _key(card: str, torch_version: str) -> str:
-    return f"{card}, torch {torch_version}"
-
-
-@lru_cache(maxsize=1)
-def installed_torch() -> str:
-    """Return torch's version without importing torch; "" if it is not installed."""
-    return version_of("torch")
+def _key(card: str, torch_version: str = "") -> str:
+    """Return the key of a card with a version of torch; "" for the installed one."""
+    return f"{card}, torch {torch_version or version_of('torch')}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from app.machine import this_profile
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.machine.local import installed_torch
+from diffusers_helper.machine.packages import version_of
 from diffusers_helper.planning.variables import engine_environment
 from diffusers_helper.strangers.limited_json import plain_json
 
@@ -48,7 +48,7 @@ def card_in_use(environ: Mapping[str, str]) -> str:
     if machine.kind != "rocm":
         return machine.name
     engine = {**environ, **engine_environment(profile.environment, environ)}
-    torch = installed_torch() or "?"  # torch brings MIOpen
+    torch = version_of("torch") or "?"  # torch brings MIOpen
     return f"{machine.name} ({machine.arch}), torch {torch}, find mode {engine.get('MIOPEN_FIND_MODE', '?')}"
 
 

@@ -330,7 +330,7 @@ def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the name under which times are kept changes with card, torch and find mode."""
     machine, version = Machine("rocm", "gfx1100", "RX 7900 XTX", 24 * 1024**3), "2.13.0+rocm7.2"
     monkeypatch.setattr("app.machine.this_machine", lambda _: machine)
-    monkeypatch.setattr("app.jobs.making.watchdog.installed_torch", lambda: version)
+    monkeypatch.setattr("app.jobs.making.watchdog.version_of", lambda _: version)
     first = card_in_use({})
     assert first == "RX 7900 XTX (gfx1100), torch 2.13.0+rocm7.2, find mode FAST"
     names = {first, card_in_use({"MIOPEN_FIND_MODE": "NORMAL"})}
