@@ -261,7 +261,7 @@ class LayerNames:
 
 @dataclass(frozen=True, slots=True)
 class SmallDecoder:
-    """The published decoder for the previews of a family's latents; see `output.small_decoder`.
+    """The published decoder for the previews of a family's latents; see `output.previews`.
 
     Attributes:
         path: Its file in the repository at the pinned commit.

@@ -21,8 +21,14 @@ from diffusers_helper.families.packing import MODES, Mode, Section, plan_section
 from diffusers_helper.framepack.history import FrameBlender
 from diffusers_helper.memory.accounting import Account
 from diffusers_helper.output.frames import to_uint8
-from diffusers_helper.output.previews import TINY_FILE, LatentColours, Preview, TinyDecoder
-from diffusers_helper.output.small_decoder import PreviewDecoder, VideoDecoder
+from diffusers_helper.output.previews import (
+    TINY_FILE,
+    LatentColours,
+    Preview,
+    PreviewDecoder,
+    TinyDecoder,
+    VideoDecoder,
+)
 from diffusers_helper.sampling.guidance import guide
 from tests.support.making import write_scene
 
