@@ -104,11 +104,11 @@ def generate(
         with torch.inference_mode(), job.loras, job.memory:
             checkpoints = job.load()
             encodings = checkpoints.encodings(otherwise=partial(encode, job, work))
-            history, joiner = work.history(job, encodings), work.joiner(job)
+            history, join = work.history(job, encodings), work.joiner(job)
             for section in sample_sections(job, checkpoints, encodings, history):
                 if section.number < job.video.sections:
                     continue  # an earlier run has written this section and the next one
-                final, pending = joiner.add(decode(job, section, history.to_decode(section)), section)
+                final, pending = join(decode(job, section, history.to_decode(section)), section)
                 write(job, section, final, pending)
                 del final, pending  # they would take memory while the next section is sampled
         figures = {**job.memory.usage(), "advice": job.memory.advice()}

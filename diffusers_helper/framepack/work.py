@@ -30,7 +30,7 @@ from diffusers_helper.framepack.guidance import (
 from diffusers_helper.framepack.history import FrameBlender, LatentHistory
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Sample, TextStage, encode_pictures
+from diffusers_helper.job.work import Join, Sample, TextStage, encode_pictures
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest, placed_name
 from diffusers_helper.sampling import flow_sigmas, shift_of
@@ -167,9 +167,9 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
     )
 
 
-def joiner(job: OpenJob) -> FrameBlender:
+def joiner(job: OpenJob) -> Join:
     """Return the joiner of decoded sections."""
-    return FrameBlender(job.request.mode, job.original)
+    return FrameBlender(job.request.mode, job.original).add
 
 
 def blocks(network: HunyuanVideoFramepackTransformer3DModel, noise: Tensor) -> Blocks:

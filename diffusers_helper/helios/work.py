@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from diffusers import HeliosTransformer3DModel
 from PIL import Image
@@ -32,7 +31,7 @@ from diffusers_helper.helios.schedule import (
 )
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Sample, TextStage, encode_pictures
+from diffusers_helper.job.work import Join, Sample, TextStage, encode_pictures
 from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.euler import sample_euler
@@ -143,14 +142,6 @@ class SectionHistory:
         return self.latents[:, :, -section.decode_latents :]
 
 
-class Appender:
-    """The joiner of sections that share no frame."""
-
-    def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
-        """Return a section's frames, (T, H, W, 3) in -1 to 1, all of which are final."""
-        return to_uint8(frames), to_uint8(frames[:0])
-
-
 denoiser = HeliosDenoiser
 texts: Mapping[str, TextStage] = {"text": TextStage("text_encoder", "tokenizer", "states", encode_states)}
 # What precedes a video has noise of a level in this range, so that mistakes in it weigh less.
@@ -241,9 +232,9 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> SectionHistory:
     )
 
 
-def joiner(job: OpenJob) -> Appender:
-    """Return the joiner of decoded sections."""
-    return Appender()
+def joiner(job: OpenJob) -> Join:
+    """Return the joiner of decoded sections, which share no frame, so that all frames are final."""
+    return lambda frames, section: (to_uint8(frames), to_uint8(frames[:0]))
 
 
 def blocks(network: HeliosTransformer3DModel, noise: Tensor) -> Blocks:

@@ -17,7 +17,7 @@ from diffusers_helper.files import sha256_of
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling import Denoise, OnStep
+from diffusers_helper.sampling import Denoise
 from diffusers_helper.sampling.guidance import CleanLatents, Guidance
 from diffusers_helper.sampling.step_cache import Blocks, Passes
 from diffusers_helper.vae.codec import pixels_of, sampled
@@ -25,10 +25,11 @@ from diffusers_helper.vae.codec import pixels_of, sampled
 Encodings = Mapping[str, Tensor]
 
 
-class Sample(Protocol):
-    """A sampler that knows its noise levels; see `sampling.euler.sample_euler`."""
-
-    def __call__(self, denoise: Denoise, x: Tensor, /, *, on_step: OnStep | None = None) -> Tensor: ...
+Sample = Callable[..., Tensor]
+"""A sampler that knows its noise levels. Its other arguments are those of `sampling.euler.sample_euler`."""
+Join = Callable[[Tensor, Section], tuple[np.ndarray, np.ndarray]]
+"""A function that takes the decoded frames of each section, (T, H, W, 3) in -1 to 1, and returns those that
+are final now, and those that the next section will still change."""
 
 
 class LatentsSoFar(Protocol):
@@ -44,14 +45,6 @@ class LatentsSoFar(Protocol):
         ...
 
     def to_decode(self, section: Section) -> Tensor: ...
-
-
-class Joiner(Protocol):
-    """The joiner of decoded sections."""
-
-    def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
-        """Return a section's frames that are final now, and those that the next one will still change."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +120,7 @@ class Work(Protocol):
         """
         ...
 
-    def joiner(self, job: OpenJob) -> Joiner: ...
+    def joiner(self, job: OpenJob) -> Join: ...
 
 
 def encode(job: OpenJob, work: Work) -> dict[str, Tensor]:

@@ -26,6 +26,7 @@ from diffusers_helper.families.packing import Mode, Section, SectionPlan, frame_
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.job.setup import OpenJob
+from diffusers_helper.job.work import Join
 from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.output.frames import to_uint8
 from tests.support.making import load_tiny, make, tiny_request, write_scene
@@ -61,15 +62,15 @@ class MadeHistory(LatentHistory):
         return self.latents[:, :, -WINDOW:]
 
 
-class Appender:
-    """A joiner of sections that do not overlap."""
+def joiner(job: OpenJob) -> Join:
+    """Return the joiner of sections that do not overlap."""
+    assert job.request.mode == "forward"
 
-    def __init__(self, job: OpenJob) -> None:
-        assert job.request.mode == "forward"
-
-    def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
+    def join(frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
         assert len(frames) == section.decoded_frames
         return to_uint8(frames), to_uint8(frames[:0])
+
+    return join
 
 
 def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> MadeHistory:
@@ -83,7 +84,7 @@ def model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     family = replace(
         FRAMEPACK, name="fake", window=WINDOW, fps=RATE, section_frames=17, plan=plan, names=names
     )
-    work: Any = SimpleNamespace(**{**vars(framepack), "history": history, "joiner": Appender})
+    work: Any = SimpleNamespace(**{**vars(framepack), "history": history, "joiner": joiner})
     monkeypatch.setitem(FAMILIES, family.name, family)
     monkeypatch.setitem(pipeline.WORK, family.name, work)
     folder = tmp_path / "fake"
