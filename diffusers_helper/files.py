@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Generator, Iterable, Mapping
@@ -123,6 +124,14 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Write a file atomically; see `replacing`."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it on a file system without hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def sha256_of(parts: Iterable[bytes | memoryview]) -> str:

@@ -18,7 +18,7 @@ from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.status import clear_cache_near_limit, lack_for_vae, log_memory_status
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.budget import Budget, JobPlan, Stage, StagePlan, plan_stage
+from diffusers_helper.planning.budget import JobPlan, Stage, StagePlan, plan_stage
 from diffusers_helper.units import gb_text
 
 _log = logging.getLogger(__name__)
@@ -96,10 +96,6 @@ class Store:
         self.follow(plan)
 
     @property
-    def budget(self) -> Budget:
-        return self.plan.budget
-
-    @property
     def bytes_streamed(self) -> int:
         return self._residency.bytes_streamed
 
@@ -144,7 +140,7 @@ class Store:
         """
         network = self._source.part(name)
         demand = Stage(stage or name, self._weights_of(name, network), working_bytes)
-        plan = plan_stage(self.budget, demand, [self._weights[other] for other in self._networks])
+        plan = plan_stage(self.plan.budget, demand, [self._weights[other] for other in self._networks])
         begin, streamed = time.monotonic() - self._start, self.bytes_streamed
         with ExitStack() as on_exit:
 
@@ -192,7 +188,7 @@ class Store:
         self.log.append(f"load {plan.model}")
         self._residency.move_model_to_device_with_memory_preservation(
             network,
-            preserved_bytes=self.budget.preserved_bytes,
+            preserved_bytes=self.plan.budget.preserved_bytes,
             blocks=self._source.blocks(plan.model),
             streamed=plan.streamed_blocks,
             dtype=self._source.compute_dtype(plan.model),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from diffusers_helper.weights.lora_files import LoraFile, Pair, loras_of
 from diffusers_helper.weights.reading import read_contents, weight_files
 from diffusers_helper.weights.recognition import SCALE, is_beside, is_precise
 from diffusers_helper.weights.safetensors_file import origin_in, read_safetensors
-from diffusers_helper.weights.tensors import BITS, Contents, NotWeights, TensorInfo, count
+from diffusers_helper.weights.tensors import BITS, Contents, NotWeights, TensorInfo
 
 NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
 _WHOLE = ("float32", "float16", "bfloat16")
@@ -216,8 +217,8 @@ def count_values(name: str, place: Path, config: Mapping[str, Any] | None) -> _C
     return _Counted(
         total, tuple(by_block[block] for block in sorted(by_block)), config, dtype,
         keeps_bf16(file_bytes, is_quantised=is_quantised), file_bytes,
-        max((count(one.shape) for key, one in tensors.items() if _is_layer(key, one)), default=0),
-        max((count(one.shape) for key, one in tensors.items() if _is_in_blocks(key, one)), default=0),
+        max((math.prod(one.shape) for key, one in tensors.items() if _is_layer(key, one)), default=0),
+        max((math.prod(one.shape) for key, one in tensors.items() if _is_in_blocks(key, one)), default=0),
         any(SCALE.search(key) or one.dtype not in BITS for key, one in found.items()),
     )  # fmt: skip
 
@@ -272,7 +273,7 @@ def _is_in_blocks(name: str, tensor: TensorInfo) -> bool:
 
 
 def _values(name: str, tensor: TensorInfo, in_fp32: Sequence[str], whole: Sequence[str]) -> Values:
-    number, parts = count(tensor.shape), {*name.split(".")}
+    number, parts = math.prod(tensor.shape), {*name.split(".")}
     if parts & {*in_fp32, *whole}:  # a scale is multiplied with its weight
         number = 0 if SCALE.search(name) else number
         return Values(fixed_bytes=4 * number) if parts & {*in_fp32} else Values(plain=number)
@@ -300,7 +301,7 @@ def _block_of(lists: Sequence[str], name: str) -> tuple[int, int] | None:
 def _compute_dtype(tensors: Iterable[TensorInfo], contents: Iterable[Contents], *, is_quantised: bool) -> str:
     kinds: Counter[str] = Counter()
     for tensor in tensors:
-        kinds[tensor.dtype] += count(tensor.shape)
+        kinds[tensor.dtype] += math.prod(tensor.shape)
     if is_quantised:
         origin = next(filter(None, (origin_in(one.metadata) for one in contents)), None)
         return _QUANTISED_COMPUTE if origin is None else origin.compute_dtype

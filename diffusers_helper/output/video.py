@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -32,7 +30,7 @@ from av.video.stream import VideoStream
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.families.packing import FPS, Mode
-from diffusers_helper.files import file_sum, make_folder, replacing, write_atomic
+from diffusers_helper.files import file_sum, link_or_copy, make_folder, replacing, write_atomic
 from diffusers_helper.provenance.branch import read_sums
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import append_pictures
@@ -245,10 +243,7 @@ class GrowingVideo:
         assert self.latest is not None
         video = JobFolder(self._folder).video
         with replacing(video) as temporary:
-            try:
-                os.link(self.latest, temporary)
-            except OSError:  # a file system without hard links
-                shutil.copyfile(self.latest, temporary)
+            link_or_copy(self.latest, temporary)
         return video
 
     def _segment(self, number: int) -> Path:

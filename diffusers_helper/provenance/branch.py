@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any, cast
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MAX_SECONDS
-from diffusers_helper.files import make_folder, read_file, write_atomic
+from diffusers_helper.files import link_or_copy, make_folder, read_file, write_atomic
 from diffusers_helper.models.registry import family_of, plan_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span, names_of
@@ -260,12 +258,8 @@ def _sums(folder: JobFolder, names: list[str]) -> dict[str, str]:
 
 
 def _share(source: Path, target: Path, names: list[str]) -> None:
-    """Link the existing files of these names from one folder to another, or copy them without hard links."""
+    """Link the existing files of these names from one folder to another."""
     for name in names:
-        if not (source / name).is_file():
-            continue
-        make_folder(target)
-        try:
-            os.link(source / name, target / name)
-        except OSError:  # a file system without hard links
-            shutil.copyfile(source / name, target / name)
+        if (source / name).is_file():
+            make_folder(target)
+            link_or_copy(source / name, target / name)

@@ -12,7 +12,6 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 from uuid import UUID
@@ -37,12 +36,8 @@ _COMMENT = (b"moov", b"udta", b"meta", b"ilst", b"\xa9cmt", b"data")
 _SKIP = {b"meta": 4, b"data": 8}  # bytes before the content: version, flags, type and language
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded:
-    """The text of a recipe, as read from a file, or None if it lacks one, and the pictures by setting."""
-
-    text: bytes | None = None
-    pictures: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+Embedded = tuple[bytes | None, dict[str, bytes]]
+"""The text of a recipe, as read from a file, or None if it lacks one, and the pictures by setting."""
 
 
 def append_pictures(video: Path, pictures: Mapping[str, bytes]) -> None:
@@ -107,9 +102,9 @@ def _read_mp4(file: BinaryIO, size: int) -> Embedded:
     for wanted in _COMMENT:
         found = next((box for box in _boxes(file, begin, end) if box[0] == wanted), None)
         if found is None:
-            return Embedded(None, pictures)
+            return None, pictures
         begin, end = found[1] + _SKIP.get(wanted, 0), found[2]
-    return Embedded(_content(file, begin, end, MAX_TEXT), pictures)
+    return _content(file, begin, end, MAX_TEXT), pictures
 
 
 def _boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
@@ -155,7 +150,7 @@ def _read_png(file: BinaryIO, size: int) -> Embedded:
         elif kind == b"IEND":
             break
         begin = end + 4
-    return Embedded(text, pictures)
+    return text, pictures
 
 
 def _text_of(chunk: bytes, most: int) -> bytes:

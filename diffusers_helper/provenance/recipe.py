@@ -17,7 +17,7 @@ from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.placed import Placed
 from diffusers_helper.provenance.lineage import Lineage, Span, joined, recorded
-from diffusers_helper.provenance.metadata import MAX_TEXT, Embedded, read_embedded
+from diffusers_helper.provenance.metadata import MAX_TEXT, read_embedded
 from diffusers_helper.request import (
     AFTER,
     BEFORE,
@@ -230,13 +230,13 @@ def read_recipe_file(path: Path) -> Recipe:
 
 
 def _read(file: BinaryIO, name: str) -> Recipe:
-    embedded = read_embedded(file)
-    if embedded is None:
+    if (embedded := read_embedded(file)) is None:
         file.seek(0)
-        embedded = Embedded(text=file.read(MAX_TEXT + 1))
-    if embedded.text is None:
+        return _parsed(file.read(MAX_TEXT + 1), name)
+    text, pictures = embedded
+    if text is None:
         raise _no_recipe(name, "it was not made by Longtake, or another program has rewritten it")
-    return replace(_parsed(embedded.text, name), pictures=embedded.pictures)
+    return replace(_parsed(text, name), pictures=pictures)
 
 
 def _parsed(text: bytes, name: str) -> Recipe:

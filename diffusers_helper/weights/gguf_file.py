@@ -6,6 +6,7 @@ claims 2**60 numbers keeps it busy forever, and it recurses as deeply as lists a
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Mapping
@@ -21,7 +22,6 @@ from diffusers_helper.weights.tensors import (
     TensorInfo,
     check_name,
     check_unknown,
-    count,
     cut_off,
     shape_of,
 )
@@ -172,7 +172,7 @@ def _tensors(reader: _Reader, number: int) -> tuple[dict[str, TensorInfo], set[i
         sides = shape_of([reader.number("Q") for _ in range(reader.whole("I", MOST_SIDES))])
         kind, offset = int(reader.number("I")), int(reader.number("Q"))
         dtype, block, block_bytes = _TYPES.get(kind, (f"type {kind}", 1, 0))
-        tensors[name] = TensorInfo(dtype, sides[::-1], count(sides) // block * block_bytes, offset)
+        tensors[name] = TensorInfo(dtype, sides[::-1], math.prod(sides) // block * block_bytes, offset)
         if kind not in _TYPES:
             unknown.add(kind)
             check_unknown(unknown)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import itertools
 import lzma
+import math
 import pickletools
 import struct
 import zipfile
@@ -31,7 +32,6 @@ from diffusers_helper.weights.tensors import (
     TensorInfo,
     check_name,
     check_unknown,
-    count,
     cut_off,
     shape_of,
 )
@@ -324,7 +324,7 @@ def _tensors(stream: BinaryIO, *, pickles: int) -> tuple[dict[str, TensorInfo], 
         unknown = set[str]()
         for name, storage, shape in _found(content, "", itertools.count()):
             bits = BITS.get(storage.dtype, 8)
-            tensors[check_name(name)] = TensorInfo(storage.dtype, shape, count(shape) * bits // 8)
+            tensors[check_name(name)] = TensorInfo(storage.dtype, shape, math.prod(shape) * bits // 8)
             storages[storage.key] = storage
             if storage.dtype not in BITS:
                 unknown.add(storage.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +21,6 @@ from diffusers_helper.weights.tensors import (
     TensorInfo,
     check_name,
     check_unknown,
-    count,
     cut_off,
     shape_of,
 )
@@ -49,7 +49,7 @@ def make_header(
     end = 0
     # The widest types come first, so that each tensor is aligned to its type.
     for name, (dtype, shape) in sorted(tensors.items(), key=lambda one: -BITS[one[1][0]]):
-        begin, end = end, end + count(shape) * BITS[dtype] // 8
+        begin, end = end, end + math.prod(shape) * BITS[dtype] // 8
         entries[name] = {"dtype": types[dtype], "shape": list(shape), "data_offsets": [begin, end]}
         places[name] = begin
     text = json.dumps(entries, separators=(",", ":")).encode()
@@ -115,7 +115,7 @@ def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
             if kind not in _NAMES:
                 unknown.add(dtype)
                 check_unknown(unknown)
-            elif found != (expected := count(shape) * BITS[dtype] // 8):
+            elif found != (expected := math.prod(shape) * BITS[dtype] // 8):
                 damaged.append(f"tensor {name} has {found} bytes of {expected}")
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("a header without the type and shape of each tensor") from error

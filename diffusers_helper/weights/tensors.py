@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
@@ -92,11 +91,6 @@ def check_unknown(kinds: Collection[object]) -> None:
     """
     if len(kinds) > MOST_UNKNOWN:
         raise ValueError(f"more than {MOST_UNKNOWN} types that are not known")
-
-
-def count(shape: tuple[int, ...]) -> int:
-    """Return the number of values in a tensor of this shape."""
-    return math.prod(shape)
 
 
 def cut_off(size: int, needed: int | None = None) -> str:
