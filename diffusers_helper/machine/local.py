@@ -187,23 +187,22 @@ def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
 
 @dataclass(frozen=True)
 class DiskSpeeds:
-    """The speeds of the disks, by the folder of the weights. Any thread may use it."""
+    """The speeds of the disks in bytes per second, by the folder of the weights. Any thread may use it."""
 
-    facts: Facts = field(default_factory=Facts)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    facts: Facts
     _threads: dict[Path, threading.Thread] = field(
         default_factory=dict[Path, threading.Thread], init=False, repr=False
     )
 
-    def known(self, file: Path) -> float | None:
-        """Return the bytes per second of the disk with this file, or None if it was not measured yet."""
+    def _known(self, file: Path | None) -> float | None:
+        if file is None:
+            return None
         speed = self.facts.read(str(file.parent)).get("bytes_per_second")
         return float(speed) if isinstance(speed, int | float) and speed > 0 else None
 
     def measure(self, file: Path | None) -> float | None:
         """Return the speed of the disk with this file, if there is one, and measure it if it is not known."""
-        known = self.known(file) if file else None
-        if known is not None or file is None:
+        if (known := self._known(file)) is not None or file is None:
             return known
         speed = disk_speed(file)
         if speed is not None:
@@ -211,23 +210,13 @@ class DiskSpeeds:
         return speed
 
     def ask(self, file: Path | None) -> float | None:
-        """Return the speed if it is known. Otherwise return None, and start to measure it in a thread."""
-        if file is None:
-            return None
-        known = self.known(file)
-        with self._lock:
-            if known is None and file.parent not in self._threads:
-                thread = threading.Thread(target=self.measure, args=(file,), name="disk", daemon=True)
-                self._threads[file.parent] = thread
-                thread.start()
-        return known
-
-    def wait(self) -> None:
-        """Wait until all measurements that `ask` has started are finished."""
-        with self._lock:
-            threads = list(self._threads.values())
-        for thread in threads:
-            thread.join()
+        """Return the speed if it is known. Otherwise return None, and measure it once in a thread."""
+        if (known := self._known(file)) is not None or file is None:
+            return known
+        thread = threading.Thread(target=self.measure, args=(file,), name="disk", daemon=True)
+        if self._threads.setdefault(file.parent, thread) is thread:
+            thread.start()
+        return None
 
 
 _TOKENS = 1024  # Shapes whose numbers of tokens differ by less share an entry.

@@ -34,6 +34,7 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.pages import write_photo
 from tests.support.staged_engine import MEASURED, StagedEngine, memory_record
+from tests.support.threads import join_threads
 
 RADEON = Planner(profile_for(named_machine("gfx1100:24"), {}))
 COMPUTER = Planner(profile_for(Machine("cpu", "", "CPU", 32 * GB), {}))
@@ -267,7 +268,7 @@ def test_where_main_memory_is_short_the_page_says_what_a_step_costs(
     monkeypatch.setattr("diffusers_helper.machine.local.disk_speed", speed)
     planner = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
     assert "22.3 GB of streamed weights do not fit into 8 GB of free main memory" in reported(planner)[1]
-    planner.disks.wait()
+    join_threads("disk")
     assert "this adds about 11 s per step" in reported(planner)[1]
     assert "this adds about 22 s per step" in reported(planner, cfg=2.0)[1]
     again = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))

@@ -17,6 +17,7 @@ from diffusers_helper.loading.loaders import read_ahead
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import HostMemory
 from tests.support.making import load_tiny, make, outline, tiny_request
+from tests.support.threads import join_threads
 
 MB = 1024**2
 
@@ -100,9 +101,7 @@ def test_the_transformer_is_read_while_an_encoder_computes(
     models.read("transformer", cancel)
     may_go_on.set()
     models.read("image_encoder", cancel)
-    for thread in threading.enumerate():
-        if thread.name == "read-ahead":
-            thread.join(20)
+    join_threads("read-ahead")
     assert read[0] == ("now", "text_encoder")
     assert sorted(read[1:]) == [
         ("ahead", "transformer"), ("now", "image_encoder"), ("now", "transformer"), ("now", "vae"),

@@ -31,6 +31,7 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.jobs import TIMEOUT
 from tests.support.published import part_folder, write_published
+from tests.support.threads import join_threads
 
 FULL = find_model("framepack-i2v")
 RADEON = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
@@ -227,7 +228,7 @@ def test_a_speed_is_measured_once_and_never_by_who_asks(
     assert speeds.ask(file) is None
     assert speeds.ask(file) is None  # while it is being measured
     may_answer.set()
-    speeds.wait()
+    join_threads("disk")
     assert speeds.ask(file) == 3e9
     assert asked == ["disk"]
     assert DiskSpeeds(facts).measure(file.with_name("other.safetensors")) == 3e9  # also for the next program
