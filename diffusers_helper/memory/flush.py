@@ -13,6 +13,7 @@ import logging
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -69,12 +70,13 @@ def flush_rocm_allocator(
     if uses_gpu:
         torch.cuda.empty_cache()
     cached = reserved - _in_use(device, uses_gpu)[1] if uses_gpu else 0
-    pooled = 0
-    if uses_gpu or not torch.cuda.is_available():  # a call for the pool would initialise a GPU not in use
+    pooled, runtime = 0, _runtime()
+    # A call for the pool would initialise a GPU that is not in use.
+    if runtime is not None and (uses_gpu or not torch.cuda.is_available()):
         index = torch.cuda.current_device() if uses_gpu else 0
         if device is not None and device.torch_device.index is not None:
             index = device.torch_device.index
-        pooled = _trim_pool(stage, index, max(0, int(min_resident_gb * GB)))
+        pooled = _trim_pool(*runtime, stage, index, max(0, int(min_resident_gb * GB)))
     return max(0, garbage), max(0, cached), pooled
 
 
@@ -85,11 +87,8 @@ def _in_use(device: Device | None, uses_gpu: bool) -> tuple[int, int]:
     return (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) if uses_gpu else (0, 0)
 
 
-def _trim_pool(stage: str, index: int, keep_bytes: int) -> int:
+def _trim_pool(library: Any, prefix: str, title: str, stage: str, index: int, keep_bytes: int) -> int:
     """Trim a device's default pool, and return the number of bytes freed; 0 if the runtime cannot tell."""
-    if (found := _runtime()) is None:
-        return 0
-    library, prefix, title = found
     pool, function = ctypes.c_void_p(), f"{prefix}DeviceGetDefaultMemPool"
     if status := getattr(library, function)(ctypes.byref(pool), ctypes.c_int(index)):
         if status != _NO_DEVICE:
