@@ -7,8 +7,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -44,29 +44,15 @@ class Finding:
     """One examined fact.
 
     Attributes:
-        level: "problem" if a job would fail because of it.
         topic: The part of the machine that it concerns.
+        level: "problem" if a job would fail because of it.
         remedy: One sentence; "" if nothing needs to be done.
     """
 
-    level: Level
     topic: str
     text: str
+    level: Level = "ok"
     remedy: str = ""
-
-
-@dataclass(slots=True)
-class Findings:
-    """All findings about a machine. A job would work unless one of them is a problem."""
-
-    findings: list[Finding] = field(default_factory=list[Finding])
-
-    @property
-    def is_well(self) -> bool:
-        return all(finding.level != "problem" for finding in self.findings)
-
-    def add(self, topic: str, text: str, level: Level = "ok", remedy: str = "") -> None:
-        self.findings.append(Finding(level, topic, text, remedy))
 
 
 Probe = Callable[[Mapping[str, str]], dict[str, Any]]
@@ -88,16 +74,16 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     if arguments.forget_smaller_plans:
         return _forget(local)
     report = examine(arguments.model, given_path(arguments.outputs, "outputs"), environ, local=local)
+    is_well = all(finding.level != "problem" for finding in report)
     if arguments.json:
-        findings = [asdict(finding) for finding in report.findings]
-        say(json.dumps({"ok": report.is_well, "findings": findings}))
+        say(json.dumps({"ok": is_well, "findings": [*map(asdict, report)]}))
     else:
-        for finding in report.findings:
+        for finding in report:
             say(f"{_MARKS[finding.level]:<8}{finding.topic:<12}{finding.text}")
             if finding.remedy:
                 say(f"{'':<20}-> {finding.remedy}")
-        say("A job would work." if report.is_well else "A job would fail.")
-    return 0 if report.is_well else EXIT_FAILED
+        say("A job would work." if is_well else "A job would fail.")
+    return 0 if is_well else EXIT_FAILED
 
 
 def _forget(local: Local) -> int:
@@ -117,7 +103,7 @@ def examine(
     root: Path = ROOT,
     probe: Probe | None = None,
     local: Local = Local(),  # noqa: B008 - frozen
-) -> Findings:
+) -> list[Finding]:
     """Examine everything that a job needs, and store the attention kernel that ran.
 
     Args:
@@ -127,7 +113,6 @@ def examine(
         probe: A function that asks torch for facts, by default in a separate process.
         local: The settings of the machine, with the folder in which the kernel is stored.
     """
-    report = Findings()
     machine = this_machine(environ, root)
     profile = profile_for(machine, environ)
     facts = (probe or ask_torch)({**environ, **engine_environment(profile.environment, environ)})
@@ -139,19 +124,13 @@ def examine(
     is_there = machine.kind == "cpu" or bool(facts.get("devices"))
     kernel = str(facts.get("kernel", "")) if is_there else ""
     profile = profile.with_kernel(kernel)
-    _cards(report, machine, profile, root)
-    if offer := hint(machine):
-        report.add("card", offer)
-    _torch(report, machine, facts, environ, root)
     if kernel:
         keep_kernel(local.kernels, machine.card, str(facts["torch"]), kernel)
-        _attention(report, machine, kernel)
-    _memory(report, root)
-    _sleep(report)
-    _disk(report, outputs)
-    _environment(report, profile, environ)
-    _job(report, model, profile, root, local)
-    return report
+    return [
+        *_cards(machine, profile, root), *_torch(machine, facts, environ, root),
+        *(_attention(machine, kernel) if kernel else ()), *_memory(root), _sleep(), _disk(outputs),
+        *_environment(profile, environ), *_job(model, profile, root, local),
+    ]  # fmt: skip
 
 
 def ask_torch(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -164,32 +143,34 @@ def ask_torch(environ: Mapping[str, str]) -> dict[str, Any]:
         return {}
 
 
-def _cards(report: Findings, machine: Machine, profile: Profile, root: Path) -> None:
+def _cards(machine: Machine, profile: Profile, root: Path) -> Iterator[Finding]:
     gpus = amd_gpus(root)
     for gpu in gpus:
-        report.add(
+        yield Finding(
             "card",
             f"{gpu.name or 'AMD card'}, {gpu.arch}; VRAM {gb_text(gpu.vram_used)} of "
             f"{gb_text(gpu.vram_total)} GB used, GTT {gb_text(gpu.gtt_used)} of {gb_text(gpu.gtt_total)} GB",
         )
     if not gpus:
-        report.add("card", machine.name if machine.kind == "cuda" else "no GPU was found; the CPU is used")
+        yield Finding("card", machine.name if machine.kind == "cuda" else "no GPU was found; the CPU is used")
     if gpus and machine.kind != "rocm":
-        report.add(
+        yield Finding(
             "card", "the environment hides all AMD cards", "note",
             "Unset ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES to use one.",
         )  # fmt: skip
     if machine.kind == "rocm" and machine.is_apu and any(not gpu.is_apu for gpu in gpus):
-        report.add(
+        yield Finding(
             "card", "the processor's integrated GPU is used first", "note",
             "Set HIP_VISIBLE_DEVICES to the other card's number.",
         )  # fmt: skip
     used = next((gpu.vram_used for gpu in gpus if not gpu.is_apu), 0)
     if machine.kind == "rocm" and used > machine.total_bytes - profile.cap_bytes.value:
-        report.add(
+        yield Finding(
             "card", f"other programs hold {gb_text(used)} GB of VRAM, more than the cap leaves free", "note",
             "Close them, or lower --vram-cap-gb by the same amount.",
         )  # fmt: skip
+    if offer := hint(machine):
+        yield Finding("card", offer)
     settings = (
         ("cap", gb_text(profile.cap_bytes.value) + " GB", profile.cap_bytes),
         ("preserved", gb_text(profile.budget().preserved_bytes) + " GB", profile.preserved_bytes),
@@ -199,42 +180,42 @@ def _cards(report: Findings, machine: Machine, profile: Profile, root: Path) -> 
         ("attention", profile.attention.value, profile.attention),
     )
     for name, text, setting in settings:
-        report.add("profile", f"{profile.family}: {name} {text} ({setting.reason}; {setting.source})")
+        yield Finding("profile", f"{profile.family}: {name} {text} ({setting.reason}; {setting.source})")
 
 
 def _torch(
-    report: Findings, machine: Machine, facts: Mapping[str, Any], environ: Mapping[str, str], root: Path
-) -> None:
+    machine: Machine, facts: Mapping[str, Any], environ: Mapping[str, str], root: Path
+) -> Iterator[Finding]:
     if not facts:
-        report.add(
+        yield Finding(
             "torch", "does not start, or takes too long", "problem",
             "Run `python -m app.probe` to see why, or set the environment up again with webui.sh.",
         )  # fmt: skip
         return
     runtime = f"ROCm {facts['hip']}" if facts["hip"] else f"CUDA {facts['cuda']}" if facts["cuda"] else "CPU"
-    report.add("torch", f"{facts['torch']} for {runtime}")
+    yield Finding("torch", f"{facts['torch']} for {runtime}")
     if rocm_version(root):
-        report.add("ROCm", f"{rocm_version(root)} in /opt/rocm; torch brings its own libraries")
+        yield Finding("ROCm", f"{rocm_version(root)} in /opt/rocm; torch brings its own libraries")
     if facts.get("dnn"):
-        report.add("MIOpen" if facts["hip"] else "cuDNN", str(facts["dnn"]))
+        yield Finding("MIOpen" if facts["hip"] else "cuDNN", str(facts["dnn"]))
     if machine.kind != "cpu" and not facts["devices"]:
         remedy = "Install torch's build for this card with webui.sh."
         if machine.kind == "rocm" and facts["hip"]:
             remedy = "Add your user to the groups render and video, log in again, and check /dev/kfd."
-        report.add("torch", f"does not see the {machine.name}", "problem", remedy)
+        yield Finding("torch", f"does not see the {machine.name}", "problem", remedy)
     found = facts.get("arch")
     if machine.kind == "rocm" and found and found != machine.arch:
-        report.add(
+        yield Finding(
             "torch", f"calls the card {found}, but the kernel driver calls it {machine.arch}", "note",
             f"Check HSA_OVERRIDE_GFX_VERSION ({environ.get('HSA_OVERRIDE_GFX_VERSION', 'not set')}).",
         )  # fmt: skip
 
 
-def _attention(report: Findings, machine: Machine, kernel: str) -> None:
+def _attention(machine: Machine, kernel: str) -> Iterator[Finding]:
     if "math" not in kernel:
-        report.add("attention", f"SDPA runs {kernel} ({kernel_words(kernel)}); plans assume it")
+        yield Finding("attention", f"SDPA runs {kernel} ({kernel_words(kernel)}); plans assume it")
         return
-    report.add(
+    yield Finding(
         "attention", f"SDPA runs {kernel}, which stores the scores of all tokens; slices are used instead",
         "note",
         "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1 and run doctor again."
@@ -243,19 +224,19 @@ def _attention(report: Findings, machine: Machine, kernel: str) -> None:
     )  # fmt: skip
 
 
-def _memory(report: Findings, root: Path) -> None:
+def _memory(root: Path) -> Iterator[Finding]:
     memory = host_memory(root)
-    report.add("RAM", f"{gb_text(memory.available)} of {gb_text(memory.total)} GB available")
+    yield Finding("RAM", f"{gb_text(memory.available)} of {gb_text(memory.total)} GB available")
     used = memory.swap_total - memory.swap_free
     crowded = used > GB and memory.available < memory.total // 10
-    report.add(
+    yield Finding(
         "swap", f"{gb_text(used)} of {gb_text(memory.swap_total)} GB used", "note" if crowded else "ok",
         "Close other programs: weights are read from the disk again when memory is short." if crowded else "",
     )  # fmt: skip
 
 
-def _sleep(report: Findings) -> None:
-    report.add(
+def _sleep() -> Finding:
+    return Finding(
         "sleep",
         "systemd-logind keeps the computer awake while a video is made"
         if can_stay_awake()
@@ -263,7 +244,7 @@ def _sleep(report: Findings) -> None:
     )
 
 
-def _disk(report: Findings, outputs: Path) -> None:
+def _disk(outputs: Path) -> Finding:
     folder = outputs.absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -272,49 +253,47 @@ def _disk(report: Findings, outputs: Path) -> None:
             free = shutil.disk_usage(folder).free
     except OSError as error:
         text = f"{outputs} cannot be written ({error.strerror})"
-        report.add("disk", text, "problem", "Choose another folder with --outputs.")
-        return
+        return Finding("disk", text, "problem", "Choose another folder with --outputs.")
     if free < _DISK_BYTES:
-        report.add(
+        return Finding(
             "disk", f"{gb_text(free)} GB free in {folder}", "note",
             f"Free {gb_text(_DISK_BYTES)} GB for videos and latents.",
         )  # fmt: skip
-    else:
-        report.add("disk", f"{gb_text(free)} GB free in {folder}")
+    return Finding("disk", f"{gb_text(free)} GB free in {folder}")
 
 
-def _environment(report: Findings, profile: Profile, environ: Mapping[str, str]) -> None:
+def _environment(profile: Profile, environ: Mapping[str, str]) -> Iterator[Finding]:
     for variable in environment_report(profile.environment, environ):
         whose = "yours" if variable.is_yours else "Longtake's"
-        report.add("environment", f"{variable.name}={variable.value} ({whose}; {variable.reason})")
+        yield Finding("environment", f"{variable.name}={variable.value} ({whose}; {variable.reason})")
     if profile.machine.kind == "rocm":
         for text, remedy in find_mode_findings(
             {**environ, **engine_environment(profile.environment, environ)}
         ):
-            report.add("MIOpen", text, "note" if remedy else "ok", remedy)
+            yield Finding("MIOpen", text, "note" if remedy else "ok", remedy)
     elif "MIOPEN_FIND_MODE" in environ:
-        report.add("environment", "the find mode has no effect here: MIOpen runs on AMD cards only")
+        yield Finding("environment", "the find mode has no effect here: MIOpen runs on AMD cards only")
     if "MIOPEN_FIND_TIME_LIMIT" in environ:
-        report.add(
+        yield Finding(
             "environment", "MIOPEN_FIND_TIME_LIMIT is set, but MIOpen has no such variable", "note",
             "Unset it; MIOPEN_FIND_MODE=FAST avoids long searches.",
         )  # fmt: skip
     for name in ALLOCATOR_VARIABLES:
         if profile.machine.kind == "rocm" and "expandable_segments:true" in environ.get(name, "").lower():
-            report.add(
+            yield Finding(
                 "environment", f"{name} turns expandable segments on, which some ROCm releases hang with",
                 "note", "Leave it out if the first large copy hangs.",
             )  # fmt: skip
 
 
-def _job(report: Findings, model: str, profile: Profile, root: Path, local: Local) -> None:
+def _job(model: str, profile: Profile, root: Path, local: Local) -> Iterator[Finding]:
     """Report whether the model's weights are on this machine and its default job fits."""
     try:
         info = find_model(model, allow_folder=True)
         absence = absence_of(info)
         if absence is not None:
             missing = NotHere(absence)
-            report.add("weights", missing.message, "problem", missing.remedy)
+            yield Finding("weights", missing.message, "problem", missing.remedy)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])
         plan_of = partial(
             plan_video,
@@ -326,16 +305,16 @@ def _job(report: Findings, model: str, profile: Profile, root: Path, local: Loca
         plan, best = plan_of(request, info), recommend(request, info, plan_of)
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
     except LongtakeError as error:
-        report.add("job", command_words(error.message), "problem", command_words(error.remedy))
+        yield Finding("job", command_words(error.message), "problem", command_words(error.remedy))
         return
-    report.add(
+    yield Finding(
         "job",
         f"{info.title} ({gb_text(size)} GB of weights) peaks at {gb_text(plan.job.peak_bytes)} of "
         f"{gb_text(plan.job.budget.cap_bytes)} GB",
     )
     if plan.streaming:
-        report.add("job", plan.streaming)
+        yield Finding("job", plan.streaming)
     for note in plan.notes:
-        report.add("job", note, "note" if plan.waiting_bytes else "ok")
+        yield Finding("job", note, "note" if plan.waiting_bytes else "ok")
     if profile.machine.kind != "cpu":
-        report.add("set-up", best.words)
+        yield Finding("set-up", best.words)

@@ -71,7 +71,7 @@ def test_other_modes_are_refused(command: str, capsys: pytest.CaptureFixture[str
 def look(root: Path, environ: dict[str, str]) -> list[tuple[str, str, str]]:
     facts = {"torch": "2.13.0", "hip": "7.2", "cuda": "", "devices": 1, "arch": "gfx1100", "kernel": "flash"}
     report = examine("demo", root, environ, root, lambda _: facts)
-    return [(finding.topic, finding.level, finding.text) for finding in report.findings]
+    return [(finding.topic, finding.level, finding.text) for finding in report]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from app.cli import main
 from app.commands import doctor
-from app.commands.doctor import Findings, examine
+from app.commands.doctor import Finding, examine
 from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache
 from diffusers_helper.machine.local import Local, seen_kernel
@@ -52,7 +52,7 @@ def look(
     environ: dict[str, str] | None = None,
     model: str = "demo",
     local: Local | None = None,
-) -> Findings:
+) -> list[Finding]:
     def probe(given: Mapping[str, str]) -> dict[str, Any]:
         assert set(environ or {}) <= set(given)
         return facts
@@ -60,14 +60,14 @@ def look(
     return examine(model, root, environ or {}, root, probe, local or Local())
 
 
-def problems(report: Findings) -> list[str]:
-    return [f"{finding.topic}: {finding.text}" for finding in report.findings if finding.level == "problem"]
+def problems(report: list[Finding]) -> list[str]:
+    return [f"{finding.topic}: {finding.text}" for finding in report if finding.level == "problem"]
 
 
 def test_a_machine_without_a_gpu_is_well(root: Path) -> None:
     report = look(root, CPU)
-    assert report.is_well
-    texts = [finding.text for finding in report.findings]
+    assert not problems(report)
+    texts = [finding.text for finding in report]
     assert "no GPU was found; the CPU is used" in texts
     assert "50 of 64 GB available" in texts
     assert "SDPA runs _scaled_dot_product_flash_attention (flash); plans assume it" in texts
@@ -83,7 +83,7 @@ def test_a_radeon_is_described_with_whose_values_are_in_force(root: Path) -> Non
     write(link / "current_link_width", "16")
     report = look(root, ROCM, {"MIOPEN_FIND_MODE": "NORMAL"}, "framepack-i2v")
     assert [problem.partition(":")[0] for problem in problems(report)] == ["weights"]
-    text = "\n".join(f"{finding.topic} {finding.text}" for finding in report.findings)
+    text = "\n".join(f"{finding.topic} {finding.text}" for finding in report)
     for part in (
         "RX 7900 XTX, gfx1100; VRAM 1 of 24 GB used, GTT 0 of 32 GB", "cap 20 GB",
         "preserved 18 GB", "2.13.0 for ROCm 7.2", "MIOpen 3005000", "MIOPEN_FIND_MODE=NORMAL (yours",
@@ -109,8 +109,8 @@ def test_a_torch_that_cannot_use_the_card_is_a_problem(
 ) -> None:
     write_card(root, 110000, 24 * GB)
     report = look(root, facts)
-    assert not report.is_well
-    (finding,) = [finding for finding in report.findings if finding.level == "problem"]
+    assert problems(report)
+    (finding,) = [finding for finding in report if finding.level == "problem"]
     assert f"{finding.topic}: {finding.text}".startswith(problem)
     assert remedy in finding.remedy
 
@@ -118,18 +118,18 @@ def test_a_torch_that_cannot_use_the_card_is_a_problem(
 def test_the_math_kernel_is_replaced_by_slices(root: Path) -> None:
     write_card(root, 110000, 24 * GB)
     facts = {**ROCM, "kernel": "_scaled_dot_product_attention_math"}
-    assert look(root, facts).is_well
+    assert not problems(look(root, facts))
     report = look(root, facts, model="framepack-i2v")
     assert [text.split()[:2] for text in problems(report)] == [["weights:", "Model"]]
-    assert any("slices are used instead" in finding.text for finding in report.findings)
-    assert any("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL" in finding.remedy for finding in report.findings)
+    assert any("slices are used instead" in finding.text for finding in report)
+    assert any("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL" in finding.remedy for finding in report)
 
 
 def test_the_kernel_that_ran_is_kept_for_plans(root: Path, tmp_path: Path) -> None:
     write_card(root, 100300, 24 * GB)
     local = Local(folder=tmp_path / "cache")
     report = look(root, {**ROCM, "arch": "gfx1030", "devices": 0}, local=local)
-    assert any(finding.topic == "torch" and finding.level == "problem" for finding in report.findings)
+    assert any(finding.topic == "torch" and finding.level == "problem" for finding in report)
     assert not local.kernels.file or not local.kernels.file.exists()  # the CPU's attention kernel ran
     facts = {**ROCM, "torch": metadata.version("torch"), "arch": "gfx1030"}
     # The profile assumes the math kernel, with which nothing would fit.
@@ -164,7 +164,7 @@ def test_what_is_odd_but_works_is_a_note_with_a_remedy(root: Path) -> None:
         "HSA_OVERRIDE_GFX_VERSION": "10.3.0",
     }
     report = look(root, {**ROCM, "arch": "gfx1100"}, environ)
-    notes = {finding.text: finding.remedy for finding in report.findings if finding.level == "note"}
+    notes = {finding.text: finding.remedy for finding in report if finding.level == "note"}
     for part in (
         "other programs hold 10 GB", "MIOPEN_FIND_TIME_LIMIT", "expandable segments", "GB used",
         "calls the card gfx1100, but the kernel driver calls it gfx1030",
@@ -176,16 +176,16 @@ def test_hidden_cards_and_an_apu_that_comes_first_are_noted(root: Path) -> None:
     write_card(root, 110501, GB, gtt=GB, cores=16, number=1)
     write_card(root, 110000, 24 * GB, number=2)
     first = look(root, {**ROCM, "arch": "gfx1151"})
-    assert any("the processor's integrated GPU is used first" in finding.text for finding in first.findings)
+    assert any("the processor's integrated GPU is used first" in finding.text for finding in first)
     hidden = look(root, CPU, {"HIP_VISIBLE_DEVICES": ""})
-    assert any("hides all AMD cards" in finding.text for finding in hidden.findings)
+    assert any("hides all AMD cards" in finding.text for finding in hidden)
 
 
 def test_a_model_that_is_not_there_is_a_problem(root: Path) -> None:
     report = look(root, CPU, model="nope")
     (problem,) = problems(report)
     assert problem.startswith("job: --model is 'nope'; expected one of demo")
-    assert not report.is_well
+    assert problems(report)
 
 
 def test_a_model_whose_weights_are_missing_fails(
@@ -251,7 +251,7 @@ def test_doctor_and_plan_say_one_peak(
     report = look(root, ROCM, model="framepack-i2v", local=local)
     assert main(["plan", "--model", "framepack-i2v"]) == 0
     reported = re.findall(r"Predicted peak ([0-9.]+) GB", capsys.readouterr().out)
-    said = [finding.text for finding in report.findings if finding.topic == "job"]
+    said = [finding.text for finding in report if finding.topic == "job"]
     assert f"peaks at {reported[0]} of " in said[0]
     assert any(text.startswith("The default cap of 4.5 GB is too small") for text in said)
     local.calibration.unlink()  # type: ignore[union-attr]

@@ -109,7 +109,7 @@ def test_doctor_says_whether_the_computer_stays_awake(
 ) -> None:
     def told() -> list[str]:
         report = examine("demo", tmp_path, {}, root=tmp_path, probe=lambda _: {})
-        return [finding.text for finding in report.findings if finding.topic == "sleep"]
+        return [finding.text for finding in report if finding.topic == "sleep"]
 
     assert told() == ["systemd-logind keeps the computer awake while a video is made"]
     install(tmp_path, monkeypatch, "exit 1")
