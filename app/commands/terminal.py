@@ -64,78 +64,62 @@ class ProgressBar:
 
     def show(self, event: events.Event) -> None:
         """Write a sentence about the event, or move the bar."""
-        if isinstance(event, events.JobStarted):
-            if len(self._steps) != event.sections:
-                self._steps = [0] * event.sections
-            length = f"{count_text(event.frames, 'frame')}, {event.frames / self._fps:.1f} s"
-            self._say(
-                f"{event.width}x{event.height} pixels, {length}, {count_text(event.sections, 'section')}"
-            )
-        elif isinstance(event, events.StageStarted):
-            self._stage(event)
-        elif isinstance(event, events.Reading):
-            self._bytes(event)
-        elif isinstance(event, events.StepDone):
-            self._step(event)
-        elif isinstance(event, events.PieceDone):
-            self._piece(event)
-        elif isinstance(event, events.SectionFinished):
-            self._say(f"Section {event.section} of {event.sections}: {event.frames} frames in {event.video}")
-        elif isinstance(event, events.Warned):
-            self._say(event.message)
-        else:
-            self._end(event)
+        match event:
+            case events.JobStarted():
+                if len(self._steps) != event.sections:
+                    self._steps = [0] * event.sections
+                length = f"{count_text(event.frames, 'frame')}, {event.frames / self._fps:.1f} s"
+                self._say(
+                    f"{event.width}x{event.height} pixels, {length}, {count_text(event.sections, 'section')}"
+                )
+            case events.StageStarted():
+                self._tenth = 0
+                if self._bar is None and self._stderr.isatty():
+                    self._bar = tqdm(file=self._stderr, dynamic_ncols=True, unit="step")
+                self._describe(events.STAGES[event.stage].running)
+            case events.Reading():
+                done, total = gb_text(event.done_bytes), gb_text(event.total_bytes)
+                tenth = 10 * event.done_bytes // max(1, event.total_bytes)
+                text = f"Reading the model: {done} of {total} GB"
+                if not self._describe(text) and tenth > self._tenth:
+                    self._tenth = tenth
+                    self._say(text)
+            case events.StepDone() if self._bar is not None:
+                done, self._bar.total = event.place(self._steps)
+                self._bar.update(done - self._bar.n)
+            case events.PieceDone():
+                self._describe(f"{events.STAGES[event.stage].running} {event.piece}/{event.pieces}")
+            case events.SectionFinished():
+                self._say(
+                    f"Section {event.section} of {event.sections}: {event.frames} frames in {event.video}"
+                )
+            case events.Warned():
+                self._say(event.message)
+            case events.Finished() | events.Cancelled() | events.Failed():
+                self._end(event)
 
-    def _stage(self, event: events.StageStarted) -> None:
-        self._tenth = 0
-        if self._stderr.isatty():
-            if self._bar is None:
-                self._bar = tqdm(file=self._stderr, dynamic_ncols=True, unit="step")
-            self._bar.set_description_str(events.STAGES[event.stage].running)
-
-    def _bytes(self, event: events.Reading) -> None:
-        done, total = gb_text(event.done_bytes), gb_text(event.total_bytes)
-        text = f"Reading the model: {done} of {total} GB"
-        tenth = 10 * event.done_bytes // max(1, event.total_bytes)
+    def _describe(self, text: str) -> bool:
+        """Write a text before the bar, and return whether there is a bar."""
         if self._bar is not None:
             self._bar.set_description_str(text)
-        elif tenth > self._tenth:
-            self._tenth = tenth
-            self._say(text)
+        return self._bar is not None
 
-    def _step(self, event: events.StepDone) -> None:
-        if self._bar is not None:
-            done, self._bar.total = event.place(self._steps)
-            self._bar.update(done - self._bar.n)
-
-    def _piece(self, event: events.PieceDone) -> None:
-        if self._bar is not None:
-            self._bar.set_description_str(
-                f"{events.STAGES[event.stage].running} {event.piece}/{event.pieces}"
-            )
-
-    def _end(self, event: events.Event) -> None:
+    def _end(self, event: events.Finished | events.Cancelled | events.Failed) -> None:
         if self._bar is not None:
             self._bar.close()
-        video = None
         if isinstance(event, events.Finished):
-            video = event.video
             skipped = event.steps_skipped
             steps = f" {count_text(skipped, 'step')} reused what earlier ones computed." if skipped else ""
             self._say(f"Finished: {count_text(event.frames, 'frame')} in {duration(event.seconds)}.{steps}")
             if event.advice:
                 self._say(event.advice)
-        elif isinstance(event, events.Cancelled | events.Failed):
-            video = event.video
-            if isinstance(event, events.Failed):
-                self._say(error_line(event))
-            else:
-                self._say("Cancelled.")
-            if video is not None:
+        else:
+            self._say(error_line(event) if isinstance(event, events.Failed) else "Cancelled.")
+            if event.video is not None:
                 self._say(f"The video so far has {event.frames} frames.")
-        if video is not None:
+        if event.video is not None:
             # A program gets the path as it is.
-            _write_line(self._stdout, one_line(video) if self._stdout.isatty() else video)
+            _write_line(self._stdout, one_line(event.video) if self._stdout.isatty() else event.video)
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):  # as on a full disk; the video is made all the same
