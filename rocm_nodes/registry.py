@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -20,41 +19,29 @@ from rocm_nodes.debugging import captured, is_asked_for
 _log = logging.getLogger("rocm_nodes")
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A node, whose class has its id as its name.
-
-    Attributes:
-        needs: The packages that it needs and ComfyUI may not have, with their versions.
-    """
-
-    title: str
-    module: str
-    needs: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-NODES: dict[str, _Node] = {
-    "ROCMOptimizedCheckpointLoader": _Node("ROCm Checkpoint Loader", "rocm_nodes.loaders"),
-    "ROCMOptimizedUNetLoader": _Node("ROCm UNet Loader", "rocm_nodes.loaders"),
+# The title and the module of each node, whose class has its id as its name
+NODES = {
+    "ROCMOptimizedCheckpointLoader": ("ROCm Checkpoint Loader", "rocm_nodes.loaders"),
+    "ROCMOptimizedUNetLoader": ("ROCm UNet Loader", "rocm_nodes.loaders"),
     # Some workflows use this name for the same node.
-    "ROCmDiffusionLoader": _Node("ROCm Diffusion Loader", "rocm_nodes.loaders"),
-    "ROCMOptimizedKSampler": _Node("ROCm KSampler", "rocm_nodes.samplers"),
-    "ROCMOptimizedKSamplerAdvanced": _Node("ROCm KSampler (Advanced)", "rocm_nodes.samplers"),
-    "ROCMLoRALoader": _Node("ROCm LoRA Loader", "rocm_nodes.loaders"),
-    "ROCMSamplerCustomAdvanced": _Node("ROCm SamplerCustomAdvanced", "rocm_nodes.samplers"),
-    "ROCMOptimizedVAEEncode": _Node("ROCm VAE Encode", "rocm_nodes.vae_nodes"),
-    "ROCMOptimizedVAEEncodeTiled": _Node("ROCm VAE Encode (Tiled)", "rocm_nodes.vae_nodes"),
-    "ROCMOptimizedVAEDecode": _Node("ROCm VAE Decode", "rocm_nodes.vae_nodes"),
-    "ROCMOptimizedVAEDecodeTiled": _Node("ROCm VAE Decode (Tiled)", "rocm_nodes.vae_nodes"),
-    "ROCMVAEPerformanceMonitor": _Node("ROCm VAE Performance Monitor", "rocm_nodes.monitors"),
-    "ROCMSamplerPerformanceMonitor": _Node("ROCm Sampler Performance Monitor", "rocm_nodes.monitors"),
-    "ROCMFluxBenchmark": _Node("ROCm Flux Benchmark", "rocm_nodes.benchmark"),
-    "ROCMMemoryOptimizer": _Node("ROCm Memory Optimizer", "rocm_nodes.monitors"),
-    "ROCMFramePackVideo": _Node("ROCm FramePack Video", "rocm_nodes.framepack.node", FRAMEPACK),
-    "ROCMFramePackLoader": _Node("ROCm FramePack Model", "rocm_nodes.framepack.parts", FRAMEPACK),
-    "ROCMFramePackConditions": _Node("ROCm FramePack Conditions", "rocm_nodes.framepack.parts", FRAMEPACK),
-    "ROCMFramePackSampler": _Node("ROCm FramePack Sampler", "rocm_nodes.framepack.parts", FRAMEPACK),
-    "ROCMFramePackDecode": _Node("ROCm FramePack Decode", "rocm_nodes.framepack.parts", FRAMEPACK),
+    "ROCmDiffusionLoader": ("ROCm Diffusion Loader", "rocm_nodes.loaders"),
+    "ROCMOptimizedKSampler": ("ROCm KSampler", "rocm_nodes.samplers"),
+    "ROCMOptimizedKSamplerAdvanced": ("ROCm KSampler (Advanced)", "rocm_nodes.samplers"),
+    "ROCMLoRALoader": ("ROCm LoRA Loader", "rocm_nodes.loaders"),
+    "ROCMSamplerCustomAdvanced": ("ROCm SamplerCustomAdvanced", "rocm_nodes.samplers"),
+    "ROCMOptimizedVAEEncode": ("ROCm VAE Encode", "rocm_nodes.vae_nodes"),
+    "ROCMOptimizedVAEEncodeTiled": ("ROCm VAE Encode (Tiled)", "rocm_nodes.vae_nodes"),
+    "ROCMOptimizedVAEDecode": ("ROCm VAE Decode", "rocm_nodes.vae_nodes"),
+    "ROCMOptimizedVAEDecodeTiled": ("ROCm VAE Decode (Tiled)", "rocm_nodes.vae_nodes"),
+    "ROCMVAEPerformanceMonitor": ("ROCm VAE Performance Monitor", "rocm_nodes.monitors"),
+    "ROCMSamplerPerformanceMonitor": ("ROCm Sampler Performance Monitor", "rocm_nodes.monitors"),
+    "ROCMFluxBenchmark": ("ROCm Flux Benchmark", "rocm_nodes.benchmark"),
+    "ROCMMemoryOptimizer": ("ROCm Memory Optimizer", "rocm_nodes.monitors"),
+    "ROCMFramePackVideo": ("ROCm FramePack Video", "rocm_nodes.framepack.node"),
+    "ROCMFramePackLoader": ("ROCm FramePack Model", "rocm_nodes.framepack.parts"),
+    "ROCMFramePackConditions": ("ROCm FramePack Conditions", "rocm_nodes.framepack.parts"),
+    "ROCMFramePackSampler": ("ROCm FramePack Sampler", "rocm_nodes.framepack.parts"),
+    "ROCMFramePackDecode": ("ROCm FramePack Decode", "rocm_nodes.framepack.parts"),
 }
 
 
@@ -72,18 +59,19 @@ class _Absent:
 def node_tables() -> tuple[dict[str, Any], dict[str, str]]:
     """Return the classes and the titles by id. If captures are switched on, the classes write them."""
     classes, titles = dict[str, Any](), dict[str, str]()
-    versions = {name: version_of(name) for node in NODES.values() for name in node.needs}
-    for name, node in NODES.items():
-        kind, titles[name] = _Absent, node.title
+    versions = {name: version_of(name) for name in FRAMEPACK}
+    for name, (title, module) in NODES.items():
+        kind, titles[name] = _Absent, title
+        needs = FRAMEPACK if module.split(".")[-2] == "framepack" else {}
         reason, remedy = "", "Install the packages of ComfyUI again."
         try:
-            kind = getattr(import_module(node.module), name)
+            kind = getattr(import_module(module), name)
         except ImportError as error:
             reason = f"This node cannot be imported ({first_line(error)})."
-        if words := missing_words(versions, node.needs):
-            titles[name] += f" (needs {', '.join(unfit(versions, node.needs))})"
+        if words := missing_words(versions, needs):
+            titles[name] += f" (needs {', '.join(unfit(versions, needs))})"
             reason = f"This node cannot run with ComfyUI's Python: {words}."
-            remedy = f"Install what is missing: {install_command(versions, node.needs)}"
+            remedy = f"Install what is missing: {install_command(versions, needs)}"
         if reason:
             classes[name] = _refusing(kind, name, reason, remedy)
         else:

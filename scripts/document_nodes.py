@@ -29,7 +29,7 @@ def pages() -> dict[str, str]:
 
     # The models that a user has added are not those of other users.
     with patch.dict(sys.modules, _HOST), patch("rocm_nodes.framepack.node.model_names", built_in_names):
-        return {name: _page(name, NODES[name].title, kind) for name, kind in NODE_CLASS_MAPPINGS.items()}
+        return {name: _page(name, NODES[name][0], kind) for name, kind in NODE_CLASS_MAPPINGS.items()}
 
 
 def _page(name: str, title: str, kind: Any) -> str:

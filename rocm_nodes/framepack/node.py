@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,33 +82,23 @@ class ROCMFramePackVideo(Node):
     def work(self, given: Any) -> dict[str, Any]:
         info, images, folder = find_model(given.model), pictures_in(vars(given)), new_folder()
         request = request_of(vars(given), images, folder)
-        with at_work(info) as work:
+        with at_work(info) as (models, options, notes):
             # Only a run needs this, and ComfyUI would wait for it when it starts.
             from diffusers_helper.pipeline import generate
 
             write_pictures(images, folder)
-            result = generate(request, work.models, folder=folder / "job", **work.options)
-        lines = [f"{count_text(result.frames, 'frame')} in {result.video}.", *work.notes]
+            result = generate(request, models, folder=folder / "job", **options)
+        lines = [f"{count_text(result.frames, 'frame')} in {result.video}.", *notes]
         return reported("FramePack", lines, video_outputs(result.video))
 
 
-@dataclass(frozen=True, slots=True)
-class NodeWork:
-    """What a node works with on a model.
-
-    Attributes:
-        models: The model, of which nothing is loaded yet.
-        options: The arguments of `generate` that connect a job with ComfyUI.
-    """
-
-    models: Any
-    options: dict[str, Any]
-    notes: list[str]
-
-
 @contextmanager
-def at_work(info: ModelInfo) -> Iterator[NodeWork]:
-    """Free the device of ComfyUI's models, and yield a model with what connects a job with ComfyUI.
+def at_work(info: ModelInfo) -> Iterator[tuple[Any, dict[str, Any], list[str]]]:
+    """Free the device of ComfyUI's models, and yield what a node works with.
+
+    Yields:
+        A model, of which nothing is loaded yet; the arguments of `generate` that connect a job with ComfyUI;
+        and the notes of the job, as they come.
 
     Raises:
         NotHere: If the model is not on this machine.
@@ -129,7 +119,7 @@ def at_work(info: ModelInfo) -> Iterator[NodeWork]:
         place = host.get_torch_device().type
         models = load_models(info, device=place, cancel=interrupt, convolutions=convolutions)
         local = Local(dict(os.environ), is_guest=True)
-        yield NodeWork(models, {"on_event": _shown(notes), "cancel": interrupt, "local": local}, notes)
+        yield models, {"on_event": _shown(notes), "cancel": interrupt, "local": local}, notes
 
 
 def pictures_in(settings: dict[str, Any]) -> dict[str, Image.Image]:

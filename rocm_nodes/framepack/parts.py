@@ -148,12 +148,12 @@ class ROCMFramePackConditions(Node):
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             request = request_of(settings, pictures, folder)
-            with at_work(model.info) as work:
+            with at_work(model.info) as (models, options, notes):
                 from diffusers_helper.job.work import encode_texts
                 from diffusers_helper.pipeline import WORK, open_job
 
                 write_pictures(pictures, folder)
-                job = open_job(request, work.models, folder=folder / "job", **work.options)
+                job = open_job(request, models, folder=folder / "job", **options)
                 family = WORK[job.family.name]
                 with torch.inference_mode(), job.loras, job.memory:
                     job.load()
@@ -161,7 +161,7 @@ class ROCMFramePackConditions(Node):
         height, width = job.pictures.shape
         lines = [f"{count_text(len(pictures), 'picture')} and the prompt are encoded for {width}x{height}."]
         result = Conditions(model, settings, pictures, encodings)
-        return reported("FramePack conditions", [*lines, *work.notes], (result,))
+        return reported("FramePack conditions", [*lines, *notes], (result,))
 
 
 class ROCMFramePackSampler(Node):
@@ -188,12 +188,12 @@ class ROCMFramePackSampler(Node):
         conditions: Conditions = vars(given).pop("conditions")
         folder, info = new_folder(), conditions.model.info
         request = request_of({**conditions.settings, **vars(given)}, conditions.pictures, folder)
-        with at_work(info) as work:
+        with at_work(info) as (models, options, notes):
             from diffusers_helper.pipeline import WORK, open_job, sample_sections
             from diffusers_helper.vae.codec import statistics
 
             write_pictures(conditions.pictures, folder)
-            job = open_job(request, work.models, folder=folder / "job", **work.options)
+            job = open_job(request, models, folder=folder / "job", **options)
             family = WORK[job.family.name]
 
             def encodings() -> dict[str, Tensor]:
@@ -205,11 +205,11 @@ class ROCMFramePackSampler(Node):
                 history = family.history(job, encoded)
                 for _ in sample_sections(job, checkpoints, encoded, history):
                     pass  # the latents are in the history, and in the job's folder
-            mean, scale = statistics(work.models.part("vae").config)
+            mean, scale = statistics(models.part("vae").config)
         count = history.latents.shape[2]
         lines = [f"{count_text(count, 'latent frame')} in {count_text(len(job.sections), 'section')}."]
         result = Sampled(info, request, folder / "job"), {"samples": history.latents / scale + mean}
-        return reported("FramePack sampler", [*lines, *work.notes], result)
+        return reported("FramePack sampler", [*lines, *notes], result)
 
 
 class ROCMFramePackDecode(Node):
@@ -229,12 +229,10 @@ class ROCMFramePackDecode(Node):
     def work(self, given: Any) -> dict[str, Any]:
         sampled: Sampled = vars(given).pop("sampled")
         folder, request = new_folder(), replace(sampled.request, **vars(given))
-        with at_work(sampled.info) as work:
+        with at_work(sampled.info) as (models, options, notes):
             from diffusers_helper.pipeline import generate
 
             folder.mkdir(parents=True)
-            result = generate(
-                request, work.models, folder=folder / "job", resume_from=sampled.job, **work.options
-            )
-        lines = [f"{count_text(result.frames, 'frame')} in {result.video}.", *work.notes]
+            result = generate(request, models, folder=folder / "job", resume_from=sampled.job, **options)
+        lines = [f"{count_text(result.frames, 'frame')} in {result.video}.", *notes]
         return reported("FramePack decode", lines, video_outputs(result.video))
