@@ -1,14 +1,10 @@
 """A script that writes what the reports in docs/reports say: for people in docs/hardware.md, and for plans.
 
-    python scripts/hardware_table.py [--check] [--root FOLDER]
-
-With --check nothing is written; the exit code is 1 if the table is not that of the reports, and 2 if a report
-cannot be used: of another format, changed by hand, or with something private in it.
+A report that cannot be used is named: of another format, changed by hand, or with something private in it.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,13 +12,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from app.bench.report import Report, card_words, failures, planned, read_report, version_words
-from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.units import GB, gb_text
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- The reports begin. scripts/hardware_table.py writes them. -->", "<!-- The reports end. -->"
-REPORTED = "diffusers_helper/planning/cards/reported.py"
+DOCUMENT, REPORTED = ROOT / "docs/hardware.md", ROOT / "diffusers_helper/planning/cards/reported.py"
 _STEPS = 25  # of FramePack's default
 _NOT_MEASURED, _MOST_FAILURES = "not measured", 3
 # A ratio outside of these is a mistake in a report, rather than a property of a card.
@@ -150,43 +145,18 @@ def _literal(entries: Iterable[str], brackets: str) -> str:
     return f"{brackets[0]}\n{lines}{brackets[1]}" if lines else brackets
 
 
-def main() -> int:
-    """Write or check the files, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; tell whether the files are right"
-    )
-    parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    try:
-        reports = {
-            file.stem: read_report(file) for file in sorted(arguments.root.glob("docs/reports/*.json"))
-        }
-    except InputError as error:
-        sys.stderr.write(f"{error.message}\n")
-        return 2
-    page = arguments.root / "docs" / "hardware.md"
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        sys.stderr.write("docs/hardware.md lacks the two comments between which the table stands\n")
-        return 2
-    try:
-        learned = reported(reports)
-    except ValueError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    wanted = {
-        page: f"{before}{BEGIN}\n\n{table_of(reports)}\n\n{END}{after}", arguments.root / REPORTED: learned,
-    }  # fmt: skip
-    for file, text in wanted.items():
-        if arguments.check and (not file.exists() or file.read_text(encoding="utf-8") != text):
-            sys.stderr.write(f"{file.name} is not that of the reports; run scripts/hardware_table.py\n")
-            return 1
-        if not arguments.check:
-            file.write_text(text, encoding="utf-8")
-    return 0
+def documented(text: str, reports: Mapping[str, Report]) -> str:
+    """Return the document's text with the table of the reports."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{table_of(reports)}\n\n{END}{rest.partition(END)[2]}"
+
+
+def known_reports() -> dict[str, Report]:
+    """Return the reports in the repository by the names of their files."""
+    return {file.stem: read_report(file) for file in sorted(ROOT.glob("docs/reports/*.json"))}
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    found = known_reports()
+    REPORTED.write_text(reported(found), encoding="utf-8")
+    DOCUMENT.write_text(documented(DOCUMENT.read_text(encoding="utf-8"), found), encoding="utf-8")
