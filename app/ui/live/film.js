@@ -65,7 +65,7 @@ export function makeFilm(view, open, expect = () => {}) {
   /** Show a sentence beside the actions, with a link to a job if one is given. */
   const report = (words, job) => actions.report(words, job);
   const anew = prepareAnew(find('.lt-anew'), (count) => actions.branchFrom(count), report);
-  const strip = makeStrip(find('.lt-strip'), (at) => player.jump(at), anew.offer);
+  const strip = makeStrip(find('.lt-strip'), (at) => player.jumpTo(at), anew.offer);
   const player = new Player(find('.lt-stage'), strip.mark);
   const log = prepareLog(find('.lt-log'));
   const showTakes = prepareTakes(find('.lt-takes'), actions.steer, open, report);

@@ -11,7 +11,7 @@ export class Player {
   #job = null;
   #loops = null; // whether the user wants the video to loop; null without a wish
 
-  /** `onTime` is called with the time of the frame that is shown. */
+  /** `onTime` is called with the time, in the whole video, of the frame that is shown. */
   constructor(stage, onTime) {
     const find = (selector) => stage.querySelector(selector);
     this.#stage = stage;
@@ -49,8 +49,8 @@ export class Player {
     }
     if (this.#loops === null) this.#setLoop(scene.plays && !reducedMotion.matches);
     if (!scene.video) return;
-    const { url, front, fps } = scene.video;
-    this.#videos.want({ url, front, fps, autoplay: scene.plays });
+    const { url, front, hidden, fps } = scene.video;
+    this.#videos.want({ url, front, hidden, fps, autoplay: scene.plays });
   }
 
   #setLoop(loops) {
@@ -58,7 +58,10 @@ export class Player {
     this.#parts.loop.setAttribute('aria-pressed', String(loops));
   }
 
-  /** Jump to a time in the video, in seconds. */
+  /** Jump to a time in seconds in the whole video, or to the beginning of what there is of it. */
+  jumpTo(whole) { this.jump(whole - this.#videos.hidden); }
+
+  /** Jump to a time in the video so far, in seconds. */
   jump(at) {
     if (!this.#videos.hasVideo) return;
     this.#videos.jump(at);
@@ -96,7 +99,7 @@ export class Player {
       play.setAttribute('aria-label', isPlaying ? 'Pause' : 'Play');
       play.title = isPlaying ? 'Pause (space)' : 'Play (space)';
     }
-    this.#onTime(at);
+    this.#onTime(at + this.#videos.hidden);
   }
 
   #toggle() {

@@ -118,7 +118,6 @@ def show(
         "left": rounded(left),
         "warnings": _warnings(live),
         "cells": [_cell(live, cell) for cell in live.cells],
-        "hidden": round(live.hidden_in_front, 4),
         "settings": words.settings(live.job.request, find_model(live.job.request.model)),
         "log": file_url(live.job, JobFolder(live.job.folder).log.name),
         "memory": memory_of(JobFolder(live.job.folder).memory),
@@ -217,6 +216,7 @@ def _pictures(live: LiveJob) -> Shown:
         shown["video"] = {
             "url": url,
             "front": round(live.seconds_in_front, 4),
+            "hidden": round(live.hidden_in_front, 4),
             "frames": live.video_frames,
             "fps": live.plan.fps,
             "file": shown["first"] if is_picture else url,

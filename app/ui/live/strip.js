@@ -42,20 +42,19 @@ function reveal(strip, button) {
 }
 
 /**
- * Return the strip of sections. A press on a finished one calls `jump` with its time in the video so far, and `press` with
+ * Return the strip of sections. A press on a finished one calls `jump` with its time in the whole video, and `press` with
  * the job and the section.
  */
 export function makeStrip(strip, jump, press) {
   let cells = [];
   let made = ''; // the job and the number of sections that the buttons were made for
-  let hidden = 0; // seconds of the whole video in front of what exists
   let seen = ''; // the section that was last brought into view, and the strip's width then
   let playing = -1;
 
   function build({ job, cells: sections }) {
     [seen, playing] = ['', -1];
     cells = sections.map((one) => makeCell(one, (cell) => {
-      jump(Math.max(0, cell.begin - hidden));
+      jump(cell.begin);
       press(job, cell);
     }));
     cells.forEach(({ button }, index) => { button.tabIndex = index ? -1 : 0; });
@@ -87,13 +86,12 @@ export function makeStrip(strip, jump, press) {
       const wanted = `${scene.job} ${scene.cells.length}`;
       if (made !== wanted) build(scene);
       made = wanted;
-      hidden = scene.hidden;
       scene.cells.forEach((cell, index) => cells[index].show(cell));
       if (scene.isOpen && !strip.contains(document.activeElement)) revealNext(scene.cells);
     },
-    /** Mark the section at a time in the video so far, whose end is where a section that is not made yet begins. */
+    /** Mark the section at a time in the whole video; at the end of what exists, that is the last one made. */
     mark(at) {
-      const now = cells.findLastIndex((cell) => cell.isDone && at + hidden >= cell.begin - 0.001);
+      const now = cells.findLastIndex((cell) => cell.isDone && at >= cell.begin - 0.001);
       if (now === playing) return;
       cells[playing]?.button.removeAttribute('aria-current');
       playing = now;

@@ -45,7 +45,7 @@ export class Videos {
   #top;
   #under;
   #onSwap;
-  #shown = null; // the version on top: { url, front, fps, autoplay }
+  #shown = null; // the version on top: { url, front, hidden, fps, autoplay }
   #wanted = null; // the version that comes next
   #asked = ''; // the address that was asked for last
   #isSwapping = false;
@@ -70,6 +70,9 @@ export class Videos {
   }
 
   get hasVideo() { return this.#shown !== null; }
+
+  /** The seconds of the whole video that come before the version on top. */
+  get hidden() { return this.#shown?.hidden ?? 0; }
 
   get frame() { return 1 / this.#shown.fps; }
 

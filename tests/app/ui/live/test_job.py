@@ -205,7 +205,7 @@ def test_a_running_job_as_the_page_gets_it() -> None:
     assert shown["warnings"][:2] == ["Not <known>. (2 times)", "Lost outputs/x/y.bin."]
     assert "/mnt" not in shown["warnings"][2]
     assert shown["video"]["url"] == f"jobs/{live.job.id}/video-0001.mp4?v=33"
-    assert shown["hidden"] == pytest.approx((181 - 33) / 30, abs=1e-3)
+    assert shown["video"]["hidden"] == pytest.approx((181 - 33) / 30, abs=1e-3)
     ending = scene_of(live, commands=frozenset({"cancel"}))
     assert ending["headline"].startswith("Ending: ")
     assert ending["wishes"] == ["cancel"]
