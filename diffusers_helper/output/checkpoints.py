@@ -207,6 +207,10 @@ def _whole(found: Mapping[str, str], expected: Mapping[str, str]) -> dict[str, s
     return {name: expected[name] for name in _VAE if name in expected} | noted
 
 
+# Facts that stand for the content of files, whose checksums tell a user nothing.
+_FILES = {"weights": "The files of its model", "lora": "A LoRA, or its weight,"}
+
+
 def _check_origin(file: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
     found = _whole(found, expected)
     names = {*found, *expected}
@@ -214,6 +218,11 @@ def _check_origin(file: Path, found: Mapping[str, str], expected: Mapping[str, s
         names.discard("sections")  # version 0.1 recorded it even where it has no effect
     for name in sorted(names):
         if found.get(name) != expected.get(name):
+            if name in _FILES:
+                raise LongtakeError(
+                    f"{_FILES[name]} changed after this video was begun, for example by an update.",
+                    "Make it again with the same settings. What was made of it so far stays.",
+                )
             raise LongtakeError(
                 f"{file} was made with {name} {short_repr(found.get(name))}; "
                 f"expected {short_repr(expected.get(name))}.",

@@ -100,14 +100,14 @@ def test_a_job_is_not_resumed_with_another_lora(
         generate(order, deep_models, folder=tmp_path / "job", on_event=stop)
     assert equal(weights(deep_models), before)
     for other in ("", f"{lora}:0.7"):
-        with pytest.raises(LongtakeError, match="was made with lora"):
+        with pytest.raises(LongtakeError, match="A LoRA, or its weight, changed"):
             generate(replace(order, lora=other), deep_models, resume_from=tmp_path / "job")
     moved = lora.rename(tmp_path / "renamed.safetensors")
     same = replace(order, lora=f"{moved}:0.8")
     resumed, _ = make(same, deep_models, tmp_path / "on", resume_from=tmp_path / "job")
     assert torch.equal(resumed.latents, whole.latents)
     write_lora(moved, deep_models.part("transformer"), seed=9)
-    with pytest.raises(LongtakeError, match="was made with lora"):
+    with pytest.raises(LongtakeError, match="A LoRA, or its weight, changed"):
         generate(same, deep_models, resume_from=tmp_path / "job")
 
 
