@@ -28,7 +28,7 @@ from app.commands.arguments import (
 from app.commands.origin import check_changes_of, queue_branch, request_of
 from app.jobs.job import Job, JobState, allows
 from app.jobs.service import JobService
-from app.jobs.stdio import say
+from app.jobs.stdio import complain, say
 from app.jobs.view import full_record, record
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path, replacing
@@ -93,7 +93,7 @@ def _list(service: JobService, arguments: argparse.Namespace) -> int:
     for job in jobs:
         report(arguments, job, _line(job))
     if not arguments.json and any(job.state == "interrupted" for job in jobs):
-        say(_INTERRUPTED.format("JOB", shlex.quote(str(arguments.outputs))))
+        complain(_INTERRUPTED.format("JOB", shlex.quote(str(arguments.outputs))))
     return 0
 
 

@@ -36,6 +36,12 @@ class Command:
         return main(["jobs", verb, *arguments, "--out", str(self._outputs)])
 
     @property
+    def output(self) -> tuple[str, str]:
+        """Return what was written to standard output and to standard error since the last look."""
+        out, err = self._output.readouterr()
+        return out, err
+
+    @property
     def text(self) -> str:
         return self._output.readouterr().out
 
@@ -134,10 +140,10 @@ def test_the_job_of_a_killed_program_is_interrupted_and_says_how_it_goes_on(
         StateLog(JobFolder(job.folder)).enter("running", started=job.created)
     lock = Lock(JobFolder(living.folder).states)  # as the program holds it that makes the job
     assert command("list") == 0
-    *lines, how = command.text.splitlines()
-    states = dict(line.split()[:2] for line in lines)
+    listed, how = command.output
+    states = dict(line.split()[:2] for line in listed.splitlines())
     assert states == {killed.id: "interrupted", living.id: "running"}
-    assert how.endswith(f"python -m app generate --resume JOB --outputs {sharing.outputs}")
+    assert how.endswith(f"python -m app generate --resume JOB --outputs {sharing.outputs}\n")
     (found,) = command.records("list", "--state", "interrupted")
     assert (found["id"], found["state"], found["remedy"]) == (
         killed.id,
