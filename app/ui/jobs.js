@@ -1,11 +1,10 @@
 // The jobs that run or wait, as the server last reported them, for the parts of the page that depend on them.
 
-let queue = { waiting: 0, held: false, revision: '', models: '' };
-let scene = { job: '' };
+let scene = { job: '', queue: { waiting: 0, held: false, revision: '', models: '' } };
 const listeners = [];
 
 /** Return the facts about the queue, with texts that change with it, `revision`, and with the list of models, `models`. */
-export const queueNow = () => queue;
+export const queueNow = () => scene.queue;
 
 /** Return the last scene that the server sent: that of the running job, or else of the newest one; and the `open` jobs. */
 export const sceneNow = () => scene;
@@ -17,7 +16,6 @@ export function onJobsReported(listener) {
 
 /** Take an update from the server. */
 export function reportJobs(reported) {
-  queue = reported.queue ?? queue;
   scene = reported;
   for (const listener of listeners) listener();
 }

@@ -18,7 +18,6 @@ from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning import video
-from diffusers_helper.planning.cards.recommended import Recommendation, recommend
 from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, gb_text
@@ -74,15 +73,6 @@ class Planner:
             networks = video.known_networks(info, self.profile).values()
             return sum(one.file_bytes for one in networks) > _FAST_BYTES
         return False
-
-    def recommend(self, request: GenerationRequest, info: ModelInfo) -> Recommendation:
-        """Return the set-up that suits this card best, for a picture of any shape.
-
-        Raises:
-            DoesNotFit: If the model does not fit at any resolution.
-            LongtakeError: As for a plan.
-        """
-        return recommend(request, info, self.plan)
 
     def plan(
         self,

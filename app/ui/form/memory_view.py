@@ -14,7 +14,7 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Budget, DoesNotFit, StagePlan
-from diffusers_helper.planning.cards.recommended import SetUp
+from diffusers_helper.planning.cards.recommended import SetUp, recommend
 from diffusers_helper.planning.video import VideoPlan
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import gb_text
@@ -174,7 +174,7 @@ def recommended_line(
     if planner.profile.machine.kind == "cpu":
         return ""
     try:
-        found = planner.recommend(request, info)
+        found = recommend(request, info, planner.plan)
     except LongtakeError:  # what is wrong is said above
         return ""
     if plan is not None and _has(request, info, plan, found.set_up):

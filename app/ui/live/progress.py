@@ -45,7 +45,8 @@ class LiveJob:
     """A job as its events so far describe it; `apply` takes them in order, from the first.
 
     Attributes:
-        job: A snapshot from the store, which may be replaced by a newer one.
+        job: A snapshot from the store, which may be replaced by a newer one. Its state changes before the
+            final event is read.
         pace: The machine's usual pace with the job's model; None if it has made no video with it yet.
         width, height: The video's sides in pixels; 0 while they are unknown.
         plan: The sections, which are known before the engine reports anything.
@@ -194,11 +195,6 @@ class LiveJob:
         self.video, self.video_frames, self.preview = event.video, event.frames, None
         if event.thumbnail is not None:
             self.thumbnails[event.section] = event.thumbnail
-
-    @property
-    def state(self) -> str:
-        """Return the job's state in the store, which changes before the final event is read."""
-        return self.job.state
 
     @property
     def sections(self) -> int:

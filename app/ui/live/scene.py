@@ -99,7 +99,7 @@ def show(
     shown: Shown = _standing(scene, live, headline) | {
         "announcement": words.announcement(live, headline, left),
         "job": live.job.id,
-        "state": live.state,
+        "state": live.job.state,
         "beat": round(now, 1),
         "prompt": live.job.request.prompt,
         "headline": headline,
@@ -126,7 +126,7 @@ def show(
     shown |= _pictures(live)
     if live.job.is_over:
         shown["figures"] = _figures(live, shown["memory"])
-    if live.state == "failed":
+    if live.job.state == "failed":
         shown["failure"] = {
             "message": page_words(live.job.message, live.job.folder.parent),
             "remedy": page_words(live.job.remedy, live.job.folder.parent),
@@ -209,7 +209,7 @@ def _pictures(live: LiveJob) -> Shown:
         # Each version has its own address, even if a later one gets the same name.
         # Events hold the paths of their time; the outputs folder may have been moved since.
         url = f"{file_url(live.job, Path(live.video).name)}?v={live.video_frames}"
-        is_whole, seconds = live.state == "finished", live.video_frames / live.plan.fps
+        is_whole, seconds = live.job.state == "finished", live.video_frames / live.plan.fps
         name = download_name(live.job.request.prompt, live.job.id, 0 if is_whole else live.video_frames)
         video = f"Download the video{'' if is_whole else ' so far'} ({seconds:.2f} s)"
         is_picture = live.job.request.one_frame and shown["first"]

@@ -83,8 +83,8 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
         live.job = job
         running, waiting = service.open_jobs()
         commands = frozenset(service.commands(live.job))
-        first = service.queue_position(live.job.id) if live.state == "queued" else 0
-        held = live.state == "queued" and service.queue.is_held
+        first = service.queue_position(live.job.id) if live.job.state == "queued" else 0
+        held = live.job.state == "queued" and service.queue.is_held
         awake = any(one.keeps_awake for one in service.crew.workers)
         yield Scene(live, running, waiting, commands, first, held, awake)
         shown = time.monotonic()

@@ -71,7 +71,7 @@ def announcement(live: LiveJob, headline: str, left: float | None) -> dict[str, 
 
 def took(live: LiveJob, elapsed: float) -> str:
     """Return how long a job that is not running has been made; empty if it has not begun."""
-    if live.state == "running" or not elapsed:
+    if live.job.state == "running" or not elapsed:
         return ""
     return f"took {duration(elapsed)}" if live.job.is_over else f"{duration(elapsed)} so far"
 
@@ -130,9 +130,9 @@ def remark(
     """Return the short text beside the headline; `awake` and `held` are those of `Scene`."""
     if live.job.waits:
         return f"{live.job.message} {live.job.remedy}".strip()
-    if live.state == "queued":
+    if live.job.state == "queued":
         return "You may close this tab." if held else "It starts by itself; you may close this tab."
-    if live.state in ("waiting", "paused", "interrupted"):
+    if live.job.state in ("waiting", "paused", "interrupted"):
         return f"{live.job.message} {live.job.remedy}"
     if "stop_after_section" in commands:
         return "It ends after the current section."
@@ -157,7 +157,7 @@ def _outcome(live: LiveJob) -> str:
     if live.video is None:
         return "No section was finished, so there is no video."
     made = f"{live.video_frames / live.plan.fps:.2f} s, {count_text(live.video_frames, 'frame')}"
-    return made if live.state == "finished" else f"The part made until then is kept: {made}."
+    return made if live.job.state == "finished" else f"The part made until then is kept: {made}."
 
 
 def usual(live: LiveJob) -> tuple[str, float]:

@@ -1,11 +1,11 @@
-// The Queue tab. It has rows only for the videos near the window, so a thousand videos cost no more than fifty.
+// The Queue tab. It has rows only for the videos near the window, so a thousand videos cost no more than fifty. Above
+// them are the cards, if there are several.
 import { call } from '../calls/call.js';
-import { actOnce, arrange, hasChanged, onPress, setText } from '../elements.js';
+import { actionButton, actOnce, arrange, hasChanged, make, onPress, setText } from '../elements.js';
 import { editJob } from '../form/press.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { watchRunning } from '../live/live.js';
 import { goTo, place, whenShown } from '../tabs.js';
-import { listenToCards, showCards } from './cards.js';
 import { isMoving, prepareMoves } from './move.js';
 import { isMovable, makeRow } from './row.js';
 import { makeUndo } from './undo.js';
@@ -147,9 +147,34 @@ function show(job, index) {
   rows.get(job.id).show(job, live, { number: data.first + index + 1, total: data.total });
 }
 
+/** Return the line above the queue of one of several cards: what it makes, its memory, and its buttons. */
+function cardLine({ card, name, memory, job, now, isOut, buttons }) {
+  const about = job ? actionButton('watch', now, { className: 'lt-device-now', title: now, ariaLabel: `${now}. Watch it.` })
+    : make('span', { className: 'lt-device-now', textContent: now, title: now });
+  about.dataset.job = job;
+  const row = make(
+    'li', {}, make('b', { textContent: name }), about, make('span', { className: 'lt-device-memory', textContent: memory }),
+    make('span', { className: 'lt-device-actions' }, ...buttons.map(([action, label]) => actionButton(action, label, { ariaLabel: `${label}: ${name}` }))),
+  );
+  row.dataset.card = card;
+  row.dataset.out = isOut;
+  return row;
+}
+
+/** Show the cards; none if there is only one. */
+function showCards() {
+  cards.hidden = !data.cards.length;
+  if (!hasChanged(cards, data.cards)) return;
+  const focused = cards.contains(document.activeElement) ? document.activeElement : null;
+  const [at, action] = [focused?.closest('li').dataset.card, focused?.dataset.action];
+  cards.replaceChildren(...data.cards.map(cardLine));
+  const row = [...cards.children].find(({ dataset }) => dataset.card === at);
+  (row?.querySelector(`[data-action="${action}"]`) ?? row?.querySelector('.lt-device-actions button'))?.focus();
+}
+
 function showHead() {
   const { total, held } = data;
-  showCards(cards, data.cards);
+  showCards();
   setText(find('.lt-queue-say'), data.say);
   hold.hidden = !total && !held;
   setText(hold, held ? 'Resume the queue' : 'Pause everything');
@@ -201,6 +226,14 @@ function takeClick({ target }) {
   actOnce(button, () => ACTS[button.dataset.action](row.job));
 }
 
+function takeCardClick({ target }) {
+  const button = target.closest('[data-action]');
+  if (!button) return;
+  const { action, job } = button.dataset;
+  const { card } = button.closest('li').dataset;
+  actOnce(button, () => (action === 'watch' ? watch(job) : change(() => call(`cards_${action}`, card))));
+}
+
 const ACTS = {
   watch: (job) => watch(job.id),
   edit: (job) => editJob(job).catch(complain),
@@ -221,8 +254,7 @@ const ACTS = {
 export default function startQueue() {
   prepareMoves(list, { data: () => data, rowOf: (job) => rows.get(job), rowHeight, step, sendTo, move, load });
   list.addEventListener('click', takeClick);
-  listenToCards(cards, (action, card, job) => (
-    action === 'watch' ? watch(job) : change(() => call(`cards_${action}`, card))));
+  cards.addEventListener('click', takeCardClick);
   onPress(hold, () => change(() => call(data.held ? 'jobs_go_on' : 'jobs_hold')));
   document.addEventListener('click', ({ target }) => closeMenus(target));
   document.addEventListener('keydown', (event) => { if (event.key === 'Escape') closeMenus(null); });
