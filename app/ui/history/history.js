@@ -1,12 +1,14 @@
 // The History tab: all videos of the outputs folder as cards, with a search, filters and further pages, or one opened
-// video, which has its own address.
+// video, which has its own address, its records, the tree of its branches, and the actions on it.
 import { call } from '../calls/call.js';
-import { arrange, hasChanged, setOptions, setText } from '../elements.js';
+import { arrange, fillRows, hasChanged, make, offerCopy, onPress, setOptions, setText } from '../elements.js';
+import { restoreForm } from '../form/describe.js';
 import { queueNow, onJobsReported } from '../jobs.js';
+import { makeFilm, pastView } from '../live/film.js';
 import { makeUndo } from '../queue/undo.js';
 import { goTo, place, whenShown } from '../tabs.js';
+import { exactly, when } from '../text.js';
 import { makeCard } from './card.js';
-import { makeOpened } from './opened.js';
 
 const PAGE = 24;
 const MOST = 200; // the most that an endpoint returns
@@ -23,8 +25,9 @@ let asked = 0; // the number of the last request, since only the last answer cou
 let typing = 0;
 let note = ''; // a sentence before the number of videos
 let isLost = false; // whether the last link led to no video
-let opened = null; // made when the first video is opened
+let film = null; // that of the opened video, made when the first one is opened
 let open = ''; // the job of the video that is open
+let shown = null; // the card of that video
 let scrolled = 0; // where the gallery is: the tabs have scrolled to the top before another place is shown
 let left = 0; // where it was left
 let revision = null; // of the jobs that are shown
@@ -50,12 +53,12 @@ function watchEnd() {
 }
 
 function show(found, before) {
-  const shown = found.cards.map((data) => {
+  const newest = found.cards.map((data) => {
     const card = cards.get(data.job) ?? makeCard(report);
     card.show(data);
     return card;
   });
-  const all = [...new Set([...(before ? cards.values() : []), ...shown])];
+  const all = [...new Set([...(before ? cards.values() : []), ...newest])];
   cards = new Map(all.map((card) => [card.data.job, card]));
   arrange(list, all.map((card) => card.element));
   list.dataset.shown = all.length;
@@ -111,17 +114,95 @@ function walk(event) {
   all[to].focus();
 }
 
-function openVideo(before) {
+const stateRow = ({ label, time, reason }) => make(
+  'li', {},
+  make('b', { textContent: label }),
+  make('time', { textContent: time ? exactly(time) : '' }),
+  make('span', { textContent: reason }),
+);
+
+function fileRow({ name, size, url }) {
+  const title = url ? make('a', { href: url, textContent: name, target: '_blank', rel: 'noopener' }) : make('span', { textContent: name });
+  return make('li', {}, title, make('span', { textContent: size }));
+}
+
+/** Return the row of a video in the tree, which begins beneath the section that it follows. */
+function treeRow({ job, begin, cells, words, spoken, isOpened }, index) {
+  const strip = make('span', {}, ...cells.map((src) => (src ? make('img', { src, alt: '', loading: 'lazy' }) : make('i'))));
+  const link = make('a', { href: `#history/${job}`, ariaLabel: spoken }, strip, make('small', { textContent: words }));
+  if (isOpened) link.setAttribute('aria-current', 'page');
+  return make('li', { style: `grid-row: ${index + 1}; grid-column: ${begin} / -1` }, link);
+}
+
+/** Return the line that leads from a row's parent to the row. */
+const treeLine = ({ parent, begin }, index) => (
+  make('li', { className: 'lt-tree-line', ariaHidden: 'true', style: `grid-row: ${parent + 1} / ${index + 3}; grid-column: ${begin}` })
+);
+
+const ofVideo = (part) => find(`.lt-past-open .lt-${part}`);
+
+function showTree(tree) {
+  const rows = ofVideo('tree');
+  if (!hasChanged(rows, tree) || !tree) return;
+  const { href } = rows.contains(document.activeElement) ? document.activeElement : {};
+  rows.style.setProperty('--columns', tree.columns);
+  rows.dataset.inverted = tree.isInverted;
+  rows.replaceChildren(...tree.rows.map(treeRow), ...tree.rows.slice(1).map(treeLine));
+  if (href) [...rows.querySelectorAll('a')].find((one) => one.href === href)?.focus();
+}
+
+/** Show a sentence above the opened video. */
+const sayAbove = (words) => setText(ofVideo('past-say'), words);
+
+function prepareVideo() {
+  find('.lt-past-open').replaceChildren(pastView);
+  film = makeFilm(ofVideo('view'), (job) => goTo('history', job));
+  ofVideo('status').ariaLabel = 'This video';
+  onPress(ofVideo('settings-use'), async () => restoreForm(await call('history_settings', open)), film.report);
+  onPress(ofVideo('remove'), () => remove(shown));
+  offerCopy(ofVideo('copy-link'), ofVideo('address'));
+}
+
+function showVideo(video) {
+  shown = video.card;
+  film.show(video);
+  setText(ofVideo('made'), `${when(shown.created)} · ${shown.model}`);
+  setText(ofVideo('address'), new URL(`#history/${video.job}`, document.baseURI).href);
+  ofVideo('remove').hidden = !video.actions.includes('remove');
+  fillRows(ofVideo('states'), video.states, stateRow);
+  fillRows(ofVideo('files'), video.files, fileRow);
+  ofVideo('family').hidden = !video.tree;
+  showTree(video.tree);
+  find('.lt-past-open').dataset.job = video.job; // shows that the view is complete
+}
+
+async function refreshVideo() {
+  const job = open;
+  try {
+    const video = await call('history_open', job);
+    if (job === open) showVideo(video);
+  } catch (error) {
+    if (error.isAway) lookAgain();
+    if (job !== open) return;
+    isLost = error.isRefusal;
+    if (isLost) goTo('history');
+    else sayAbove(error.message);
+  }
+}
+
+async function openVideo(job, before) {
   if (!before) left = scrolled;
-  opened ??= makeOpened(find('.lt-past-open'), remove, lookAgain, () => {
-    isLost = true;
-    goTo('history');
-  });
-  return opened.open(open);
+  if (!film) prepareVideo();
+  find('.lt-past-open').dataset.job = '';
+  sayAbove('');
+  film.report('');
+  film.clear();
+  await refreshVideo();
+  if (open === job) ofVideo('back').focus({ preventScroll: true });
 }
 
 async function showGallery(before) {
-  opened?.close();
+  film?.clear();
   if (before) window.scrollTo(0, left);
   if (before && before === removed) find('.lt-undo-do').focus({ preventScroll: true });
   else if (before) cards.get(before)?.focus();
@@ -137,7 +218,7 @@ function turnTo(job) {
   find('.lt-past-open').hidden = !job;
   root.dataset.state = job ? 'open' : 'gallery';
   revision = queueNow().revision;
-  return job ? openVideo(before) : showGallery(before);
+  return job ? openVideo(job, before) : showGallery(before);
 }
 
 // Changes that other pages and programs make are shown, too.
@@ -145,7 +226,7 @@ function follow() {
   if (place()[0] !== 'history' || queueNow().revision === revision || performance.now() - looked < LEAST_PAUSE) return;
   looked = performance.now();
   revision = queueNow().revision;
-  if (open) opened.refresh();
+  if (open) refreshVideo();
   else refresh();
 }
 
@@ -153,7 +234,7 @@ async function remove({ job, words }) {
   try {
     await call('jobs_remove', [job]);
   } catch (error) {
-    (open ? opened.report : report)(error.message);
+    (open ? sayAbove : report)(error.message);
     return;
   }
   removed = job;
@@ -205,6 +286,6 @@ export default function startHistory() {
   window.addEventListener('hashchange', () => {
     if (place()[0] === 'history' || !open) return;
     open = '';
-    opened.close();
+    film.clear();
   });
 }
