@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
+from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.placed import Placed
@@ -153,18 +154,20 @@ class Recipe:
         return Lineage(self.spans)
 
     def notices_on(self, card: str) -> tuple[str, ...]:
-        """Return the notices, with one on the device if the video was made on one of another class.
+        """Return the notices, with those on another class of device and another version of Longtake.
 
         Args:
             card: The class of the device here, such as "gfx1100" or "cpu".
         """
-        device = (self.made_with or {}).get("device", "")
-        if not device or device.partition(" ")[0] == card:
-            return self.notices
-        return (
-            *self.notices,
-            f"The video was made on {device}; made again on {card}, its bytes will differ.",
-        )
+        made, notices = self.made_with or {}, list(self.notices)
+        device, version = made.get("device", ""), made.get("longtake", __version__)
+        if device and device.partition(" ")[0] != card:
+            notices.append(f"The video was made on {device}; made again on {card}, its bytes will differ.")
+        if version != __version__:  # which may have another demo model, too
+            notices.append(
+                f"The video was made with Longtake {version}; made again with {__version__}, it may differ."
+            )
+        return tuple(notices)
 
     def to_json(self) -> str:
         """Return the recipe as JSON, without its pictures."""

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from diffusers_helper import __version__
 from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES
@@ -123,8 +124,8 @@ def test_a_recipe_says_nothing_about_the_machine_or_the_user() -> None:
     assert read_recipe(text.encode()).request({"image": "boat.png"}, model="demo", seed=3).seed == 3
 
 
-def test_a_device_of_another_class_is_told() -> None:
-    made = {"device": "gfx1100 AMD Radeon RX 7900 XTX"}
+def test_a_device_of_another_class_and_another_version_are_told() -> None:
+    made = {"device": "gfx1100 AMD Radeon RX 7900 XTX", "longtake": __version__}
     request = GenerationRequest(image="boat.png", prompt="x")
     found = Recipe.of(request, (), (), model="demo", side=64, made_with=made, pictures={})
     kept = read_recipe(found.to_json().encode())
@@ -133,6 +134,8 @@ def test_a_device_of_another_class_is_told() -> None:
     assert notice == (
         "The video was made on gfx1100 AMD Radeon RX 7900 XTX; made again on cpu, its bytes will differ."
     )
+    (notice,) = replace(kept, made_with=made | {"longtake": "0.0.9"}).notices_on("gfx1100")
+    assert notice == f"The video was made with Longtake 0.0.9; made again with {__version__}, it may differ."
 
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
