@@ -1,24 +1,27 @@
 // The live view, which shows each scene that `app/ui/live/scene.py` makes and tells screen readers what changed.
 //
 // The server sends the scene of the job that is being made. A video that has just finished stays on the stage while
-// the next one is made; an announcement beside it leads to that one.
+// the next one is made; an announcement beside it leads to that one. In windows in which the stage may be out of view, a
+// line of progress above the buttons leads to it.
 import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
 import { describe } from '../form/describe.js';
 import { reportJobs } from '../jobs.js';
-import { announce, bringStage, notify, prepareLine, prepareNotify, showNotify } from './beside.js';
+import { keep, recall } from '../storage.js';
 import { makeFilm } from './film.js';
 import { preparePreview } from './preview.js';
 import { preparePulse } from './pulse.js';
 import { connect, follow } from './updates.js';
 
 const TICK = 1000; // milliseconds
+const MOST_PROMPT = 120; // characters of the prompt in a notification
 const view = document.querySelector('.lt-view');
 const find = (selector) => view.querySelector(selector);
 const film = makeFilm(view, openOnStage, () => expectStage());
 const pulse = preparePulse(view);
 const showPreview = preparePreview(view);
-const showLine = prepareLine(view);
+const line = document.querySelector('.lt-line'); // the card says the same to screen readers
+const narrow = window.matchMedia('(max-width: 900px)'); // then the stage is not beside the form
 let now = null; // what the server sent last
 let shown = null; // the scene on the stage
 let stays = false; // whether that is one that has ended, while the server sends another
@@ -36,6 +39,11 @@ const sceneOf = (job) => call('jobs_scene', job).catch(() => null);
 /** Give the stage to the job that a user is about to start, or not, unless another one is being made. */
 export function expectStage(isExpected = true) {
   isExpecting = isExpected && !now?.isOpen;
+}
+
+/** Bring the stage into view, if it may be out of it. */
+function bringStage() {
+  if (narrow.matches) find('.lt-stage').scrollIntoView({ block: 'start' });
 }
 
 /** Bring the stage into view after a start, unless it was refused. */
@@ -65,11 +73,71 @@ async function openOnStage(job) {
   bringStage();
 }
 
+/** Show on the line what the card shows of a scene, or, after a word such as "Next", the headline of another job. */
+function showLine({ isOpen, percent, headline: other }, word = '') {
+  const [words, bar] = line.children;
+  line.hidden = !narrow.matches || !isOpen;
+  if (line.hidden) {
+    words.textContent = '';
+    return;
+  }
+  const [headline, times] = ['.lt-headline', '.lt-eta'].map((part) => find(part).textContent);
+  const parts = word ? [`${word}: ${other}`] : [headline, times.split(' · ')[0]];
+  setText(words, parts.filter(Boolean).join(' · '));
+  bar.style.transform = `scaleX(${percent / 100})`;
+}
+
+/** Announce a scene beside the stage, with a button that leads to it; null for none. */
+function announce(scene) {
+  const box = find('.lt-next');
+  box.hidden = !scene;
+  if (!scene) return;
+  const { kind, prompt, now: doing, label } = scene.announcement;
+  const [button, bar] = ['button', 'i'].map((part) => box.querySelector(part));
+  Object.assign(box.dataset, { job: scene.job, state: scene.state });
+  setText(find('.lt-next-kind'), kind);
+  setText(find('.lt-next-prompt'), prompt);
+  setText(find('.lt-next-now'), doing);
+  bar.style.transform = `scaleX(${(scene.isRunning ? scene.percent : 0) / 100})`;
+  setText(button, label);
+  button.ariaLabel = `${label}: ${prompt}`;
+}
+
+const canNotify = () => 'Notification' in window && window.isSecureContext;
+const isOn = () => recall('notify') === 'yes' && Notification.permission === 'granted';
+
+/** Show or hide the button that asks for a notification. */
+function showNotify(isOpen) {
+  const button = find('.lt-notify');
+  button.hidden = !canNotify() || !isOpen;
+  if (button.hidden) return;
+  button.setAttribute('aria-pressed', String(isOn()));
+  const label = isOn() ? 'You will be notified' : 'Notify me when done';
+  button.textContent = Notification.permission === 'denied' ? 'Notifications are blocked in the browser' : label;
+}
+
+async function turnNotify() {
+  const wasOn = find('.lt-notify').getAttribute('aria-pressed') === 'true';
+  if (!wasOn && Notification.permission === 'default') await Notification.requestPermission();
+  keep('notify', wasOn ? 'no' : 'yes');
+  showNotify(true);
+}
+
+/** Notify the user of the end of a video, if that was asked for. */
+function notify({ ending, prompt, job }) {
+  if (!canNotify() || !isOn()) return;
+  const notice = new Notification(`Longtake: ${ending.sentence.toLowerCase()}`, { body: prompt.slice(0, MOST_PROMPT), tag: job });
+  notice.onclick = () => {
+    window.focus();
+    notice.close();
+  };
+}
+
 function show(scene) {
   // On a narrow screen the video comes first while it is made, and does not leave when it is finished.
   view.dataset.first = scene.isOpen || watched;
   film.show(scene);
-  showNotify(find('.lt-notify'), scene.isOpen);
+  showNotify(scene.isOpen);
   showPreview(scene.preview || null);
 }
 
@@ -79,7 +147,7 @@ function showOnStage(scene) {
   show(scene);
   pulse.receive(scene);
   if (!stays) {
-    announce(find('.lt-next'), null);
+    announce(null);
     showLine(scene);
   }
   if (isExpecting && scene.isOpen) {
@@ -101,20 +169,19 @@ function note(scene) {
 }
 
 function end(scene) {
-  const { sentence } = scene.ending;
   if (scene.job === shown.job) watched = true;
-  say(scene.failure ? '' : `${sentence}.`); // the card shows a failure as an alert
-  notify(`Longtake: ${sentence.toLowerCase()}`, scene.prompt, scene.job);
+  say(scene.failure ? '' : `${scene.ending.sentence}.`); // the card shows a failure as an alert
+  notify(scene);
   describe(); // a finished job improves the form's estimate
 }
 
 /** Announce what the server sends beside the scene on the stage, unless that has it among its takes. */
 function announceNext(scene) {
   const isTake = scene.takes?.tiles.some(({ job }) => job === now.job);
-  announce(find('.lt-next'), isTake ? null : now);
+  announce(isTake ? null : now);
 }
 
-function keep(scene) {
+function stay(scene) {
   const isNew = !stays;
   stays = true;
   showOnStage(scene);
@@ -131,7 +198,7 @@ async function catchUp({ job }) {
   if (revision === now.queue.revision) return;
   revision = now.queue.revision;
   const scene = await sceneOf(job);
-  if (scene && stays && shown.job === job && now.job !== job) keep(scene);
+  if (scene && stays && shown.job === job && now.job !== job) stay(scene);
 }
 
 // The job on the stage may have ended between two updates, or be paused, or removed.
@@ -143,7 +210,7 @@ async function askForEnd(job) {
   if (shown.job !== job || now.job === job) return;
   if (scene?.isWorthKeeping) {
     end(scene);
-    keep(scene);
+    stay(scene);
   } else watchRunning();
 }
 
@@ -157,7 +224,7 @@ function meetOther(before) {
   } else if (isExpecting && comesAfter(now, shown)) {
     watchRunning();
     isExpecting = false; // also for a job that was over before its first update came
-  } else if (stays || (watched && shown.isWorthKeeping && comesAfter(now, shown))) keep(shown);
+  } else if (stays || (watched && shown.isWorthKeeping && comesAfter(now, shown))) stay(shown);
   else if (shown.isOpen && now.isOpen) askForEnd(shown.job);
   else watchRunning();
 }
@@ -188,7 +255,12 @@ function tick() {
 /** Set up the live view. */
 export default function startLive() {
   find('.lt-next button').addEventListener('click', () => watchRunning());
-  prepareNotify(find('.lt-notify'));
+  find('.lt-notify').addEventListener('click', turnNotify);
+  line.addEventListener('click', bringStage);
+  // While the stage is in sight, the window keeps it in its place, and not the form that comes after it.
+  new IntersectionObserver(([stage]) => {
+    document.documentElement.dataset.stage = stage.isIntersecting ? 'seen' : 'away';
+  }).observe(find('.lt-stage'));
   show({ job: '', state: 'idle' });
   follow(receive);
   setInterval(tick, TICK);
