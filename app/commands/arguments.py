@@ -326,6 +326,12 @@ def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str]
         # The reader of standard output has gone, so the rest of the buffer is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_CANCELLED
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _log.info("where it happened", exc_info=True)
+        complain(f"{error.filename} cannot be used ({error.strerror}). Check its folder's rights and space.")
+        return EXIT_FAILED
 
 
 @contextmanager

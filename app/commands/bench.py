@@ -31,7 +31,7 @@ from app.commands.doctor import ask_torch
 from app.jobs.stdio import complain, say
 from app.machine import this_local, this_machine, this_profile
 from app.starting import EXIT_CANCELLED
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.machine.local import Speeds, keep_speeds
@@ -93,7 +93,7 @@ def bench(arguments: argparse.Namespace) -> int:
 
     Raises:
         InputError: If the model is not on this machine, or another `bench` uses the folder.
-        LongtakeError: If the report cannot be written.
+        OSError: If the report cannot be written.
     """
     level: Level = arguments.level
     parts = [PARTS[name] for name in arguments.only] if arguments.only else parts_of(level)
@@ -174,13 +174,7 @@ def _model(given: str | None) -> str:
 
 def _write(targets: list[Path], report: Report) -> None:
     for target in targets:
-        try:
-            write_atomic(target, to_bytes(report))
-        except OSError as error:
-            raise LongtakeError(
-                f"{target} cannot be written ({error.strerror}); expected a file for the report.",
-                "Choose another --report.",
-            ) from error
+        write_atomic(target, to_bytes(report))
 
 
 def _keep_speeds(report: Report) -> None:

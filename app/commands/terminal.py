@@ -75,7 +75,8 @@ class ProgressBar:
             case events.StageStarted():
                 self._tenth = 0
                 if self._bar is None and self._stderr.isatty():
-                    self._bar = tqdm(file=self._stderr, dynamic_ncols=True, unit="step")
+                    steps = sum(self._steps) or None
+                    self._bar = tqdm(total=steps, file=self._stderr, dynamic_ncols=True, unit=" steps")
                 self._describe(events.STAGES[event.stage].running)
             case events.Reading():
                 done, total = gb_text(event.done_bytes), gb_text(event.total_bytes)

@@ -153,6 +153,17 @@ def test_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "expected a folder of ComfyUI" in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_written_is_named_in_one_line(
+    comfyui: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (comfyui / "custom_nodes").rmdir()
+    (comfyui / "custom_nodes").symlink_to("/proc/self/task")
+    assert main(["install-comfyui-nodes", str(comfyui)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{comfyui / 'custom_nodes'}" in line
+    assert "cannot be used (No such file or directory)" in line
+
+
 def test_the_nodes_need_nothing_of_gradio() -> None:
     assert "gradio" not in FRAMEPACK
     files = list((ROOT / "rocm_nodes").rglob("*.py"))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import io
+import re
+from dataclasses import fields
 
 from app.commands.terminal import ProgressBar
-from diffusers_helper.events import Finished, JobStarted, Reading, StageStarted, StepDone
+from diffusers_helper.events import Event, Finished, JobStarted, Reading, StageStarted, StepDone, event_name
+from tests.support.jobs import ROOT
 
 
 def test_each_reading_of_weights_is_told_from_its_beginning() -> None:
@@ -56,3 +59,10 @@ def test_a_video_is_told_even_if_its_progress_cannot_be_written() -> None:
         Finished(job="j", time=2.0, video="/o/j/video.mp4", frames=37, seconds=2.0)
     )
     assert stdout.getvalue() == b"/o/j/video.mp4\n"
+
+
+def test_the_document_names_every_field_of_each_event() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "docs/usage.md").read_text("utf-8"), re.MULTILINE)
+    told = {name: set(re.findall(r"`(\w+)`", words)) for name, words in rows}
+    for kind in Event.__subclasses__():
+        assert {field.name for field in fields(kind)} - {"job", "time"} == told[event_name(kind)]
