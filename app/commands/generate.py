@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from app.cards import VideoCard
 from app.commands.arguments import EXIT_BAD_INPUT, EXIT_FAILED, take_engine_environment, take_find_mode
-from app.commands.origin import VideoOrigin, check_changes_of, chosen_origin, provide_model, save_given
+from app.commands.origin import check_changes_of, chosen_origin, provide_model, save_given
 from app.commands.terminal import JsonLines, ProgressBar
 from app.jobs.job import BEGUN, Job, NoSuchJob, allows
 from app.jobs.making.engine_client import Message, Trial, follow
@@ -63,19 +63,26 @@ def make_video(arguments: argparse.Namespace) -> int:
     """
     if arguments.save_preset is not None:
         return save_given(arguments)
-    origin = chosen_origin(arguments)
+    queue_jobs, requests = chosen_origin(arguments)
     # Both calls refuse at once a request with which the engine would fail.
     this_profile(os.environ)
     cache_folder()
     if arguments.dry_run:
-        return _print_requests(origin, as_json=arguments.json)
+        for number, request in enumerate(requests, 1):
+            words = (
+                f"{number}: {request.seconds:g} s, {request.mode}, seed {request.seed}, {request.prompt!r}"
+            )
+            say(request.to_json() if arguments.json else words)
+        return 0
     take_find_mode(arguments)
     if arguments.in_process:
         take_engine_environment()
-    return _follow(_service(arguments), origin, arguments)
+    return _follow(_service(arguments), queue_jobs, arguments)
 
 
-def _follow(service: JobService, origin: VideoOrigin, arguments: argparse.Namespace) -> int:
+def _follow(
+    service: JobService, queue_jobs: Callable[[JobService], list[Job]], arguments: argparse.Namespace
+) -> int:
     """Queue the jobs, show them until their ends, and return the exit code."""
     jobs, codes = list[Job](), list[int]()
 
@@ -93,7 +100,7 @@ def _follow(service: JobService, origin: VideoOrigin, arguments: argparse.Namesp
             service.stop()
 
     with Signals(end, service.stop, kill) as signals:
-        jobs += origin.queue(service)
+        jobs += queue_jobs(service)
         known = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
         stdout = take_stdout()
         try:
@@ -189,14 +196,6 @@ def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str)
     elif code > 128 and not job.is_over:
         text = _LEFT if job.state in BEGUN else _INTERRUPTED
         complain(text.format(job=job.id, outputs=shlex.quote(outputs)))
-
-
-def _print_requests(origin: VideoOrigin, *, as_json: bool) -> int:
-    """Print the settings of the videos that would be made, one line each, and return the exit code."""
-    for number, request in enumerate(origin.requests, 1):
-        words = f"{number}: {request.seconds:g} s, {request.mode}, seed {request.seed}, {request.prompt!r}"
-        say(request.to_json() if as_json else words)
-    return 0
 
 
 def _report(service: JobService, job: Job) -> None:

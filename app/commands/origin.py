@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,17 +39,8 @@ from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
 from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest, paths_in
 
-
-@dataclass(frozen=True, slots=True)
-class VideoOrigin:
-    """The jobs that a command asks for.
-
-    Attributes:
-        requests: The requests of the jobs, if they are known beforehand.
-    """
-
-    queue: Callable[[JobService], list[Job]]
-    requests: tuple[GenerationRequest, ...] = ()
+Origin = tuple[Callable[[JobService], list[Job]], Sequence[GenerationRequest]]
+"""What queues the jobs that a command asks for, and their requests, as far as they are known beforehand."""
 
 
 # The arguments for jobs that do not begin with new settings, for several videos at once, and for presets.
@@ -90,7 +81,7 @@ ORIGINS = (
 )  # fmt: skip
 
 
-def chosen_origin(arguments: argparse.Namespace) -> VideoOrigin:
+def chosen_origin(arguments: argparse.Namespace) -> Origin:
     """Return the origin that the arguments describe, after checking that this machine can make its videos.
 
     Raises:
@@ -110,7 +101,7 @@ def chosen_origin(arguments: argparse.Namespace) -> VideoOrigin:
             "Leave them out.",
         )
     if arguments.resume is not None:
-        return VideoOrigin(partial(_resumed, arguments.resume, arguments.wait))
+        return partial(_resumed, arguments.resume, arguments.wait), ()
     if arguments.branch is not None:
         return _branched(arguments)
     if arguments.batch is not None:
@@ -162,7 +153,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
 def _several(
     arguments: argparse.Namespace, requests: Sequence[GenerationRequest], pictures: Contents = NO_PICTURES,
     lineage: Lineage | None = None,
-) -> VideoOrigin:  # fmt: skip
+) -> Origin:  # fmt: skip
     """Return the jobs of the variants of requests, which are all queued, or none if one is refused.
 
     For a dry run, the pictures are read here, and otherwise when the jobs are queued.
@@ -177,10 +168,10 @@ def _several(
         add = partial(service.queue.add, **how)
         return service.all_or_none(map(add, found))
 
-    return VideoOrigin(queue, found)
+    return queue, found
 
 
-def _batch(arguments: argparse.Namespace) -> VideoOrigin:
+def _batch(arguments: argparse.Namespace) -> Origin:
     file = given_path(arguments.batch, "batch")
     read = read_batch(file, _given(arguments), check_plan, allow_folder=True)
     problems = {line: found for line, found in read.items() if isinstance(found, str)}
@@ -201,7 +192,7 @@ def _resumed(job_id: str, waits: bool, service: JobService) -> list[Job]:
     return [service.steering.wait(job_id) if waits else job]
 
 
-def _restored(arguments: argparse.Namespace) -> VideoOrigin:
+def _restored(arguments: argparse.Namespace) -> Origin:
     file = given_path(arguments.recipe, "recipe")
     recipe, given = read_recipe(file), _given(arguments)
     _report(recipe)
@@ -229,7 +220,7 @@ def _pictures_of(recipe: Recipe, file: Path, besides: Mapping[str, str]) -> dict
     return {name: plain_png(load_picture(source)) for name, source in found.items()}
 
 
-def _branched(arguments: argparse.Namespace) -> VideoOrigin:
+def _branched(arguments: argparse.Namespace) -> Origin:
     given = _given(arguments)
     if (arguments.keep is None) == (arguments.longer is None):
         raise InputError(
@@ -241,7 +232,7 @@ def _branched(arguments: argparse.Namespace) -> VideoOrigin:
         complain(words)
         return [job]
 
-    return VideoOrigin(queue)
+    return queue, ()
 
 
 def queue_branch(
