@@ -41,7 +41,10 @@ _EXIT_CODES = (
     "job that does not exist."
 )
 _RESUME = "python -m app generate --resume {} --outputs {}"
-_NO_MAKER = f"No program makes jobs in this folder now. Start the page, or run: {_RESUME}"
+_NO_MAKER = (
+    "No program makes jobs in this folder now. Unless one waits for this job, start the page, or run: "
+    f"{_RESUME}"
+)
 _INTERRUPTED = f"An interrupted job continues when the page is started on this folder, or with: {_RESUME}"
 _WORDS = 48  # characters of a prompt in a list
 _MOST_LISTED = 10**9
