@@ -93,7 +93,7 @@ export async function upload(file) {
   const body = new FormData();
   body.append('files', file, name);
   const reply = await request('gradio_api/upload', { method: 'POST', body });
-  if (!reply.ok) throw new Error(`The upload was refused (${reply.status}).`);
+  if (!reply.ok) throw new Error(await reply.text());
   const [path] = await reply.json();
   return { path, orig_name: name };
 }

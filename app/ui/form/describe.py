@@ -300,7 +300,7 @@ def example_program(request: Mapping[str, Any], preselected: str) -> str:
         preselected: The model that a call gets if it names none.
     """
     usual = {name: setting.default for name, setting in SETTINGS.items()}
-    usual |= {"model": preselected, "mode": None}
+    usual |= {"model": preselected, "mode": None, **dict.fromkeys(PICTURES)}
     uploads = {name: request[name] for name in PICTURES if request.get(name)}
     written = {name: f"handle_file({_written(_name_of(upload))})" for name, upload in uploads.items()}
     if placed := placed_of(str(request.get(PLACED) or "")):

@@ -87,7 +87,7 @@ def test_the_example_program_names_what_was_changed_and_python_can_read_it() -> 
         "seed": 7,
         "crop": 0.25,
     }
-    settings |= {"image": {"path": "x", "orig_name": "it's.png"}}
+    settings |= {"image": {"path": "x", "orig_name": "it's.png"}, "end_image": None}
     text = example_program(form.to_request(settings, DEMO, PLANNER) | {"mode": None}, "demo")
     (call,) = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.keywords]
     given = {one.arg: one.value for one in call.keywords}

@@ -86,9 +86,7 @@ def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_pa
     page.get_by_role("alert").get_by_text("The video broken.mp4 cannot be read").wait_for()
 
 
-def test_several_files_and_a_folder_are_refused_and_nothing_is_taken(
-    page: Any, photo: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_taken_is_refused_with_its_reason(page: Any, photo: Path, tmp_path: Path) -> None:
     page.wait_for_selector("html[data-ready]")
     page.evaluate(DROP, [[list(photo.read_bytes()), name, "image/png"] for name in ("a.png", "b.png")])
     page.get_by_role("alert").get_by_text("These are 2 files. Drop one at a time").wait_for()
@@ -100,6 +98,11 @@ def test_several_files_and_a_folder_are_refused_and_nothing_is_taken(
         session.send("Input.dispatchDragEvent", {"type": kind, **place, "data": data})
     page.get_by_role("alert").get_by_text("holiday cannot be read.").wait_for()
     assert page.locator(".lt-lost").inner_text() == ""
+    # A file that is too large is refused before it is read, with the reason.
+    refused = {"status": 413, "body": "This is too large; at most 128 MiB are accepted.\n"}
+    page.route("**/gradio_api/upload", lambda route: route.fulfill(**refused))
+    drop(page, b"long", "long.mp4", "video/mp4")
+    page.get_by_role("alert").get_by_text("at most 128 MiB are accepted.").wait_for()
     assert page.locator("[name=image]").input_value() == "null"
 
 
