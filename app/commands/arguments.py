@@ -18,6 +18,7 @@ from app.machine import know_added_models, this_machine, this_profile
 from app.starting import EXIT_CANCELLED, prepare
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, in_words, own_name, short_repr
 from diffusers_helper.events import Failed
+from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.lora_choice import located, lora_folder
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.terminal import is_whole
@@ -327,10 +328,11 @@ def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str]
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_CANCELLED
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and not is_storage_trouble(error):
             raise
         _log.info("where it happened", exc_info=True)
-        complain(f"{error.filename} cannot be used ({error.strerror}). Check its folder's rights and space.")
+        name = error.filename or "A file"
+        complain(f"{name} cannot be used ({error.strerror}). Check its folder's rights and the disk's space.")
         return EXIT_FAILED
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from app.bench.facts import hint
 from app.commands.arguments import EXIT_FAILED, command_words, given_find_mode
 from app.jobs.making.awake import can_stay_awake
-from app.jobs.stdio import complain, say
+from app.jobs.stdio import say
 from app.machine import module_command, output_of, this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
 from diffusers_helper.attention.ways import kernel_words
@@ -72,7 +72,9 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     environ = {**os.environ, **given_find_mode(arguments)}
     local = this_local(environ)
     if arguments.forget_smaller_plans:
-        return _forget(local)
+        count = local.learned.forget()
+        say(f"Forgot {count_text(count, 'smaller plan')}: the next job uses all that the cap allows.")
+        return 0
     report = examine(arguments.model, given_path(arguments.outputs, "outputs"), environ, local=local)
     is_well = all(finding.level != "problem" for finding in report)
     if arguments.json:
@@ -84,16 +86,6 @@ def run_doctor(arguments: argparse.Namespace) -> int:
                 say(f"{'':<20}-> {finding.remedy}")
         say("A job would work." if is_well else "A job would fail.")
     return 0 if is_well else EXIT_FAILED
-
-
-def _forget(local: Local) -> int:
-    try:
-        count = local.learned.forget()
-    except OSError as error:
-        complain(f"{local.learned.file} cannot be removed ({error.strerror}).")
-        return EXIT_FAILED
-    say(f"Forgot {count_text(count, 'smaller plan')}: the next job uses all that the cap allows.")
-    return 0
 
 
 def examine(

@@ -26,7 +26,7 @@ from app.commands.models.add import add_convert_arguments, add_model_arguments, 
 from app.commands.terminal import download
 from app.jobs.stdio import say
 from app.starting import EXIT_CANCELLED
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import InputError
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import NotHere, absence_of
@@ -234,13 +234,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     what = f"{size} GB of {info.name}" + (f" in {added.copy}" if added else f": {', '.join(parts)}")
     if not _is_agreed(arguments, what):
         return EXIT_CANCELLED
-    try:
-        remove(info)
-    except OSError as error:
-        raise LongtakeError(
-            f"{error.filename} cannot be removed ({error.strerror}).",
-            "Check the rights of its folder." if added else "Check the hub folder's permissions.",
-        ) from error
+    remove(info)
     kept = [f"{part} stays because it is used by {', '.join(u)}." for part, u in removal.kept.items()]
     _report(
         arguments, f"Removed {what}.", *kept, model=info.name, removed_bytes=removal.num_bytes,
