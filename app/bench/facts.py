@@ -11,12 +11,12 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from app.machine import cache_folder, output_of, this_machine
 from diffusers_helper import __version__
 from diffusers_helper.machine.packages import version_of
-from diffusers_helper.machine.sysfs import ROOT, Gpu, amd_gpus, card_readings, host_memory
+from diffusers_helper.machine.sysfs import ROOT, amd_gpus, card_readings, host_memory
 from diffusers_helper.planning.cards.reported import CARDS
 from diffusers_helper.planning.profiles import Kind, Machine
 
@@ -35,6 +35,7 @@ def machine_facts(environ: Mapping[str, str], probed: Mapping[str, Any]) -> dict
     kind: Kind = machine.kind if machine.kind == "cpu" or probed.get("devices") else "cpu"
     has_card = kind != "cpu"
     nvidia = _nvidia("driver_version") if kind == "cuda" else []
+    model = re.search(r"^model name\s*:\s*(.+)$", _text(ROOT / "proc/cpuinfo"), re.MULTILINE)
     driver = _text(ROOT / "sys/module/amdgpu/version") if kind == "rocm" else next(iter(nvidia), "")
     return {
         "versions": {
@@ -43,27 +44,14 @@ def machine_facts(environ: Mapping[str, str], probed: Mapping[str, Any]) -> dict
             "cuda": probed.get("cuda") or None, "driver": driver or None, "kernel": platform.release(),
         },
         "card": {
-            "kind": kind, "arch": machine.arch if has_card else "", "name": _name(machine, probed, kind),
+            "kind": kind, "arch": machine.arch if has_card else "",
+            "name": str(probed.get("name") or machine.name) if has_card else "CPU",
             "memory_bytes": int(probed.get("total_bytes") or machine.total_bytes) if has_card else None,
             "link": machine.link.name if machine.link and has_card else None,
         },
-        "processor": {"name": _processor(ROOT), "cores": os.cpu_count()},
+        "processor": {"name": model[1] if model else platform.machine(), "cores": os.cpu_count()},
         "ram_bytes": host_memory().total,
     }  # fmt: skip
-
-
-def _name(machine: Machine, probed: Mapping[str, Any], kind: Kind) -> str:
-    return "CPU" if kind == "cpu" else str(probed.get("name") or machine.name)
-
-
-def _gpu_of(machine: Machine, root: Path) -> Gpu | None:
-    gpus = amd_gpus(root) if machine.kind == "rocm" else []
-    return next((gpu for gpu in gpus if gpu.arch == machine.arch), gpus[0] if gpus else None)
-
-
-def _processor(root: Path) -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
-    return found[1] if found else platform.machine()
 
 
 def _text(file: Path) -> str:
@@ -81,24 +69,22 @@ def _nvidia(fields: str) -> list[str]:
 def sensors(environ: Mapping[str, str]) -> Callable[[], Readings] | None:
     """Return a function that reads the card's sensors now; None if there are none."""
     machine = this_machine(environ)
-    gpu = _gpu_of(machine, ROOT)
-    if gpu is not None and gpu.folder is not None:
-        folder = gpu.folder
+    gpus = amd_gpus(ROOT) if machine.kind == "rocm" else []
+    gpu = next((gpu for gpu in gpus if gpu.arch == machine.arch), gpus[0] if gpus else None)
+    if gpu is not None and (folder := gpu.folder) is not None:
         return lambda: card_readings(folder)
     if machine.kind != "cuda" or not _nvidia(_NVIDIA_SENSORS):
         return None
 
     def read() -> Readings:
-        numbers = [float(value) if _is_number(value) else None for value in _nvidia(_NVIDIA_SENSORS)]
-        found = dict(zip(_SENSORS, numbers, strict=False))
-        found["clock_hz"] = 1e6 * clock if (clock := found.get("clock_hz")) else None
-        return cast(Readings, {name: value for name, value in found.items() if value})
+        found = {
+            name: unit * float(value)
+            for name, unit, value in zip(_SENSORS, (1e6, 1, 1), _nvidia(_NVIDIA_SENSORS), strict=False)
+            if re.fullmatch(r"\d+(\.\d+)?", value)
+        }
+        return {name: value for name, value in found.items() if value}
 
     return read
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d+)?", text) is not None
 
 
 def summary_of(found: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float] | None]:
