@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from diffusers_helper.sampling import Denoise, Denoiser, OnStep, StepInfo
+from diffusers_helper.sampling import Denoise, Denoiser, OnStep
 from diffusers_helper.sampling.schedule import mu_of, tokens_of
 
 _FIRST_LEVEL = 0.999
@@ -171,9 +171,10 @@ def sample_pyramid(
     return x.to(dtype)
 
 
-def _report(on_step: OnStep, before: int, steps: int, full: tuple[int, int], info: StepInfo) -> None:
-    x0 = info.x0 if info.x0.shape[-2:] == full else _resized(info.x0, full, "nearest")
-    on_step(replace(info, step=before + info.step, steps=steps, x0=x0))
+def _report(
+    on_step: OnStep, before: int, total: int, full: tuple[int, int], step: int, _: int, x0: Tensor
+) -> None:
+    on_step(before + step, total, x0 if x0.shape[-2:] == full else _resized(x0, full, "nearest"))
 
 
 def _resized(latents: Tensor, size: tuple[int, int], mode: str) -> Tensor:

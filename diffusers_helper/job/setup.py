@@ -45,7 +45,7 @@ from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, VaeUse, note_use, read_uses, write_uses
 from diffusers_helper.request import AUTO, START_PICTURE, GenerationRequest
-from diffusers_helper.sampling import OnStep, StepInfo
+from diffusers_helper.sampling import OnStep
 from diffusers_helper.sampling.step_cache import Blocks, Passes, open_passes
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.passes import Progress
@@ -145,11 +145,11 @@ class OpenJob:
             runs: All that are made for it.
         """
 
-        def on_step(info: StepInfo) -> None:
+        def on_step(step: int, steps: int, x0: torch.Tensor) -> None:
             self.cancel.check()
-            step = run * info.steps + info.step
-            picture = self.preview.show(info.x0, section.number, step)
-            self.report.step(section, step, runs * info.steps, picture, passes.skipped)
+            step += run * steps
+            picture = self.preview.show(x0, section.number, step)
+            self.report.step(section, step, runs * steps, picture, passes.skipped)
 
         return on_step
 

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -46,23 +47,6 @@ class _Slot:
     pinned: Tensor | None = None
     copied: Any = None
     released: Any = None
-
-
-class _OnDevice:
-    """The forward function of a streamed block, whose weights are on the device while it runs.
-
-    It stands in the place of the block's own. Hooks of torch would run before a step cache, which wraps this
-    function, could decide to skip the block.
-    """
-
-    def __init__(self, streamer: Streamer, block: nn.Module, place: int) -> None:
-        self.block, self.place = block, place
-        self._streamer, self._forward = streamer, block.forward
-        self.remove = replace_forward(block, self)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self._streamer.holding(self.place):
-            return self._forward(*args, **kwargs)
 
 
 _ATTRIBUTE = "weight_streamer"
@@ -116,7 +100,12 @@ class Streamer:
         self._module = module
         module.__dict__[_ATTRIBUTE] = self
         self._hook = module.register_forward_pre_hook(self._at_pass)
-        self._forwards = [_OnDevice(self, block, place) for place, (_, block, _) in enumerate(blocks)]
+        self._blocks = [block for _, block, _ in blocks]
+        # Hooks of torch would run before a step cache, which wraps these functions, could skip a block.
+        self._restores = [
+            replace_forward(block, partial(self._run, place, block.forward))
+            for place, block in enumerate(self._blocks)
+        ]
         self._thread = threading.Thread(target=self._copy_all, name="weights", daemon=True)
         self._thread.start()
 
@@ -143,8 +132,8 @@ class Streamer:
         if self._stream is not None:
             self._stream.synchronize()
         self._hook.remove()
-        for forward in self._forwards:
-            forward.remove()
+        for restore in self._restores:
+            restore()
         del self._module.__dict__[_ATTRIBUTE]
         for layout in self._layouts:
             layout.to_host()
@@ -155,6 +144,11 @@ class Streamer:
     def _report(self, what: Event, place: int) -> None:
         if self._trace:
             self._trace(what, self._indices[place])
+
+    def _run(self, place: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a block, whose weights are on the device meanwhile."""
+        with self._holding(place):
+            return forward(*args, **kwargs)
 
     @contextmanager
     def on_demand(self) -> Iterator[None]:
@@ -171,12 +165,11 @@ class Streamer:
 
         If the pass does not go on, it stays for the next pass.
         """
-        place = next((one.place for one in self._forwards if one.block is block), None)
         self._goes_on = False
-        if place is None:
+        if block not in self._blocks:
             yield
             return
-        with self.holding(place, is_alone=True):
+        with self._holding(self._blocks.index(block), is_alone=True):
             yield
 
     def go_on(self) -> None:
@@ -185,7 +178,7 @@ class Streamer:
         self._begin_pass()
 
     @contextmanager
-    def holding(self, place: int, *, is_alone: bool = False) -> Iterator[None]:
+    def _holding(self, place: int, *, is_alone: bool = False) -> Iterator[None]:
         """Keep a block's weights on the device within the context, which may be nested.
 
         Args:

@@ -131,41 +131,31 @@ def _get_parts(
             here[part] = count
             report(complete + sum(here.values()), total)
 
-        get_part(info.parts[part], cancel, received, files)
+        get_part(info.parts[part], files, cancel, received)
         received(sizes[part])
 
 
 def get_part(
-    source: PartSource,
-    cancel: CancelToken,
-    on_bytes: Callable[[int], None] = lambda count: None,
-    files: list[RemoteFile] | None = None,
-) -> Path:
-    """Return the folder with one part's files, after downloading those of a hub repository that are missing.
+    source: PartSource, files: list[RemoteFile], cancel: CancelToken, on_bytes: Callable[[int], None]
+) -> None:
+    """Download the files of a part, as the hub lists them, that are not here.
 
     Args:
         on_bytes: A function that is called, from any thread, with the number of bytes that are here.
-        files: The result of `listed_files`, if it is known; the hub is asked otherwise.
 
     Raises:
         GenerationCancelled: If the download was cancelled.
-        LongtakeError: If the folder does not exist, or the files cannot be downloaded.
+        LongtakeError: If the files cannot be downloaded.
     """
-    folder = source.folder
-    # A revision never changes, so a complete copy needs no request to the hub.
-    if source.revision is None or is_complete(folder):
-        return source.here()
     _log.info("downloading %s %s", source.location, source.subfolder)
-    listed = listed_files(source) if files is None else files
     try:
-        _fetch(source, listed, _Tally(cancel, on_bytes))
+        _fetch(source, files, _Tally(cancel, on_bytes))
     except _FAILURES as error:
-        if not is_complete(folder):  # no other program got them, either
+        if not is_complete(source.folder):  # no other program got them, either
             raise _not_got(source, first_line(error)) from error
     # All listed files are here. A partial one belongs to another program, which is about to find that out.
-    if not has_all_files(folder):
+    if not has_all_files(source.folder):
         raise _not_got(source, "files are missing")
-    return folder
 
 
 def _not_got(source: PartSource, reason: str) -> LongtakeError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 
 import torch
@@ -11,28 +10,15 @@ from torch import Tensor
 
 from diffusers_helper.sampling.schedule import flow_sigmas, shift_of
 
-__all__ = ["Denoise", "Denoiser", "OnStep", "StepInfo", "flow_sigmas", "sampler", "shift_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class StepInfo:
-    """One finished model call, for progress and previews.
-
-    Attributes:
-        x0: The model's result, in the shape of the latents. Samplers work on a copy.
-    """
-
-    step: int
-    steps: int
-    sigma: float
-    x0: Tensor
+__all__ = ["Denoise", "Denoiser", "OnStep", "flow_sigmas", "sampler", "shift_of"]
 
 
 # denoise(x, sigma) takes noisy latents and their noise level, a float64 scalar tensor, and returns clean
 # latents.
 Denoise = Callable[[Tensor, Tensor], Tensor]
-# Its result is ignored; its exceptions end the run.
-OnStep = Callable[[StepInfo], object]
+# on_step(step, steps, x0) is called after each model call, for progress and previews. Samplers work on a copy
+# of x0. The result is ignored; exceptions end the run.
+OnStep = Callable[[int, int, Tensor], object]
 
 
 def sampler(name: str) -> Callable[..., Tensor]:
@@ -63,13 +49,12 @@ class Denoiser:
 
     def predict(self, x: Tensor, index: int) -> Tensor:
         """Return the model's clean latents for `x` at `sigmas[index]`, as a copy in `dtype`."""
-        sigma = self.sigmas[index]
-        level = torch.tensor(sigma, dtype=torch.float64, device=x.device)
+        level = torch.tensor(self.sigmas[index], dtype=torch.float64, device=x.device)
         x0 = self._denoise(x.to(self._latents_dtype), level)
         # Copy it, as the model may reuse its output buffer and the callback may write to its argument.
         kept = x0.to(self.dtype, copy=True)
         if self._on_step is not None:
-            self._on_step(StepInfo(index + 1, len(self.sigmas), sigma, x0))
+            self._on_step(index + 1, len(self.sigmas), x0)
         return kept
 
     def result(self, x0: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from diffusers_helper.errors import GenerationCancelled, LongtakeError
 from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.models import fetch
 from diffusers_helper.models.downloads import absence_of, bytes_in
-from diffusers_helper.models.fetch import get_part
-from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.fetch import get_model, listed_files
+from diffusers_helper.models.registry import PartSource, find_model
 from diffusers_helper.weights.reading import is_complete, partial_files, partial_of
 from tests.support import published
 from tests.support.hub import Hub, answer, checksum, hub_of, use_hub
@@ -54,6 +54,14 @@ def here(part: str = "vae") -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in INFO.parts[part].folder.iterdir()}
 
 
+def ignore(*_: int) -> None: ...
+
+
+def get_part(source: PartSource, cancel: CancelToken, on_bytes: Callable[[int], None] = ignore) -> Path:
+    fetch.get_part(source, listed_files(source), cancel, on_bytes)
+    return source.folder
+
+
 def reason() -> str:
     with pytest.raises(LongtakeError) as caught:
         get_part(VAE, CancelToken())
@@ -75,7 +83,7 @@ def test_a_model_is_downloaded_into_the_layout_of_the_hub(hub: Hub, away: Path) 
             assert file.resolve().parent.name == "blobs"
     assert absence_of(INFO) is None
     asked = len(hub.asked)
-    get_part(VAE, CancelToken())
+    get_model(INFO, CancelToken(), ignore)
     assert len(hub.asked) == asked
 
 
