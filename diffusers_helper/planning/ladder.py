@@ -84,27 +84,22 @@ class Ladder:
         first: The plan before any shortage.
         plan: The plan in force.
         demands: The job's needs for each size of tiles, the largest first.
+        level: The size of the plan in force.
         retries: The number of times that a smaller plan was taken.
     """
 
-    def __init__(
-        self, budget: Budget, demands: Sequence[Demand], levels: LearnedLevels | None = None
-    ) -> None:
+    def __init__(self, budget: Budget, demands: Sequence[Demand], levels: LearnedLevels) -> None:
         """Make the first plan.
 
         Args:
             budget: The memory that the job may use.
-            levels: The store of the level to begin at, and of those reached here; None for the top.
+            levels: The store of the level to begin at, and of those reached here.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
         """
-        self._budget, self.demands, self._levels = budget, tuple(demands), levels
-        self.first = self.plan = plan_job(budget, demands)
-        self.level: Level = Level()
-        self.retries = 0
-        if levels is not None and (level := levels.read()) != self.level:
-            self.plan, self.level = self._plan(level), level
+        self._budget, self.level, self.retries = budget, levels.read(), 0
+        self.renew(demands, levels)
 
     def renew(self, demands: Sequence[Demand], levels: LearnedLevels) -> None:
         """Plan for other demands from now on, at the level in force, and store further ones in `levels`.
@@ -114,7 +109,7 @@ class Ladder:
         """
         self.demands, self._levels = tuple(demands), levels
         self.first = plan_job(self._budget, demands)
-        self.plan = self._plan(self.level)
+        self.plan = self.first if self.level == Level() else self._plan(self.level)
 
     def step_down(self, stage: str) -> str | None:
         """Take a smaller plan after a stage has run out of memory.
@@ -152,8 +147,7 @@ class Ladder:
                 before, self.plan, lambda plan: _held(plan.stage(stage)), tells_tiles=is_vae
             ):
                 self.retries += 1
-                if self._levels is not None:
-                    self._levels.write(level)
+                self._levels.write(level)
                 return change
         return None
 

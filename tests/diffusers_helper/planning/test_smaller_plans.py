@@ -160,7 +160,7 @@ def test_the_numbers_are_read() -> None:
     assert error.remedy.startswith("1. ")
 
 
-def ladder(levels: LearnedLevels | None = None, cap: int = 1000) -> Ladder:
+def ladder(levels: LearnedLevels = LearnedLevels(Facts(), ""), cap: int = 1000) -> Ladder:  # noqa: B008
     transformer = Weights("transformer", 610, (20,) * 30)
     vae = Weights("vae", 50)
 
