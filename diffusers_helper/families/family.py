@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from diffusers_helper.families.packing import Mode, SectionPlan, looped
+from diffusers_helper.families.packing import Mode, SectionPlan, led_by, looped, plan_one_frame
 from diffusers_helper.placed import Placed
 
 
@@ -34,6 +34,12 @@ class Length(Protocol):
 
     @property
     def one_frame(self) -> int: ...
+
+
+class Plan(Protocol):
+    """A function that plans the sections of a video."""
+
+    def __call__(self, seconds: float, mode: Mode, *, has_picture: bool = True) -> SectionPlan: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +87,8 @@ class Family:
         refuses: Returns why a part with a configuration cannot be used; "" if it can.
         suits: Returns the settings that suit the model in a folder, where the folder does not name its own.
         lacks, ignored: The settings that cannot be used with its models, and those that change no pixel.
-        plan: Returns the sections of a video of so many seconds, in an order, without one that closes a loop.
-        from_words: The same for a video without a start picture; None if the models need one.
-        led_by: Returns a plan with the places of sections that begin with a picture of their own; None if its
-            models take no such pictures.
-        one_frame: Returns the plan of a single picture at a time after the start picture; None if its models
-            make none.
+        plan: Returns the sections of a video of so many seconds, in an order, without one that closes a loop;
+            `has_picture` is False for a video without a start picture.
         licence: A sentence on the licence of its published weights.
         magnitudes: The magnitudes of its published models by their order; see `step_caches.nearest`.
     """
@@ -108,11 +110,8 @@ class Family:
     offered: Buckets
     reading: PromptReading
     tail_frames: int
-    plan: Callable[[float, Mode], SectionPlan]
-    from_words: Callable[[float, Mode], SectionPlan] | None = None
-    led_by: Callable[[SectionPlan, Sequence[int]], SectionPlan] | None = None
-    one_frame: Callable[[int], SectionPlan] | None = None
-    small_decoder: SmallDecoder | None = None
+    plan: Plan
+    small_decoder: SmallDecoder
     vae_precision: str = ""
     schedulers: tuple[str, ...] = ()
     refuses: Callable[[str, Mapping[str, Any]], str] = lambda part, config: ""
@@ -146,12 +145,11 @@ class Family:
         Args:
             cuts: The places of the sections that begin with a draft of what comes before them.
         """
-        if length.one_frame and self.one_frame:
-            return self.one_frame(length.one_frame)
-        plan = ((length.is_from_words and self.from_words) or self.plan)(length.seconds, length.mode)
-        begins = [*(one.place(self.section_seconds) for one in length.placed), *cuts]
-        if begins and self.led_by:
-            plan = self.led_by(plan, begins)
+        if length.one_frame and "one_frame" not in self.lacks:
+            return plan_one_frame(length.one_frame)
+        plan = self.plan(length.seconds, length.mode, has_picture=not length.is_from_words)
+        if begins := [*(one.place(self.section_seconds) for one in length.placed), *cuts]:
+            plan = led_by(plan, begins)
         return looped(plan) if length.is_loop else plan
 
 

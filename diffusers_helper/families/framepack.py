@@ -253,9 +253,7 @@ FRAMEPACK = Family(
     ),
     small_decoder=SmallDecoder("safetensors/taehv.safetensors", "373253e5f877b3f6474a7ec874e5559f40381246"),
     reading=PromptReading(_TEMPLATE, 95, 256), tail_frames=packing.frames_of(packing.HISTORY),
-    plan=lambda seconds, mode: packing.plan_sections(seconds, mode=mode),
-    from_words=lambda seconds, mode: packing.plan_sections(seconds, mode=mode, has_picture=False),
-    led_by=packing.led_by, one_frame=packing.plan_one_frame, magnitudes=_MAGNITUDES,
+    plan=packing.plan_sections, magnitudes=_MAGNITUDES,
     licence="Its weights descend from HunyuanVideo, whose Tencent Hunyuan Community License grants no rights "
     "in the European Union, the United Kingdom and South Korea.",
 )  # fmt: skip

@@ -50,8 +50,8 @@ def shapes(side: int, multiple: int) -> tuple[tuple[int, int], ...]:
     return tuple(dict.fromkeys((edge(height), edge(width)) for height, width in found))
 
 
-def plan(seconds: float, mode: packing.Mode) -> packing.SectionPlan:
-    """Return the sections that make a video of about `seconds`.
+def plan(seconds: float, mode: packing.Mode, *, has_picture: bool = True) -> packing.SectionPlan:
+    """Return the sections that make a video of about `seconds`, with or without a start picture.
 
     Raises:
         ValueError: If the length is below one second or not finite, or the order is not forward.
@@ -210,7 +210,7 @@ HELIOS = Family(
     published=(_published("Distilled", "distill"), _published("Base", "base")),
     small_decoder=SmallDecoder("safetensors/taew2_1.safetensors", "ec1a2be453a250aa406e912bb630c34463ba0b2f"),
     reading=PromptReading("{}", 0, MAX_TEXT_TOKENS, MAX_TEXT_TOKENS),
-    tail_frames=TAIL_SECTIONS * SECTION_FRAMES, plan=plan, from_words=plan, vae_precision="fp32",
+    tail_frames=TAIL_SECTIONS * SECTION_FRAMES, plan=plan, vae_precision="fp32",
     schedulers=(_BASE, DISTILLED), refuses=refuses, suits=suits,
     lacks=("end_image", "pictures", "one_frame", "loop"),
     ignored=("guidance", "vae_chunk", "vision_change"),

@@ -176,7 +176,7 @@ def _section(mode: Mode, window: int, number: int, count: int, padding: int, *, 
 
 
 def plan_sections(
-    seconds: float, window: int = WINDOW, mode: Mode = "inverted", *, has_picture: bool = True
+    seconds: float, mode: Mode = "inverted", window: int = WINDOW, *, has_picture: bool = True
 ) -> SectionPlan:
     """Return the sections that make a video of about `seconds`.
 

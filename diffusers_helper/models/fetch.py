@@ -103,7 +103,7 @@ def get_model(info: ModelInfo, cancel: CancelToken, report: Callable[[int, int],
 def _get_small_decoder(info: ModelInfo, cancel: CancelToken) -> None:
     """Download the decoder for previews. Without it they have colours alone, so a failure is no error."""
     place, source, decoder = info.small_decoder_file, info.small_decoder, info.family.small_decoder
-    if place is None or source is None or decoder is None or place.is_file():
+    if place is None or source is None or place.is_file():
         return
     # Where a mirror of the hub is set, the machine may reach no other address.
     address = decoder.address if constants.ENDPOINT == _HUB else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from diffusers_helper.errors import InputError, LongtakeError, PictureError, short_repr
+from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.families.family import Family, PublishedModel
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.known import FAMILIES, family_of_class
@@ -115,12 +115,8 @@ class ModelInfo:
     folder: Path | None = None
 
     def check(self, request: GenerationRequest) -> None:
-        """Raise InputError if the model was not trained for this order of sections, or for no picture."""
+        """Raise InputError if the model was not trained for this order of sections, or for these settings."""
         own = Path(self.name).name  # a page shows no paths
-        if request.is_from_words and not self.family.from_words:
-            raise PictureError(
-                f"There is no picture; model {own} needs one to start from.", "Choose a picture."
-            )
         for name in (one for one in self.family.lacks if getattr(request, one) != SETTINGS[one].default):
             raise InputError(
                 setting=name, found="is given", expected=f"none for model {own}",
@@ -156,17 +152,17 @@ class ModelInfo:
 
     @property
     def small_decoder(self) -> PartSource | None:
-        """Return the repository with the decoder for previews, if there is one for the VAE."""
+        """Return the repository with the decoder for previews; None if the model has a VAE of its own."""
         decoder, vae = self.family.small_decoder, self.parts["vae"]
-        if decoder is None or vae.revision is None:
+        if vae.revision is None:
             return None
         return PartSource(location=decoder.repository, revision=decoder.commit)
 
     @property
     def small_decoder_file(self) -> Path | None:
         """Return the file of the decoder for previews, whether it exists or not; None without one."""
-        source, decoder = self.small_decoder, self.family.small_decoder
-        return source.folder / decoder.path if source and decoder else None
+        source = self.small_decoder
+        return source and source.folder / self.family.small_decoder.path
 
     @property
     def licence(self) -> str:

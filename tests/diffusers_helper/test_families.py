@@ -34,7 +34,7 @@ from tests.support.making import load_tiny, make, tiny_request, write_scene
 WINDOW, FRAMES, RATE = 5, 17, 24
 
 
-def plan(seconds: float, mode: Mode) -> SectionPlan:
+def plan(seconds: float, mode: Mode, *, has_picture: bool = True) -> SectionPlan:
     """Plan sections that are decoded by themselves and appended."""
     count = max(1, round(seconds * RATE / FRAMES))
     return SectionPlan(

@@ -13,7 +13,6 @@ from PIL import Image
 
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.pictures import JobPictures
-from diffusers_helper.errors import PictureError
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.framepack.history import LatentHistory
@@ -126,14 +125,6 @@ def test_the_settings_say_the_shape_of_a_video_from_words() -> None:
     assert shapes == {"1:1": (640, 608), "16:9": (480, 832), "9:16": (832, 480)}
     with_picture = GenerationRequest(prompt="a", image="a.png", shape="16:9")
     assert info.shape_of(with_picture, (300, 200)) == (768, 512)
-
-
-def test_a_model_that_needs_a_picture_says_so() -> None:
-    info = find_model("demo")
-    needy = replace(info, family=replace(info.family, from_words=None))
-    with pytest.raises(PictureError, match="There is no picture; model demo needs one to start from"):
-        needy.check(GenerationRequest(prompt="a"))
-    needy.check(GenerationRequest(prompt="a", image="a.png"))
 
 
 def test_pictures_of_a_job_from_words_are_none() -> None:

@@ -51,7 +51,7 @@ def appended_by_diffusers(mode: Mode, parts: list[Tensor], overlaps: list[int]) 
 @settings(max_examples=40)
 @given(count=st.integers(1, 7), window=st.integers(2, 9), mode=st.sampled_from(MODES))
 def test_the_stream_of_final_frames_is_the_whole_video(count: int, window: int, mode: Mode) -> None:
-    plan = plan_sections(max(1.0, count * 4 * window / 30), window, mode)
+    plan = plan_sections(max(1.0, count * 4 * window / 30), mode, window)
     blender = FrameBlender(mode)
     finals: list[np.ndarray] = []
     for section in plan:

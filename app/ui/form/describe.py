@@ -86,7 +86,7 @@ class Describer:
         timeline, times = strip(settings, info.family)
         extras = _extras(settings)
         continues = isinstance(extras, Extras) and "video" in extras.settings
-        needer = info.title if info.family.from_words is None else ""
+        needer = ""
         if _whole(settings.get("one_frame"), 0):
             needer = "One frame"
         elif isinstance(extras, Extras) and extras.is_before:

@@ -122,7 +122,7 @@ def test_positions_are_disjoint_and_leave_only_the_padding_out(mode: Mode, windo
 
 @given(seconds=lengths, mode=modes, window=windows)
 def test_sections_of_a_plan_carry_their_positions(seconds: float, mode: Mode, window: int) -> None:
-    plan = plan_sections(seconds, window, mode)
+    plan = plan_sections(seconds, mode, window)
     for section in plan:
         assert section.indices == frame_indices(mode, window, section.padding)
         assert mode == "inverted" or section.padding == 0
@@ -163,7 +163,7 @@ def test_a_loop_has_one_more_section_behind_the_others() -> None:
 
 @given(seconds=lengths, mode=modes, window=windows)
 def test_counts_agree_between_neighbours(seconds: float, mode: Mode, window: int) -> None:
-    plan = plan_sections(seconds, window, mode)
+    plan = plan_sections(seconds, mode, window)
     final = 0
     for section in plan:
         final += section.final_frames
@@ -186,7 +186,7 @@ def decoded(latents: range) -> list[int]:
 @given(seconds=lengths, mode=modes, window=windows)
 def test_sections_put_together_are_the_video_in_order(seconds: float, mode: Mode, window: int) -> None:
     """Label frame f of the video with f, and expect the frames in order; latent frame 0 is the picture's."""
-    plan = plan_sections(seconds, window, mode)
+    plan = plan_sections(seconds, mode, window)
     video: list[int] = []
     pending: list[int] = []
     for section in plan:
@@ -220,11 +220,11 @@ def test_the_length_is_the_command_to_half_a_section(seconds: float, window: int
     assert count >= 1
     if count > 1:
         assert abs(count - seconds * 30 / (4 * window)) <= 0.5
-    assert len(plan_sections(seconds, window)) == count
+    assert len(plan_sections(seconds, window=window)) == count
 
 
 def test_defaults_are_framepacks() -> None:
-    assert plan_sections(5) == plan_sections(5, 9, "inverted")
+    assert plan_sections(5) == plan_sections(5, "inverted", 9)
     assert frames_of(1) == 1
     assert frames_of(9) == 33
     assert frames_of(19) == 73
