@@ -84,7 +84,7 @@ class Family:
         small_decoder: The decoder for previews that suits the published VAE.
         vae_precision: The format in which its VAE computes by default; "" for that of the card.
         schedulers: The classes of diffusers that its scheduler can be of; none for a family without one.
-        refuses: Returns why a part with a configuration cannot be used; "" if it can.
+        refuses: Returns why a scheduler with a configuration cannot be used; "" if it can.
         suits: Returns the settings that suit the model in a folder, where the folder does not name its own.
         lacks, ignored: The settings that cannot be used with its models, and those that change no pixel.
         plan: Returns the sections of a video of so many seconds, in an order, without one that closes a loop;
@@ -114,7 +114,7 @@ class Family:
     small_decoder: SmallDecoder
     vae_precision: str = ""
     schedulers: tuple[str, ...] = ()
-    refuses: Callable[[str, Mapping[str, Any]], str] = lambda part, config: ""
+    refuses: Callable[[Mapping[str, Any]], str] = lambda config: ""
     suits: Callable[[Path], Mapping[str, Any]] = lambda folder: {}
     lacks: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()

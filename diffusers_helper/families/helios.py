@@ -100,9 +100,9 @@ def scheduler_in(folder: Path) -> str:
     return str(cast(dict[str, Any], config).get("_class_name", "")) if isinstance(config, dict) else ""
 
 
-def refuses(part: str, config: Mapping[str, Any]) -> str:
-    """Return why a part cannot be used, given its configuration; "" if it can."""
-    if part == "scheduler" and config.get("_class_name") == _BASE and config.get("stages", 3) != 1:
+def refuses(config: Mapping[str, Any]) -> str:
+    """Return why a scheduler cannot be used, given its configuration; "" if it can."""
+    if config.get("_class_name") == _BASE and config.get("stages", 3) != 1:
         return "it is that of Helios-Mid, which cannot be used; expected Helios-Base or -Distilled"
     return ""
 

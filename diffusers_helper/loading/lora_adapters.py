@@ -12,7 +12,6 @@ expects every layer of every block in files of that family.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -101,10 +100,13 @@ class Loras:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        for host in self._hosts:
+            delattr(host, _NAME)
+        self._hooks.clear()
+        self._hosts.clear()
 
     def attach(self, network: nn.Module, dtype: torch.dtype) -> list[str]:
         """Add the branches to a transformer.
@@ -156,15 +158,6 @@ class Loras:
             self._hosts.append(host)
         getattr(host, _NAME).append(branch)
         self._hooks.append(layer.register_forward_hook(lambda _, inputs, outputs: branch(inputs[0], outputs)))
-
-    def remove(self) -> None:
-        """Take the branches off again. The network is then as it was before `attach`."""
-        for hook in self._hooks:
-            hook.remove()
-        for host in self._hosts:
-            delattr(host, _NAME)
-        self._hooks.clear()
-        self._hosts.clear()
 
 
 def _read(

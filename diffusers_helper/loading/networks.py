@@ -102,7 +102,7 @@ def load_scheduler(folder: Path, family: Family) -> Any:
     named = class_named(config)
     if named not in family.schedulers:
         raise ValueError(f"its config is for {named}; expected {' or '.join(family.schedulers)}")
-    if reason := family.refuses("scheduler", config):
+    if reason := family.refuses(config):
         raise ValueError(reason)
     return getattr(diffusers, named).from_config(config)
 
