@@ -38,20 +38,15 @@ class VaeNeeds:
 def needs_of(network: Network, backend: Backend, *, is_folded: bool) -> VaeNeeds:
     """Return the needs of a VAE of diffusers, from its configuration; see `decode_bytes`."""
     return VaeNeeds(
-        has_stream(network), 1 if is_of_pictures(network) else 4, network.weights.total_bytes,
+        has_stream(network), 4, network.weights.total_bytes,
         partial(decode_bytes, network, backend=backend, is_folded=is_folded),
         partial(encode_bytes, network, backend=backend),
     )  # fmt: skip
 
 
 def has_stream(network: Network) -> bool:
-    """Return whether frames can be made exactly one by one, as Wan's VAE (`base_dim`) and pictures can."""
-    return "base_dim" in network.config or is_of_pictures(network)
-
-
-def is_of_pictures(network: Network) -> bool:
-    """Return whether the VAE is for single pictures, as `AutoencoderKL`, whose config names 2D blocks."""
-    return "DownEncoderBlock2D" in network.config.get("down_block_types", ())
+    """Return whether frames can be made exactly one by one, as Wan's VAE (`base_dim`) can."""
+    return "base_dim" in network.config
 
 
 def decode_bytes(
@@ -69,10 +64,6 @@ def decode_bytes(
             does unless it belongs to another program.
     """
     size, area = network.dtype_bytes, height * width
-    if is_of_pictures(network):
-        first, second = (network.config["block_out_channels"] * 2)[:2]
-        values = max(5 * first, 3 * second) + 0.25
-        return _picture_bytes(network, values, area, backend.conv_decode, backend)
     if has_stream(network):
         values = _stream_decode(network, area, latents) + 24 * (at_once > 1) * at_once * area
         return math.ceil(MARGIN * backend.conv_decode * values * size)
@@ -96,10 +87,6 @@ def encode_bytes(
     Only the piece's own frames are counted. The others stay on the host.
     """
     size, area = network.dtype_bytes, height * width
-    if is_of_pictures(network):
-        layers = min(2, network.config["layers_per_block"])
-        values = (3 + layers) * network.config["block_out_channels"][0] + 3
-        return _picture_bytes(network, values, area, backend.conv_encode, backend)
     if has_stream(network):
         values = _stream_encode(network, area, latents)
         return math.ceil(MARGIN * backend.conv_encode * values * size)
@@ -109,17 +96,6 @@ def encode_bytes(
     values += 3 * frames * area  # the frames in the VAE's type; a CPU may need no such copy
     attention = 3 * frames * area * size + _attention(network, at_once * area, backend)
     return math.ceil(MARGIN * max(values * size * backend.conv_encode, attention))
-
-
-def _picture_bytes(network: Network, values: float, area: int, conv: float, backend: Backend) -> int:
-    """Estimate one picture from its values for each pixel. The middle block's attention has one head.
-
-    Grid: widths of 8 to 16 with second widths of 8 to 32, 1 and 2 layers per block, 128x64 and 128x192
-    pixels, bf16 and fp32.
-    """
-    tokens = area // 4 ** (len(network.config["block_out_channels"]) - 1)
-    scores = SCORE_BYTES * tokens**2 * backend.attention_factor if backend.attention == "math" else 0
-    return math.ceil(MARGIN * max(values * area * network.dtype_bytes * conv, scores))
 
 
 def _attention(network: Network, area: int, backend: Backend) -> float:

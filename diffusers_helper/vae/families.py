@@ -112,30 +112,6 @@ class WanFamily(VaeFamily):
         return vae.quant_conv(torch.cat(parts, dim=2))
 
 
-class PictureFamily(VaeFamily):
-    """`AutoencoderKL` for pictures, as in Flux and SDXL, which treats each frame of a batch separately."""
-
-    has_stream, stride = True, 1
-
-    def __init__(self, vae: Any) -> None:
-        super().__init__(vae)
-        self.shrink = 2 ** (len(vae.config.block_out_channels) - 1)
-
-    def decode(self, latents: Tensor) -> Iterator[Tensor]:
-        vae = self._vae
-        for frame in latents.unbind(2):
-            states = frame.to(self._device, self.dtype)
-            states = states if vae.post_quant_conv is None else vae.post_quant_conv(states)
-            yield vae.decoder(states).unsqueeze(2)
-
-    def encode(self, frames: Tensor) -> Tensor:
-        vae, parts = self._vae, list[Tensor]()
-        for frame in frames.unbind(2):
-            moments = vae.encoder(frame.to(self._device, self.dtype))
-            parts.append(moments if vae.quant_conv is None else vae.quant_conv(moments))
-        return torch.stack(parts, dim=2)
-
-
 def _memory(network: nn.Module) -> list[Any]:
     """Return an empty memory of the last frames, with a place for each convolution that diffusers counts."""
     from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d
@@ -150,7 +126,6 @@ def unpatchify(frames: Tensor, patch: int) -> Tensor:
 
 
 _DIFFUSERS: dict[str, Callable[[Any], VaeFamily]] = {
-    "AutoencoderKL": PictureFamily,
     "AutoencoderKLHunyuanVideo": HunyuanFamily,
     "AutoencoderKLWan": WanFamily,
 }

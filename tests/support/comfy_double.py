@@ -82,7 +82,11 @@ class PictureVae(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner: Any = picture_vae()
+        torch.manual_seed(0)
+        self.inner: Any = AutoencoderKL(
+            block_out_channels=(8, 16, 16, 16), layers_per_block=1, norm_num_groups=4, latent_channels=16,
+            down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
+        ).eval()  # fmt: skip
 
     @property
     def decoder(self) -> nn.Module:
@@ -93,16 +97,6 @@ class PictureVae(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         return self.inner.quant_conv(self.inner.encoder(x))[:, :16]
-
-
-def picture_vae(**changes: Any) -> AutoencoderKL:
-    torch.manual_seed(0)
-    kinds = ("DownEncoderBlock2D",) * 4, ("UpDecoderBlock2D",) * 4
-    settings: dict[str, Any] = {
-        "block_out_channels": (8, 16, 16, 16), "layers_per_block": 1, "norm_num_groups": 4,
-        "latent_channels": 16, "down_block_types": kinds[0], "up_block_types": kinds[1],
-    } | changes  # fmt: skip
-    return AutoencoderKL(**settings).eval()
 
 
 class VAE:

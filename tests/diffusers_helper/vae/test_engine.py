@@ -360,5 +360,5 @@ def test_frames_that_the_vae_does_not_divide_are_refused() -> None:
 
 
 def test_another_kind_of_vae_is_refused() -> None:
-    with pytest.raises(InputError, match="The VAE is Linear; expected AutoencoderKL, "):
+    with pytest.raises(InputError, match="The VAE is Linear; expected AutoencoderKLHunyuanVideo, "):
         engine_of(nn.Linear(1, 1))
