@@ -83,7 +83,7 @@ const missed = (answer) => answer.catch((error) => {
 });
 
 /** Return the address of a file among the uploads, relative to the page. */
-export const addressOf = (path) => `gradio_api/file=${path}`;
+export const addressOf = (path) => `gradio_api/file=${path.split('/').map(encodeURIComponent).join('/')}`;
 
 /** Upload a file and return its path and its name. */
 export async function upload(file) {

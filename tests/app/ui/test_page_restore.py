@@ -106,6 +106,14 @@ def test_what_cannot_be_taken_is_refused_with_its_reason(page: Any, photo: Path,
     assert page.locator("[name=image]").input_value() == "null"
 
 
+def test_a_picture_of_any_name_is_shown_and_kept(page: Any, photo: Path) -> None:
+    drop(page, photo.read_bytes(), "100 % of #1.png", "image/png")
+    page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 320")
+    page.wait_for_selector("html[data-kept=picture]")
+    page.reload()
+    page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 320")
+
+
 def test_a_dropped_batch_is_queued_or_refused_as_a_whole(page: Any, stand: Stand, photo: Path) -> None:
     page.set_input_files("input[type=file]", str(photo))
     page.wait_for_selector("#set-image img")
