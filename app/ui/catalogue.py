@@ -133,10 +133,14 @@ class Catalogue:
         if isinstance(model, str):
             own = self.info(model).own_settings
             settings |= {name: value for name, value in own.items() if settings.get(name) is None}
-        if video := settings.get("video"):
-            settings["video"] = uploaded_file(str(video), "video")
+        if settings.get("video"):
+            video = Path(uploaded_file(str(settings["video"]), "video"))
+            if not video.is_file():
+                found = f"The video {video.name} is not here any more; uploads stay for a day."
+                raise InputError(found, "Drop it again, or forget it.")
+            settings["video"] = str(video)
             if not settings.get("image") and settings.get("extend") != BEFORE:
-                settings |= offered_end(read_footage(Path(settings["video"])))
+                settings |= offered_end(read_footage(video))
         settings[PLACED] = uploaded_pictures(settings.get(PLACED))
         request = GenerationRequest.from_dict(settings)
         self.planner.check(request, self.info(str(model)))

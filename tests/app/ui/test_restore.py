@@ -186,6 +186,9 @@ def test_a_start_makes_variants_with_seeds_that_follow_each_other(folder: Path) 
     assert not seeds & {7, 8, 9, values["seed"]}
     assert "lt-error" in actions.form_start(token_hex(8), values | {"variants": 1000}, False)
     assert "lt-error" in actions.form_start(token_hex(8), values | {"extras": "{"}, False)
+    # Uploads stay for a day, and what a browser keeps of the form for longer.
+    gone = {"extras": Extras({"video": "uploads/abc/gone.mp4"}).to_text()}
+    assert "gone.mp4 is not here any more" in actions.form_start(token_hex(8), values | gone, False)
     assert len(service.jobs()) == 5
 
 
