@@ -21,7 +21,7 @@ from diffusers_helper.files import given_path, sign_of
 from diffusers_helper.lora_choice import Choice, choices_of
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import parse_json
-from diffusers_helper.weights.lora_keys import Kind, Target, is_like_flux, is_of_norm, split_key, target_of
+from diffusers_helper.weights.lora_keys import Kind, Target, split_key, target_of
 from diffusers_helper.weights.reading import read_contents
 from diffusers_helper.weights.tensors import Contents, NotWeights, TensorInfo
 
@@ -50,6 +50,12 @@ _OTHER_MODELS = r"flux|sdxl|stable-diffusion|sd3|sd_v|qwen|ltx|z-image|lumina"
 # Flux has blocks with the same names and sizes as FramePack, but fewer: 19 and 38 instead of 20 and 40.
 _FLUX_BLOCKS = {"transformer_blocks": 19, "single_transformer_blocks": 38}
 _REFINER = "context_embedder"  # begins the names of layers that Flux does not have
+# The ends of the names that Flux has, too, unlike HunyuanVideo's authors
+_LIKE_FLUX = re.compile(
+    r"blocks[._]\d+[._](?:(?:img|txt)_mod[._]lin|(?:img|txt)_mlp[._][02]|modulation[._]lin)$"
+)
+# Changes of norms, which diffusers leaves out, too: those that are published are zero.
+_OF_NORM = re.compile(r"norm.*\.diff(?:_b)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +232,7 @@ def read_lora_file(path: Path) -> LoraFile:
         raise _refusal(path.name, f"is a {contents.format} file; expected safetensors", again)
     if len(contents.tensors) > _MOST_KEYS:
         raise _refusal(path.name, f"has {len(contents.tensors)} keys; expected at most {_MOST_KEYS}")
-    tensors = {key: one for key, one in contents.tensors.items() if not is_of_norm(key)}
+    tensors = {key: one for key, one in contents.tensors.items() if not _OF_NORM.search(key)}
     found = _pairs(tensors, _noted_scale(contents.metadata))
     _check(path.name, contents, found)
     return LoraFile(path, found, len(tensors), _noted_triggers(contents.metadata))
@@ -281,7 +287,7 @@ def _doubt(keys: Iterable[str], pairs: Sequence[Pair]) -> str:
     if numbers and all(numbers[group] == {*range(_FLUX_BLOCKS[group])} for group in numbers):
         return "was made for Flux: it changes exactly the blocks that Flux has, and not FramePack's last ones"
     has_more = has_more or any(max(numbers[group]) >= _FLUX_BLOCKS[group] for group in numbers)
-    if not has_more and any(is_like_flux(split[0]) for key in keys if (split := split_key(key))):
+    if not has_more and any(_LIKE_FLUX.search(split[0]) for key in keys if (split := split_key(key))):
         return "may be for Flux: it names its layers as Flux does, and changes no layer that Flux lacks"
     return ""
 

@@ -25,12 +25,7 @@ _ENDINGS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("alpha", re.compile(r"\.alpha$")),
     ("bias", re.compile(r"\.(?:diff_b|lora_B(?:\.default)?\.bias)$")),
 )
-# Changes of norms, which diffusers leaves out, too: those that are published are zero.
-_OF_NORM = re.compile(r"norm.*\.diff(?:_b)?$")
 _BLOCK = re.compile(r"^(.*?blocks)_(\d+)_(.+)$")
-_LIKE_FLUX = re.compile(
-    r"blocks[._]\d+[._](?:(?:img|txt)_mod[._]lin|(?:img|txt)_mlp[._][02]|modulation[._]lin)$"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +48,6 @@ def split_key(key: str) -> tuple[str, Kind] | None:
         if match := ending.search(key):
             return key[: match.start()], kind
     return None
-
-
-def is_of_norm(key: str) -> bool:
-    """Return whether a tensor is the change of a norm, which is left out."""
-    return _OF_NORM.search(key) is not None
-
-
-def is_like_flux(beginning: str) -> bool:
-    """Return whether the beginning of a name is one that Flux has, too, unlike HunyuanVideo's authors."""
-    return _LIKE_FLUX.search(beginning) is not None
 
 
 def target_of(beginning: str) -> Target | None:
