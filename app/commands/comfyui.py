@@ -7,13 +7,13 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 from app.commands.arguments import Parser, add_command, argument
 from app.commands.pack import NAME, START, write_pack
 from app.jobs.stdio import say
+from app.machine import output_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.machine.packages import FRAMEPACK, missing_words
@@ -186,14 +186,8 @@ def _python(root: Path, given: str | None) -> Path | None:
 
 def _versions(python: Path) -> dict[str, str]:
     """Return the version of each package of `FRAMEPACK` that a Python finds; "" for a missing one."""
+    answer = output_of(str(python), "-c", _VERSIONS, *FRAMEPACK, seconds=_SECONDS)
     try:
-        done = subprocess.run(
-            [python, "-c", _VERSIONS, *FRAMEPACK],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_SECONDS,
-        )
-        return dict(json.loads(done.stdout))
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise InputError(f"{python} cannot be run ({type(error).__name__}).", "Correct --python.") from error
+        return dict(json.loads(answer))
+    except ValueError as error:
+        raise InputError(f"{python} cannot be run, or is no Python.", "Correct --python.") from error

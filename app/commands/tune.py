@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,18 +171,16 @@ def _report(results: list[dict[str, Any]], as_json: bool, facts: dict[str, Any],
     if as_json:
         say(json.dumps({**facts, "routes": str(routes_folder()), "results": results}))
         return
-    counts: dict[str, int] = {}
-    plain = chosen = 0.0
-    for result in results:
-        name = _in_words(result["rung"], case) or "none of them"
-        counts[name] = counts.get(name, 0) + 1
-        times = result["milliseconds"]
-        if "miopen" in times and result["rung"] in times:
-            plain += times["miopen"]
-            chosen += times[result["rung"]]
+    counts = Counter(_in_words(result["rung"], case) or "none of them" for result in results)
+    times = [
+        (found["miopen"], found[result["rung"]])
+        for result in results
+        if {"miopen", result["rung"]} <= (found := result["milliseconds"]).keys()
+    ]
     shares = ", ".join(f"{count} by {name}" for name, count in counts.items())
     lines = [f"{count_text(len(results), 'shape')}: {shares}"]
-    if chosen:
+    if times:
+        plain, chosen = map(sum, zip(*times, strict=True))
         lines.append(
             f"One call of each shape that the plain way supports: {chosen:.0f} ms instead of {plain:.0f} ms "
             f"({plain / chosen:.2f} times as fast)"
