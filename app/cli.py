@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from app.commands.arguments import (
     Parser,
@@ -16,6 +15,7 @@ from app.commands.arguments import (
     add_setting,
     add_settings,
     argument,
+    as_typed,
     run_parsed,
     switch,
 )  # fmt: skip
@@ -48,17 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[:1] == [_PAGE]:
         from app.web.server import main as serve  # importing it takes a second
 
-        return serve(given[1:], f"{_program()} {_PAGE}")
+        return serve(given[1:], as_typed(f"python -m app {_PAGE}"))
     return run_parsed(_parser, given)
 
 
-def _program() -> str:
-    """Return what a person has typed: the name that a wheel installs, or this package's."""
-    return "longtake" if Path(sys.argv[0]).stem == "longtake" else "python -m app"
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog=_program(), description="Longtake: FramePack video that finishes, on Radeon cards.")
+    parser = Parser(
+        prog=as_typed("python -m app"),
+        description="Longtake: FramePack video that finishes, on Radeon cards.",
+    )
     parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=Parser)
     # This is only its line in the help: its own parser is in `app.web.server`.

@@ -96,7 +96,13 @@ def command_words(text: str, named: Mapping[str, str] = MappingProxyType({})) ->
             return named[setting]
         return flag(setting) if setting in SETTINGS or setting == "outputs" else own_name(setting)
 
-    return in_words(text, name)
+    return as_typed(in_words(text, name))
+
+
+def as_typed(text: str) -> str:
+    """Return a text with the program's name as a person has typed it: a wheel installs `longtake`."""
+    is_installed = Path(sys.argv[0]).stem == "longtake"
+    return text.replace("python -m app", "longtake") if is_installed else text
 
 
 def error_line(error: LongtakeError | Failed, named: Mapping[str, str] = MappingProxyType({})) -> str:

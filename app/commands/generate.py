@@ -13,7 +13,13 @@ from types import FrameType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING
 
 from app.cards import VideoCard
-from app.commands.arguments import EXIT_BAD_INPUT, EXIT_FAILED, take_engine_environment, take_find_mode
+from app.commands.arguments import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    as_typed,
+    take_engine_environment,
+    take_find_mode,
+)
 from app.commands.origin import check_changes_of, chosen_origin, provide_model, save_given
 from app.commands.terminal import JsonLines, ProgressBar
 from app.jobs.job import BEGUN, Job, NoSuchJob, allows
@@ -157,7 +163,7 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
             elif (words := _circumstances(service, job.id, reported)) != reported:
                 reported = words
                 if reported:
-                    display.report(reported)
+                    display.report(as_typed(reported))
     except ServiceStopped:  # by a signal
         return None
     return last if last is not None and last.is_final else None
@@ -195,7 +201,7 @@ def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str)
         _report(service, job)
     elif code > 128 and not job.is_over:
         text = _LEFT if job.state in BEGUN else _INTERRUPTED
-        complain(text.format(job=job.id, outputs=shlex.quote(outputs)))
+        complain(as_typed(text.format(job=job.id, outputs=shlex.quote(outputs))))
 
 
 def _report(service: JobService, job: Job) -> None:

@@ -20,6 +20,7 @@ from app.commands.arguments import (
     add_settings,
     add_verbs,
     argument,
+    as_typed,
     command_words,
     given_settings,
     one_of,
@@ -96,7 +97,7 @@ def _list(service: JobService, arguments: argparse.Namespace) -> int:
     for job in jobs:
         report(arguments, job, _line(job))
     if not arguments.json and any(job.state == "interrupted" for job in jobs):
-        complain(_INTERRUPTED.format("JOB", shlex.quote(str(arguments.outputs))))
+        complain(as_typed(_INTERRUPTED.format("JOB", shlex.quote(str(arguments.outputs)))))
     return 0
 
 

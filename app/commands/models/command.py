@@ -17,6 +17,7 @@ from app.commands.arguments import (
     add_setting,
     add_verbs,
     aligned,
+    as_typed,
     check_proxies,
     one_of,
     switch,
@@ -271,7 +272,9 @@ def _add(arguments: argparse.Namespace) -> int:
     example = f"Make a video with: python -m app generate --model {info.name} --image PICTURE --prompt TEXT"
     lines = [f"{info.name}: {info.title}, added{lacking}", *reported, *([] if absence else [example])]
     facts = {name: {"path": one.part.path, "inspection": asdict(one.facts)} for name, one in parts.items()}
-    _report(arguments, *lines, model=info.name, title=info.title, state="added", parts=facts)
+    _report(
+        arguments, *map(as_typed, lines), model=info.name, title=info.title, state="added", parts=facts
+    )  # fmt: skip
     return 0
 
 

@@ -203,6 +203,16 @@ def test_what_is_not_there_is_refused_in_one_line_and_nothing_is_made(
         assert len(complaint.splitlines()) == 1
 
 
+def test_commands_are_told_by_the_name_that_was_typed(
+    sharing: Sharing, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = queued(sharing, "a")
+    for typed, name in ("/opt/env/bin/longtake", "longtake"), ("/x/app/__main__.py", "python -m app"):
+        monkeypatch.setattr("sys.argv", [typed])
+        assert command("resume", job.id) == 1
+        assert f"or run: {name} generate --resume {job.id}" in command.text
+
+
 def test_what_asks_for_nothing_is_refused(sharing: Sharing, command: Command) -> None:
     queued(sharing, "a")
     for verb in ("pause", "resume", "retry"):
