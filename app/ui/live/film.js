@@ -20,40 +20,32 @@ for (const part of [...pastView.querySelectorAll('.lt-of-now'), ...stageView.que
 function prepareLog(fold) {
   const box = fold.querySelector('pre');
   let shown = { log: '', isRunning: false };
-  let due = Infinity; // the time of the next reading
+  let timer = 0;
 
   async function read() {
+    clearTimeout(timer);
     const address = shown.log;
-    due = Date.now() + PAUSE;
+    if (!fold.open || !address) return;
+    timer = setTimeout(read, PAUSE);
     // If the server does not answer, the next reading may succeed.
     const answer = await fetch(new URL(address, document.baseURI), { cache: 'no-store' }).catch(() => null);
     const text = answer?.ok === false ? 'Nothing has been logged for this video.' : await answer?.text().catch(() => undefined);
     if (text === undefined || address !== shown.log) return;
     // The engine may log a little more after the job's end.
-    if (!shown.isRunning && box.textContent === text) due = Infinity;
+    if (!shown.isRunning && box.textContent === text) clearTimeout(timer);
     const follows = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
     setText(box, text);
     if (follows) box.scrollTop = box.scrollHeight;
   }
 
-  function tick() {
-    if (fold.open && shown.log && Date.now() >= due) read();
-  }
-
-  function soon() {
-    due = 0;
-    tick();
-  }
-
-  fold.addEventListener('toggle', soon);
-  setInterval(tick, PAUSE / 4);
+  fold.addEventListener('toggle', read);
   return {
     show({ log, isRunning }) {
       fold.hidden = !log;
       if (!log || (log === shown.log && isRunning === shown.isRunning)) return;
       if (log !== shown.log) setText(box, '');
       shown = { log, isRunning };
-      soon();
+      read();
     },
   };
 }
