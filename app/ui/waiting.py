@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
@@ -65,26 +64,27 @@ class Endings:
 
     def __init__(self, service: JobService) -> None:
         self._service = service
-        self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._waiting = set[tuple[str, asyncio.Event]]()
         self._looking: asyncio.Task[None] | None = None
 
     async def wait(self, job_id: str, ended: asyncio.Event) -> None:
         """Wait until an event is set, at the latest when a job ends or is removed."""
-        self._waiting[job_id].add(ended)
+        waiting = (job_id, ended)
+        self._waiting.add(waiting)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         try:
             await ended.wait()
         finally:
-            self._waiting[job_id].discard(ended)
-            if not self._waiting[job_id]:
-                del self._waiting[job_id]
+            self._waiting.discard(waiting)
 
     async def _look(self) -> None:
         while self._waiting:
-            await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_A_JOB * len(self._waiting))
-            for job_id in await asyncio.to_thread(self._over, set(self._waiting)):
-                for ended in self._waiting.get(job_id, ()):
+            jobs = {job_id for job_id, _ in self._waiting}
+            await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_A_JOB * len(jobs))
+            over = await asyncio.to_thread(self._over, jobs)
+            for job_id, ended in self._waiting:
+                if job_id in over:
                     ended.set()
 
     def _over(self, job_ids: set[str]) -> list[str]:

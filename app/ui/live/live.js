@@ -14,7 +14,6 @@ import { preparePulse } from './pulse.js';
 import { connect, follow } from './updates.js';
 
 const TICK = 1000; // milliseconds
-const MOST_PROMPT = 120; // characters of the prompt in a notification
 const view = document.querySelector('.lt-view');
 const find = (selector) => view.querySelector(selector);
 const film = makeFilm(view, openOnStage, () => expectStage());
@@ -124,9 +123,9 @@ async function turnNotify() {
 }
 
 /** Notify the user of the end of a video, if that was asked for. */
-function notify({ ending, prompt, job }) {
+function notify({ ending, announcement, job }) {
   if (!canNotify() || !isOn()) return;
-  const notice = new Notification(`Longtake: ${ending.sentence.toLowerCase()}`, { body: prompt.slice(0, MOST_PROMPT), tag: job });
+  const notice = new Notification(`Longtake: ${ending.sentence.toLowerCase()}`, { body: announcement.prompt, tag: job });
   notice.onclick = () => {
     window.focus();
     notice.close();
