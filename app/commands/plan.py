@@ -124,9 +124,8 @@ def _shape(image: str | bytes, request: GenerationRequest, info: ModelInfo) -> t
 
 
 def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
-    job, choice = plan.job, plan.preserved
-    fewest = choice and choice.fewest_copies.budget.preserved_bytes
-    saved = choice and max(0, choice.saved_bytes)
+    job, fewest = plan.job, plan.fewest_copies and plan.fewest_copies.budget.preserved_bytes
+    saved = plan.fewest_copies and plan.saved_bytes
     return {
         "fits": True,
         "profile": profile.family,
@@ -190,7 +189,7 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
         f"{gb_text(job.smallest_cap_bytes, up=True)} GB.",
         *reasons,
         *([plan.streaming] if plan.streaming else []),
-        *([plan.preserved.words] if plan.preserved and plan.preserved.words else []),
+        *([plan.preserved_words] if plan.preserved_words else []),
         *plan.notes,
     ]
     return [*head, "", *table, "", *tail]

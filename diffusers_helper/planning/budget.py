@@ -81,6 +81,10 @@ class Budget:
         """Return the same budget under another cap, which is fixed."""
         return replace(self, cap_bytes=cap_bytes, most_bytes=0)
 
+    def preserving(self, preserved_bytes: int) -> Budget:
+        """Return the same budget with another value for the preserved memory, which is no default."""
+        return replace(self, preserved_bytes=preserved_bytes, is_default=False)
+
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
@@ -349,7 +353,16 @@ def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
         raise DoesNotFit(budget.with_cap(max(budget.cap_bytes, budget.most_bytes)), demands)
     budget = replace(budget, cap_bytes=max(budget.cap_bytes, least))
     demand = next(one for one in demands if smallest_cap(budget, one.stages) <= budget.cap_bytes)
-    return _plan(budget, demand, least)
+    models = {stage.model.name: stage.model for stage in demand.stages}
+    whole = _Split(0, sum(model.total_bytes for model in models.values()), 0)
+    keep = all(_fits(budget, whole, stage.working_bytes) for stage in demand.stages)
+    plans: list[StagePlan] = []
+    for place, stage in enumerate(demand.stages):
+        # The weights of the earlier stages are still on the device.
+        beside = {other.model.name: other.model for other in demand.stages[:place]} if keep else {}
+        plans.append(plan_stage(budget, stage, tuple(beside.values())))
+    peak = max(plan.peak_bytes for plan in plans)
+    return JobPlan(budget, tuple(plans), demand.vae_tile_px, keep, peak, least)
 
 
 def _shared(budget: Budget, helper: Budget, demands: Sequence[Demand]) -> JobPlan | None:
@@ -379,20 +392,6 @@ def _shared(budget: Budget, helper: Budget, demands: Sequence[Demand]) -> JobPla
 def _part(demand: Demand, *, samples: bool) -> Demand:
     """Return the needs of sampling alone, or those of all other stages."""
     return replace(demand, stages=tuple(one for one in demand.stages if (one.name == "sample") is samples))
-
-
-def _plan(budget: Budget, demand: Demand, smallest: int) -> JobPlan:
-    models = {stage.model.name: stage.model for stage in demand.stages}
-    total = sum(model.total_bytes for model in models.values())
-    whole = _Split(0, total, 0)
-    keep = all(_fits(budget, whole, stage.working_bytes) for stage in demand.stages)
-    plans: list[StagePlan] = []
-    for place, stage in enumerate(demand.stages):
-        # The weights of the earlier stages are still on the device.
-        beside = {other.model.name: other.model for other in demand.stages[:place]} if keep else {}
-        plans.append(plan_stage(budget, stage, tuple(beside.values())))
-    peak = max(plan.peak_bytes for plan in plans)
-    return JobPlan(budget, tuple(plans), demand.vae_tile_px, keep, peak, smallest)
 
 
 def smallest_cap(budget: Budget, stages: Sequence[Stage]) -> int:

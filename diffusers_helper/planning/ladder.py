@@ -164,8 +164,7 @@ class Ladder:
         most = max(_held(plan) + plan.ring_bytes for plan in self.first.stages)
         room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
         budget = self.first.budget
-        preserved = max(budget.preserved_bytes, budget.cap_bytes - room)
-        smaller = replace(budget, preserved_bytes=preserved, is_default=False)
+        smaller = budget.preserving(max(budget.preserved_bytes, budget.cap_bytes - room))
         try:  # without the second card, whose estimates may have been too low as well
             return plan_job(replace(smaller, helper=None), demands)
         except DoesNotFit:

@@ -27,7 +27,7 @@ from diffusers_helper.planning.estimates import (
 )
 from diffusers_helper.planning.ladder import Ladder, first_plan, limit_notes
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
-from diffusers_helper.planning.streaming import Bus, PreservedChoice, bus_of, fewest_copies
+from diffusers_helper.planning.streaming import Bus, bus_of, fewest_copies
 from diffusers_helper.planning.vae import OWN_CHUNK
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import duration, gb_text
@@ -58,7 +58,6 @@ class Cost:
     runs: int
     passes: int
     all_passes: int
-    streamed_bytes: int
     copied_bytes: int
 
 
@@ -72,8 +71,8 @@ class VideoPlan:
             files, so the kernel may drop them and read them again.
         seconds_per_step: The time that each step takes to read them again from the disk, if main memory
             cannot hold them; None if it can, or if the disk's speed is not known.
-        preserved: The preserved memory and what another value would change; None if only this plan is left
-            after shortages.
+        fewest_copies: The plan with the preserved memory that leads to the fewest copies; None if only this
+            plan is left after shortages.
         weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
         bus: The way on which streamed weights come to the card; None without a card.
         step_bytes: The bytes that are streamed to the device in each step, in all passes of the step.
@@ -89,7 +88,7 @@ class VideoPlan:
     waiting_bytes: int
     seconds_per_step: float | None
     notes: tuple[str, ...]
-    preserved: PreservedChoice | None = None
+    fewest_copies: JobPlan | None = None
     weight_dtype: str = SETTINGS["weight_dtype"].default
     bus: Bus | None = None
     step_bytes: int = 0
@@ -113,6 +112,31 @@ class VideoPlan:
         """Return a sentence on what streaming costs in each step; empty if nothing is copied to a card."""
         words = self.time_words
         return f"{gb_text(self.step_bytes)} GB are streamed per step: {words}." if words else ""
+
+    @property
+    def saved_bytes(self) -> int:
+        """Return how many bytes fewer each forward pass of the transformer copies with the fewest copies."""
+        now, then = (one.stage("sample").streamed_bytes for one in (self.job, self.fewest_copies or self.job))
+        return max(0, now - then)
+
+    @property
+    def preserved_words(self) -> str:
+        """Return why memory is left idle and what the other value would save; empty for nothing."""
+        saved = self.saved_bytes
+        if self.fewest_copies is None or not saved:
+            return ""
+        budget, sample = self.job.budget, self.job.stage("sample")
+        why = "as docs/amd-memory.md sets it against fragmentation" if budget.is_default else "as was set"
+        then, least = self.fewest_copies.stage("sample"), self.fewest_copies.preserved_bytes
+        passes = next(one.all_passes for one in self.costs if one.stage == "sample")
+        return (
+            f"{gb_text(self.job.preserved_bytes)} of {gb_text(budget.cap_bytes)} GB are preserved, {why}, "
+            f"so {gb_text(sample.resident_bytes)} GB of the transformer stay on the device and "
+            f"{gb_text(sample.streamed_bytes)} GB are streamed in each pass. If only "
+            f"{gb_text(least)} GB were preserved, as the estimates allow, {gb_text(then.resident_bytes)} GB "
+            f"would stay and each pass would copy {gb_text(saved)} GB less, which is "
+            f"{gb_text(passes * saved)} GB in the whole video."
+        )
 
 
 def known_networks(
@@ -264,7 +288,7 @@ def plan_video(
     demand = next(one for one in ladder.demands if one.vae_tile_px == job.vae_tile_px)
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
-        None if ladder.reason else PreservedChoice(job, fewest_copies(job, demand), sum(passes)),
+        None if ladder.reason else fewest_copies(job, demand),
         request.weight_dtype,
         bus_of(profile.machine, measured), texts * job.stage("sample").streamed_bytes, from_disk,
         ladder.demands[0].attention,
@@ -292,7 +316,7 @@ def _cost(job: JobPlan, name: str, of_sections: Sequence[int]) -> Cost:
     passes = of_sections if name == "sample" else [1] * (len(of_sections) if name in _PER_SECTION else 1)
     runs = len(passes)
     copied = plan.resident_bytes * (1 if keeps else runs) + plan.streamed_bytes * sum(passes)
-    return Cost(name, runs, passes[-1], sum(passes), plan.streamed_bytes, copied)
+    return Cost(name, runs, passes[-1], sum(passes), copied)
 
 
 def _notes(

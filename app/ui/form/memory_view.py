@@ -142,13 +142,12 @@ def _bar(budget: Budget, stage: StagePlan) -> str:
 
 def preserved_line(plan: VideoPlan, planner: Planner) -> str:
     """Return the line with its buttons as markup; empty where no other value would change anything."""
-    choice = plan.preserved
-    if choice is None:
+    if plan.fewest_copies is None:
         return ""
-    budget, automatic = choice.plan.budget, f"{planner.defaults[_PRESERVED]:g}"
+    budget, automatic = plan.job.budget, f"{planner.defaults[_PRESERVED]:g}"
     values: dict[str, str] = {}
-    if choice.saved_bytes > 0:
-        values["Fewest copies"] = gb_text(choice.fewest_copies.budget.preserved_bytes)
+    if plan.saved_bytes:
+        values["Fewest copies"] = gb_text(plan.fewest_copies.budget.preserved_bytes)
     if not budget.is_default and gb_text(budget.preserved_bytes) != automatic:
         values["Automatic"] = automatic
     buttons = "".join(
@@ -156,7 +155,7 @@ def preserved_line(plan: VideoPlan, planner: Planner) -> str:
         f"{name}: {value} GB</button>"
         for name, value in values.items()
     )
-    return _offer(choice.words, buttons) if buttons else ""
+    return _offer(plan.preserved_words, buttons) if buttons else ""
 
 
 def _offer(words: str, buttons: str) -> str:

@@ -209,5 +209,5 @@ def _fit(plan: VideoPlan, texts: int) -> Fit:
 
 def with_fewest_copies(request: GenerationRequest, plan: VideoPlan) -> GenerationRequest:
     """Return a request that preserves as little memory as its plan, made before, says to be enough."""
-    assert plan.preserved is not None  # there were no shortages
-    return replace(request, preserved_gb=round(plan.preserved.fewest_copies.budget.preserved_bytes / GB, 1))
+    assert plan.fewest_copies is not None  # there were no shortages
+    return replace(request, preserved_gb=round(plan.fewest_copies.budget.preserved_bytes / GB, 1))

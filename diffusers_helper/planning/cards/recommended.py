@@ -208,6 +208,6 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
                 raise
             continue
         yield SetUp(own, model, copy is not None, usual)
-        if usual.preserved and usual.preserved.saved_bytes > 0:
+        if usual.saved_bytes:
             own = with_fewest_copies(own, usual)
             yield SetUp(own, model, copy is not None, plan(own, model, transformer=copy))
