@@ -172,7 +172,7 @@ def _resume(service: JobService, arguments: argparse.Namespace) -> int:
         is_resumable = allows(service.job(job_id), "resume")
         if is_resumable:
             check_changes_of(service, job_id)
-        job = service.queue.resume(job_id)
+        job = service.steering.resume(job_id)
         _queued(service, arguments, job)
         if not is_resumable:
             return EXIT_FAILED

@@ -188,7 +188,7 @@ def _batch(arguments: argparse.Namespace) -> Origin:
 
 
 def _resumed(job_id: str, waits: bool, service: JobService) -> list[Job]:
-    job = service.queue.resume(job_id)
+    job = service.steering.resume(job_id)
     return [service.steering.wait(job_id) if waits else job]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ class Steering:
     def wait(self, job_id: str, on: bool = True) -> Job:
         """Have a job wait for the user after each section, with the device free, or go on by itself.
 
-        A job that waits already goes on with `Queue.resume`.
+        A job that waits already goes on with `resume`.
 
         Raises:
             InputError: If the job has ended.
@@ -96,7 +97,7 @@ class Steering:
     def takes(self, job_id: str, count: int = 3, keep: int | None = None) -> list[Job]:
         """Queue branches of a job that make its next section with other seeds, and then wait for the user.
 
-        The one that is resumed goes on; the others stay as they are.
+        The one that is resumed goes on; see `resume`.
 
         Args:
             job_id: A job with at least one finished section.
@@ -112,6 +113,32 @@ class Steering:
         if job.state in BEGUN:
             self._queue.pause(job_id)  # its takes come first, and it may go on as one of them
         return [self._queue.branch(job_id, keep, waits=True, seed=random_seed()) for _ in range(count)]
+
+    def resume(self, job_id: str) -> Job:
+        """Put a job back into the queue; see `Queue.resume`.
+
+        If it is one of several takes, the choice is made: the others end, and so does the video that they
+        were made from, if it is paused. They stay in the history, where each can be resumed.
+        """
+        others = self._not_chosen(job_id)
+        job = self._queue.resume(job_id)
+        for other in others:
+            self._queue.cancel(other)
+        return job
+
+    def _not_chosen(self, job_id: str) -> list[str]:
+        """Return the jobs that end if a job goes on; none unless it is paused after a section with takes."""
+        with contextlib.suppress(InputError, OSError):  # without a whole lineage, only this job goes on
+            job, folder = self.store.job(job_id), self.store.folder(job_id)
+            lineage, made = Lineage.read(folder.lineage), count_kept(folder)
+            for parent, keep in ((job_id, made - 1), (lineage.parent, lineage.kept)):
+                if job.state != "paused" or not 0 < keep == made - 1:
+                    continue
+                others = [one.id for _, one in self._takes(parent, keep) if _is_open(one, keep)]
+                if others := [one for one in others if one != job_id]:
+                    paused = self.store.jobs("WHERE id = ? AND id != ? AND state = 'paused'", parent, job_id)
+                    return [*others, *(one.id for one in paused)]
+        return []
 
     def choice(self, job_id: str) -> TakeChoice | None:
         """Return the takes between which a user has to choose now; None if a job has nothing to do with any.

@@ -183,7 +183,7 @@ class JobCalls:
 
         def resume(job_id: str) -> bool:
             was = allows(self._service.job(job_id), "resume")
-            self._queue.resume(job_id)
+            self._service.steering.resume(job_id)
             return was
 
         return self._each(jobs, resume)

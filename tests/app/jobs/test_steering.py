@@ -118,14 +118,14 @@ def test_one_of_several_takes_goes_on(director: Director) -> None:
         assert count_kept(JobFolder(take.folder)) == 2
     one, other = ((JobFolder(take.folder).sections / "0002.safetensors") for take in (first, second))
     assert one.read_bytes() != other.read_bytes()
-    director.service.queue.resume(second.id)
+    director.service.steering.resume(second.id)
     director.until_in(second, SectionFinished, 3)
     director.until_state(second, "paused")
     assert count_kept(JobFolder(second.folder)) == 3
     director.service.steering.wait(second.id, False)
-    director.service.queue.resume(second.id)
+    director.service.steering.resume(second.id)
     video = video_of(director.until_state(second, "finished"))
-    assert director.service.job(first.id).state == director.service.job(job.id).state == "paused"
+    assert director.service.job(first.id).state == director.service.job(job.id).state == "cancelled"
     assert director.from_recipe(video).read_bytes() == video.read_bytes()
 
 
@@ -203,6 +203,39 @@ def test_a_choice_has_the_takes_that_were_not_continued(tmp_path: Path) -> None:
     service.queue.resume(second.id)
     assert numbers(first.id) == everyone[:1]
     assert numbers(second.id) == []
+
+
+def test_the_choice_of_a_take_ends_what_was_not_chosen(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    service, steering = studio.service, studio.service.steering
+    parent = with_sections(studio, 2)
+    as_made(service.job(parent.job), 2, "paused", studio)
+    made, whole, waiting = steering.takes(parent.job, 3)
+    beside = service.queue.branch(parent.job, 1, seed=5)
+    as_made(made, 3, "paused", studio)
+    as_made(whole, SECTIONS, "finished", studio)
+
+    def states() -> list[str]:
+        return [service.job(one).state for one in (parent.job, made.id, whole.id, waiting.id, beside.id)]
+
+    steering.resume(waiting.id)  # it is not made yet, so there is nothing to choose
+    assert states() == ["paused", "paused", "finished", "queued", "queued"]
+    steering.wait(made.id, False)  # the page does so if the video before did not wait
+    steering.resume(made.id)
+    assert states() == ["cancelled", "queued", "finished", "cancelled", "queued"]
+    steering.resume(parent.job)  # one that has ended can still go on
+    assert states() == ["queued", "queued", "finished", "cancelled", "queued"]
+
+
+def test_a_section_as_it_was_is_chosen_among_its_takes(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    service, steering = studio.service, studio.service.steering
+    parent = with_sections(studio, 3)
+    as_made(service.job(parent.job), 3, "paused", studio)
+    takes = steering.takes(parent.job, 2, keep=2)
+    steering.resume(parent.job)
+    assert service.job(parent.job).state == "queued"
+    assert [service.job(take.id).state for take in takes] == ["cancelled", "cancelled"]
 
 
 def test_takes_of_the_last_section_are_beside_the_one_that_was_there(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_takes_play_side_by_side_and_one_goes_on(page: Any, stand: Stand, photo:
     assert (span.last, span.settings["prompt"]) == (2, "a ball")
     assert stand.service.job(second.id).request.prompt == "it goes up"
     states = [stand.service.job(one.id).state for one in (job, jobs[0], jobs[2])]
-    assert states == ["paused", "paused", "paused"]
+    assert states == ["cancelled", "cancelled", "cancelled"]
 
 
 @pytest.mark.parametrize("mode", MODES)
