@@ -16,7 +16,7 @@ from pathlib import Path
 
 from app.jobs.job import Job
 from app.jobs.making.engine_client import Engine, EngineDied, Trial
-from app.jobs.making.watchdog import WatchdogTimeouts, has_kernels
+from app.jobs.making.watchdog import FIRST_SECONDS, WatchdogTimeouts, has_kernels
 from app.jobs.storage.commands import salvage_if_there
 from diffusers_helper.events import (
     STAGES,
@@ -109,7 +109,7 @@ class Supervisor:
         *,
         compiles: bool = False,
     ) -> None:
-        self._job, self._engine, self._timeouts = job, engine, timeouts
+        self._job, self._engine, self._card, self._timeouts = job, engine, engine.card, timeouts
         self._asked_to_end, self._compiles = asked_to_end, compiles
         self._is_first = compiles and not has_kernels(Path(os.path.expanduser("~")))
         self._started: JobStarted | None = None
@@ -181,7 +181,8 @@ class Supervisor:
 
     def _kind(self) -> str:
         size = f"{self._started.width}x{self._started.height}" if self._started else ""
-        return f"{self._job.request.model} {self._place.stage or 'load'} {size}".strip()
+        work = f"{self._job.request.model} {self._place.stage or 'load'} {size}".strip()
+        return f"{self._card.in_use}: {work}"
 
     def _learn(self, seconds: float) -> None:
         if self._place.stage:
@@ -199,7 +200,7 @@ class Supervisor:
         is_new = self._is_first or not self._timeouts.knows(kind)
         limit = self._timeouts.limit(kind, load=loading)
         if self._is_first:
-            limit = max(limit, self._timeouts.first)
+            limit = max(limit, FIRST_SECONDS)
         if self._engine.restarts and silence > limit and not self._hung:
             self._hung = f"gave no sign of life for {duration(silence)}"
             self._engine.kill()
@@ -296,7 +297,7 @@ class Supervisor:
         error = OutOfDeviceMemory(
             read_shortage(shortage),
             smaller_plans=1 if note and note.change else 0,
-            is_apu=self._engine.card.profile.machine.is_apu,
+            is_apu=self._card.profile.machine.is_apu,
         )
         return replace(end, message=error.message, remedy=error.remedy, code=error.code)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +22,7 @@ _log = logging.getLogger(__name__)
 FIRST_SECONDS = 45 * 60.0
 FIRST_LOAD_SECONDS = 6 * 3600.0
 # The least limit and the factor for known work. A machine that swaps or is shared may be eight times as slow.
-SHORTEST_SECONDS = 60.0
+_SHORTEST_SECONDS = 60.0
 _FACTOR = 8.0
 _MOST_ENTRIES = 500
 
@@ -54,19 +53,13 @@ def card_in_use(environ: Mapping[str, str]) -> str:
 
 @dataclass(slots=True)
 class WatchdogTimeouts:
-    """The longest silences that ended well, in seconds, by card and kind of work.
+    """The longest silences that ended well, in seconds, by kind of work, which begins with the card.
 
     Attributes:
         file: The JSON file that stores them; None to store nothing.
-        card: The card in use; the times of another one do not apply to it.
-        shortest: The least limit for known work, in seconds.
-        first: The limit for new work except loading, in seconds.
     """
 
     file: Path | None = None
-    card: str = ""
-    shortest: float = SHORTEST_SECONDS
-    first: float = FIRST_SECONDS
     _longest: dict[str, float] = field(default_factory=dict[str, float])
     _changed: bool = False
 
@@ -78,15 +71,9 @@ class WatchdogTimeouts:
             except (OSError, ValueError, AttributeError, TypeError, OverflowError) as error:
                 _log.warning("%s cannot be read (%s); limits are learned again", self.file, error)
 
-    def on(self, card: str) -> WatchdogTimeouts:
-        """Return the limits for another card, which share the file and what both have learned."""
-        other = copy(self)
-        other.card = card
-        return other
-
     def knows(self, kind: str) -> bool:
         """Return whether this work has been done on this card before."""
-        return self._key(kind) in self._longest
+        return kind in self._longest
 
     def limit(self, kind: str, *, load: bool = False) -> float:
         """Return the seconds of silence after which this work counts as hung.
@@ -94,21 +81,17 @@ class WatchdogTimeouts:
         Args:
             load: Whether the work is loading a model, for which nothing is learned.
         """
-        most = FIRST_LOAD_SECONDS if load else self.first
+        most = FIRST_LOAD_SECONDS if load else FIRST_SECONDS
         if not self.knows(kind) or load:
             return most
-        return min(max(self.shortest, _FACTOR * self._longest[self._key(kind)]), most)
+        return min(max(_SHORTEST_SECONDS, _FACTOR * self._longest[kind]), most)
 
     def learn(self, kind: str, seconds: float) -> None:
         """Record a silence that ended well."""
-        key = self._key(kind)
-        if seconds > self._longest.get(key, 0.0):
-            self._longest.pop(key, None)
-            self._longest[key] = seconds  # last, since the first entries are dropped when there are too many
+        if seconds > self._longest.get(kind, 0.0):
+            self._longest.pop(kind, None)
+            self._longest[kind] = seconds  # last, since the first entries are dropped when there are too many
             self._changed = True
-
-    def _key(self, kind: str) -> str:
-        return f"{self.card}: {kind}"
 
     def save(self) -> None:
         """Write the silences to the file, if there is one and they have changed since the last call."""

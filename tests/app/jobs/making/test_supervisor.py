@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
+from app.cards import VideoCard
 from app.jobs.job import Job
 from app.jobs.making import supervisor as module
 from app.jobs.making.engine_client import EngineDied, Trial
@@ -34,6 +36,10 @@ from diffusers_helper.request import GenerationRequest
 ABOUT: dict[str, Any] = {"job": "job", "time": 0.0}
 STARTED = JobStarted(**ABOUT, sections=3, frames=109, width=64, height=64)
 END = Finished(**ABOUT, video="/v.mp4", frames=109, seconds=1.0)
+
+
+def card_of(name: str) -> VideoCard:
+    return replace(VideoCard.seen_with(os.environ), in_use=name)
 
 
 def stage(section: int, name: Any = "sample") -> StageStarted:
@@ -68,6 +74,7 @@ class Script:
     runs: list[list[Any]]
     clock: Clock
     restarts: bool = True
+    card: VideoCard = field(default_factory=lambda: card_of("CPU"))
     attempts: int = 0
     killed: bool = False
     blocklist: dict[Trial, str] = field(default_factory=dict)
@@ -240,7 +247,7 @@ def test_a_kill_from_outside_is_charged_only_if_it_comes_twice_at_the_same_trial
 
 def test_a_hang_inside_a_trial_is_charged(clock: Clock) -> None:
     timeouts = WatchdogTimeouts()
-    timeouts.learn("demo decode 64x64", 10.0)
+    timeouts.learn("CPU: demo decode 64x64", 10.0)
 
     class Hanging(Script):
         def run(self, job: Job, **settings: Any) -> Iterator[Event | None]:
@@ -256,14 +263,14 @@ def test_a_hang_inside_a_trial_is_charged(clock: Clock) -> None:
 
 def test_silence_beyond_the_limit_ends_the_engine(clock: Clock) -> None:
     timeouts = WatchdogTimeouts()
-    timeouts.learn("demo sample 64x64", 10.0)
+    timeouts.learn("CPU: demo sample 64x64", 10.0)
     engine = Script([[STARTED, stage(1), 79.0, step(1), 700.0], [STARTED, done(1), END]], clock)
     made = make(engine, timeouts)
     assert made[-1] == END
     assert step(1) in made
     assert "gave no sign of life for" in warnings(made)[0]
     # The longest silence that ended well is remembered; a silence that did not end is not.
-    assert timeouts.limit("demo sample 64x64") == pytest.approx(8 * 79.0)
+    assert timeouts.limit("CPU: demo sample 64x64") == pytest.approx(8 * 79.0)
 
 
 def test_the_first_time_is_given_long_and_explained_where_kernels_are_compiled(clock: Clock) -> None:
@@ -278,7 +285,7 @@ def test_the_first_time_is_given_long_and_explained_where_kernels_are_compiled(c
 
 def test_an_engine_that_cannot_start_again_is_left_alone(clock: Clock) -> None:
     timeouts = WatchdogTimeouts()
-    timeouts.learn("demo sample 64x64", 1.0)
+    timeouts.learn("CPU: demo sample 64x64", 1.0)
     engine = Script([[STARTED, stage(1), 500.0, END]], clock, restarts=False)
     assert make(engine, timeouts)[-1] == END
     assert failure(Script([[STARTED, None]], clock, restarts=False)).detail.endswith("engine exit code None")
@@ -310,20 +317,13 @@ def test_timeouts_is_kept_on_disk_bounded_and_survives_damage(tmp_path: Path) ->
     assert not WatchdogTimeouts(file).knows("kind 0")
 
 
-def test_what_a_slow_card_took_says_nothing_about_another(tmp_path: Path, clock: Clock) -> None:
-    file = tmp_path / "patience.json"
-    slow = WatchdogTimeouts(file, "slow card")
-    slow.learn("demo sample 64x64", 100.0)
-    slow.save()
-    fast = WatchdogTimeouts(file, "fast card")
-    assert not fast.knows("demo sample 64x64")
-    fast.learn("demo sample 64x64", 10.0)
-    fast.save()
-    assert WatchdogTimeouts(file, "slow card").limit("demo sample 64x64") == 800.0
-    assert WatchdogTimeouts(file, "fast card").limit("demo sample 64x64") == 80.0
+def test_what_a_slow_card_took_says_nothing_about_another(clock: Clock) -> None:
+    timeouts = WatchdogTimeouts()
+    timeouts.learn("slow card: demo sample 64x64", 100.0)
+    timeouts.learn("fast card: demo sample 64x64", 10.0)
     hung = [STARTED, stage(1), 700.0]
-    assert warnings(make(Script([hung, [END]], clock), WatchdogTimeouts(file, "fast card")))
-    assert make(Script([[*hung, END]], clock), WatchdogTimeouts(file, "slow card"))[-1] == END
+    assert warnings(make(Script([hung, [END]], clock, card=card_of("fast card")), timeouts))
+    assert make(Script([[*hung, END]], clock, card=card_of("slow card")), timeouts)[-1] == END
 
 
 def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,13 +363,13 @@ def test_a_kernel_search_after_a_clean_up_is_given_its_time(
     """Ignore times learned with compiled kernels in a run that has to compile them again."""
     monkeypatch.setenv("HOME", str(tmp_path))
     timeouts = WatchdogTimeouts()
-    timeouts.learn("demo decode 64x64", 1.0)
+    timeouts.learn("CPU: demo decode 64x64", 1.0)
     quiet = [STARTED, stage(1, "decode"), 1800.0, done(1), END]
     reported = warnings(make(Script([quiet], clock), timeouts, compiles=True))
     assert ["MIOpen is compiling kernels" in text for text in reported] == [True]
     (tmp_path / ".cache" / "miopen").mkdir(parents=True)
     timeouts = WatchdogTimeouts()
-    timeouts.learn("demo decode 64x64", 1.0)
+    timeouts.learn("CPU: demo decode 64x64", 1.0)
     reported = warnings(make(Script([quiet, [END]], clock), timeouts, compiles=True))
     assert "gave no sign of life" in reported[0]
 
