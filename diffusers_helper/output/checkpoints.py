@@ -129,7 +129,7 @@ class Checkpoints:
         if left is None or not self._is_in_place:
             make_folder(self._folder.sections)
             origin = self._origins.of_section(number)
-            self._write(_file(self._folder.sections, number), {_KEY: latents}, origin, section=str(number))
+            self._write(self._folder.latents(number), {_KEY: latents}, origin, section=str(number))
         return latents
 
     def encodings(self, *, otherwise: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -163,7 +163,7 @@ class Checkpoints:
 
     def _read_sections(self, earlier: JobFolder) -> None:
         others: set[str] = set()
-        while (file := _file(earlier.sections, len(self._sections) + 1)).is_file():
+        while (file := earlier.latents(len(self._sections) + 1)).is_file():
             number = len(self._sections) + 1
             try:
                 tensors, metadata = read_tensors(file)
@@ -228,10 +228,6 @@ def _check_origin(file: Path, found: Mapping[str, str], expected: Mapping[str, s
                 f"expected {short_repr(expected.get(name))}.",
                 "Resume with the request that the job was started with, or start a new job.",
             )
-
-
-def _file(folder: Path, number: int) -> Path:
-    return folder / f"{number:04}.safetensors"
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:

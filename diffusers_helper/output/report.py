@@ -24,7 +24,7 @@ class Report:
         self, folder: JobFolder, plan: SectionPlan, video: GrowingVideo,
         on_event: Callable[[events.Event], None],
     ) -> None:  # fmt: skip
-        self._job, self._thumbs = folder.job, folder.thumbs
+        self._job, self._thumbnail = folder.job, folder.thumb
         self._plan, self._video, self._on_event = plan, video, on_event
         self._start = time.monotonic()
         self._frames_before = 0
@@ -74,10 +74,7 @@ class Report:
 
     def decoded(self, section: Section, frames: Tensor) -> None:
         """Write the thumbnail of a section, given all frames that were decoded for it."""
-        write_thumbnail(self._thumbnail(section), section, frames, self._plan.mode)
-
-    def _thumbnail(self, section: Section) -> Path:
-        return self._thumbs / f"{section.number:04}.webp"
+        write_thumbnail(self._thumbnail(section.number), section, frames, self._plan.mode)
 
     def section(self, section: Section) -> None:
         """Report that a section can be watched in the latest version of the video."""
@@ -91,7 +88,7 @@ class Report:
             video=str(self._video.latest),
             frames=frames,
             added_in_front=frames - before if is_in_front else 0,
-            thumbnail=str(self._thumbnail(section)),
+            thumbnail=str(self._thumbnail(section.number)),
         )
 
     def finished(self, usage: Mapping[str, Any]) -> Path:

@@ -112,17 +112,16 @@ class GrowingVideo:
         for name, value in (("width", width), ("height", height)):
             if value < SIZE_MULTIPLE or value % SIZE_MULTIPLE:
                 raise ValueError(f"{name} is {value}; expected a positive multiple of {SIZE_MULTIPLE}.")
-        self._folder = folder.expanduser().absolute()
-        job_folder = JobFolder(self._folder)
-        job_folder.remove_leftovers()
-        self._segments, self._sums_file = job_folder.segments, job_folder.sums
+        self._folder = JobFolder(folder.expanduser().absolute())
+        self._folder.remove_leftovers()
+        self._segment = self._folder.segment
         self._width, self._height, self._mode = width, height, mode
         self.shape = height, width
         self._crf, self._fps, self._tick = max(MIN_CRF, crf), fps, Fraction(1, fps)
-        for folder in (self._segments.parent, self._segments):  # but not the folder that holds all jobs
-            make_folder(folder)
+        for made_folder in (self._folder.path, self._folder.segments):  # but not the folder of all jobs
+            make_folder(made_folder)
 
-        self._sums = read_sums(self._sums_file)
+        self._sums = read_sums(self._folder.sums)
         made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
         self.recipe: Callable[[], Recipe] | None = None
         self._original: Path | None = None
@@ -137,7 +136,7 @@ class GrowingVideo:
         harmed = (n for n in range(1, last + 1) if not self._is_whole(self._segment(n)))
         self.sections = max(0, next(harmed, last + 1) - 1)
         self.doubt = ""
-        if not made and any(self._segments.glob("[0-9]*.mp4")):
+        if not made and any(self._folder.segments.glob("[0-9]*.mp4")):
             self.doubt = "The video's checksums are missing or damaged, so all of it is decoded again."
         if self.sections < made:
             self.doubt = (
@@ -157,7 +156,7 @@ class GrowingVideo:
         Returns:
             A sentence for the user on how that was done; "" if an earlier writer has done it.
         """
-        self._original, self._ends_with_original = self._segments / "original.mp4", is_last
+        self._original, self._ends_with_original = self._folder.segments / "original.mp4", is_last
         if self._is_whole(self._original):
             return ""
         first = next(frames)
@@ -212,7 +211,7 @@ class GrowingVideo:
             raise LongtakeError(*_CHANGED, code="storage")
         self._encode(self._segment(number), final, _X264)
         order = [self._segment(n) for n in range(1, number + 1)]
-        provisional = self._segments / "provisional.mp4"
+        provisional = self._folder.segments / "provisional.mp4"
         if len(pending):
             self._encode(provisional, pending, _X264_PROVISIONAL)
             order.append(provisional)
@@ -241,19 +240,16 @@ class GrowingVideo:
     def finish(self) -> Path:
         """Give the latest version, with its provisional frames, its final name `video.mp4`."""
         assert self.latest is not None
-        video = JobFolder(self._folder).video
+        video = self._folder.video
         with replacing(video) as temporary:
             link_or_copy(self.latest, temporary)
         return video
 
-    def _segment(self, number: int) -> Path:
-        return self._segments / f"{number:04}.mp4"
-
     def _version(self, number: int) -> Path:
-        return self._folder / f"video-{number:04}.mp4"
+        return self._folder.path / f"video-{number:04}.mp4"
 
     def _versions(self) -> set[int]:
-        matches = (_VERSION.fullmatch(path.name) for path in self._folder.iterdir())
+        matches = (_VERSION.fullmatch(path.name) for path in self._folder.path.iterdir())
         return {int(match[1]) for match in matches if match}
 
     def _is_whole(self, path: Path) -> bool:
@@ -270,7 +266,7 @@ class GrowingVideo:
         self._write_sums()
 
     def _write_sums(self) -> None:
-        write_atomic(self._sums_file, json.dumps(self._sums, indent=1).encode())
+        write_atomic(self._folder.sums, json.dumps(self._sums, indent=1).encode())
 
     def _encode(self, path: Path, frames: Iterable[np.ndarray], x264: str) -> None:
         """Encode frames (H, W, 3) as a segment, or write an empty file if there are none."""

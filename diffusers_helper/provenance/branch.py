@@ -89,23 +89,24 @@ class Branch:
         Raises:
             OSError: If a file cannot be written.
         """
-        kept = self.lineage.kept
-        sections = [_section(number) for number in range(1, kept + 1)]
+        kept, parent = self.lineage.kept, self.parent
         # The last kept section is decoded again, since some of its frames are blended with the next section.
         # Its thumbnail is replaced then.
-        whole = [f"{number:04}.mp4" for number in range(1, kept)]
-        sums = _sums(self.parent, whole)
-        _share(self.parent.sections, folder.sections, sections)
-        _share(self.parent.segments, folder.segments, list(sums))
-        _share(self.parent.thumbs, folder.thumbs, [f"{number:04}.webp" for number in range(1, kept + 1)])
-        facts = (
-            self.parent.encodings, self.parent.overflow, self.parent.weight_type, self.parent.original,
-            self.parent.first,
+        found, whole = read_sums(parent.sums), [parent.segment(number).name for number in range(1, kept)]
+        sums = {name: found[name] for name in itertools.takewhile(found.__contains__, whole)}
+        numbers = range(1, kept + 1)
+        files = (
+            *map(parent.latents, numbers), *(parent.segments / name for name in sums),
+            *map(parent.thumb, numbers), parent.encodings, parent.overflow, parent.weight_type,
+            parent.original, parent.first,
         )  # fmt: skip
-        _share(self.parent.path, folder.path, [file.name for file in facts])
+        for file in filter(Path.is_file, files):
+            target = folder.path / file.relative_to(parent.path)
+            make_folder(target.parent)
+            link_or_copy(file, target)
         if sums:
             write_atomic(folder.sums, json.dumps(sums, indent=1).encode())
-        uses = tuple(use for use in read_uses(self.parent.vae) if use.section < max(kept, 1))
+        uses = tuple(use for use in read_uses(parent.vae) if use.section < max(kept, 1))
         if uses:
             write_uses(folder.vae, uses)
         self.lineage.write(folder.lineage)
@@ -114,7 +115,7 @@ class Branch:
 def count_kept(folder: JobFolder) -> int:
     """Return the number of finished sections from the first one on, without a gap."""
     number = 0
-    while (folder.sections / _section(number + 1)).is_file():
+    while folder.latents(number + 1).is_file():
         number += 1
     return number
 
@@ -237,10 +238,6 @@ def _nothing_to_keep(folder: JobFolder, request: GenerationRequest, found: int) 
     )
 
 
-def _section(number: int) -> str:
-    return f"{number:04}.safetensors"
-
-
 def read_sums(file: Path) -> dict[str, str]:
     """Return the checksums of a job's segments by file name; none if they are missing or cannot be read."""
     try:
@@ -249,17 +246,3 @@ def read_sums(file: Path) -> dict[str, str]:
         return {}
     found = cast(dict[object, object], sums if isinstance(sums, dict) else {})
     return {str(name): str(value) for name, value in found.items()}
-
-
-def _sums(folder: JobFolder, names: list[str]) -> dict[str, str]:
-    """Return the checksums of the segments up to the first that has none."""
-    found = read_sums(folder.sums)
-    return {name: found[name] for name in itertools.takewhile(found.__contains__, names)}
-
-
-def _share(source: Path, target: Path, names: list[str]) -> None:
-    """Link the existing files of these names from one folder to another."""
-    for name in names:
-        if (source / name).is_file():
-            make_folder(target)
-            link_or_copy(source / name, target / name)

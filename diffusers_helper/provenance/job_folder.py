@@ -52,11 +52,11 @@ class JobFolder:
     shortage = _Inside("shortage.json")  # exists after deaths for lack of memory; see `CrashRecord`
     engine_errors = _Inside("engine_errors.txt")  # the last lines that engines wrote before they died
     report = _Inside("report.txt")  # the problem report of a job that failed on the command line
-    sections = _Inside("sections")  # the latents, `0001.safetensors` and so on, in order of making
-    segments = _Inside("segments")
+    sections = _Inside("sections")  # the latents of sections, which are numbered in order of making
+    segments = _Inside("segments")  # the encoded frames of sections
     sums = _Inside("segments/sums.json")  # the checksums of segments and of the last versions
     preview = _Inside("preview")
-    thumbs = _Inside("thumbs")  # small pictures of sections, `0001.webp` and so on, in order of making
+    thumbs = _Inside("thumbs")  # small pictures of sections
     captures = _Inside("captures")  # the inputs and outputs of stages, for debugging; see `output.capture`
     video = _Inside("video.mp4")  # the finished video, or the part of it that a cancelled job has made
 
@@ -70,6 +70,15 @@ class JobFolder:
 
     def picture(self, name: str) -> Path:
         return self.input if name == START_PICTURE else self.path / f"{name}.png"
+
+    def latents(self, number: int) -> Path:
+        return self.sections / f"{number:04}.safetensors"
+
+    def segment(self, number: int) -> Path:
+        return self.segments / f"{number:04}.mp4"
+
+    def thumb(self, number: int) -> Path:
+        return self.thumbs / f"{number:04}.webp"
 
     def keep_press(self, press: str) -> None:
         """Write down the press that makes the job, if it has an id."""

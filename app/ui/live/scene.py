@@ -53,7 +53,7 @@ def video_url(job: Job) -> str | None:
 
 def thumb_url(job: Job, number: int) -> str | None:
     """Return the address of a section's thumbnail; None if there is none."""
-    thumb = JobFolder(job.folder).thumbs / f"{number:04}.webp"
+    thumb = JobFolder(job.folder).thumb(number)
     return file_url(job, f"{thumb.parent.name}/{thumb.name}") if thumb.is_file() else None
 
 
