@@ -26,7 +26,6 @@ from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS, _END_SECONDS = 0.5, 5.0
-_SUFFIX = ".json"
 _KNOWN_SECONDS = 1.0  # a look at a model's files is good for so long
 
 Activity = Literal["", "getting", "verifying", "converting", "paused", "failed"]
@@ -45,46 +44,6 @@ class DownloadOrder:
     message: str = ""
     remedy: str = ""
     total_bytes: int = 0
-
-
-class DownloadOrders:
-    """The orders of one outputs folder, which any program may read and change.
-
-    Args:
-        folder: The folder of the orders, which need not exist.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def read(self) -> dict[str, DownloadOrder]:
-        """Return the orders by the names of their models."""
-        found: dict[str, DownloadOrder] = {}
-        for file in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            with contextlib.suppress(OSError, ValueError, TypeError):  # damaged, or just taken away
-                found[file.stem] = DownloadOrder(**plain_json(read_file(file)))
-        return found
-
-    def write(self, model: str, order: DownloadOrder) -> None:
-        """Put an order in the place of an earlier one.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
-        for folder in (self._folder.parent, self._folder):  # but not the folder that holds all jobs
-            folder.mkdir(exist_ok=True)
-        write_atomic(self._folder / f"{model}{_SUFFIX}", json.dumps(asdict(order)).encode())
-
-    def forget(self, model: str) -> None:
-        """Remove the order for a model, if there is one."""
-        (self._folder / f"{model}{_SUFFIX}").unlink(missing_ok=True)
-
-    def lock(self, model: str) -> Lock | None:
-        """Return the lock of the program that executes an order; None if another program holds it."""
-        try:
-            return Lock(self._folder / f"{model}.lock")
-        except BlockingIOError:
-            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +71,7 @@ class Downloads:
     several programs on a folder, one executes an order, and all of them can change it.
 
     Args:
+        folder: The folder of the orders, which need not exist.
         on_change: Called when a model has become usable or an order has changed.
 
     Attributes:
@@ -119,7 +79,7 @@ class Downloads:
     """
 
     def __init__(self, folder: Path, on_change: Callable[[], None]) -> None:
-        self._orders, self._on_change = DownloadOrders(folder), on_change
+        self._folder, self._on_change = folder, on_change
         self._lock = threading.RLock()
         self._ended = threading.Condition(self._lock)
         self._wake, self._stopping = threading.Event(), threading.Event()
@@ -158,7 +118,8 @@ class Downloads:
 
     def pause(self, name: str) -> bool:
         """Let a download rest until `get` is called, and return whether there was one."""
-        if self._orders.read().get(name, DownloadOrder("paused")).state == "paused":
+        order = self._orders().get(name)
+        if order is None or order.state == "paused":
             return False
         self._order(name, DownloadOrder("paused", total_bytes=self._total(name)))
         return True
@@ -166,16 +127,16 @@ class Downloads:
     def _total(self, name: str) -> int:
         with self._lock:
             getting = self._getting.get(name)
-        known = getting[0].total if getting else 0
-        return known or self._orders.read().get(name, DownloadOrder("paused")).total_bytes
+        order = self._orders().get(name)
+        return (getting[0].total if getting else 0) or (order.total_bytes if order else 0)
 
     def cancel(self, name: str) -> bool:
         """Give up what was ordered for a model, and return whether there was anything.
 
         What a download has brought stays on the disk, and nothing of a copy that is not whole.
         """
-        was_ordered = name in self._orders.read()
-        self._orders.forget(name)
+        was_ordered = name in self._orders()
+        self._forget(name)
         with self._lock:
             processes = [self._others.pop(key) for key in list(self._others) if key[1] == name]
         for process in processes:
@@ -229,7 +190,7 @@ class Downloads:
         if converting is not None and converting.has_failed:
             message = f"It was not converted. {converting.message}"
             return DownloadProgress(message=message, remedy=converting.remedy)
-        order = self._orders.read().get(name)
+        order = self._orders().get(name)
         if order is None:
             return DownloadProgress()
         activity: Activity = "getting" if order.state == "wanted" else order.state
@@ -283,8 +244,24 @@ class Downloads:
             names = list(self._waiting)
         return tuple((name, self.reason_to_wait(name).get("message", "")) for name in names)
 
+    def _orders(self) -> dict[str, DownloadOrder]:
+        """Return the orders by the names of their models."""
+        found: dict[str, DownloadOrder] = {}
+        for file in sorted(self._folder.glob("*.json")):
+            with contextlib.suppress(OSError, ValueError, TypeError):  # damaged, or just taken away
+                found[file.stem] = DownloadOrder(**plain_json(read_file(file)))
+        return found
+
+    def _write(self, name: str, order: DownloadOrder) -> None:
+        for folder in (self._folder.parent, self._folder):  # but not the folder that holds all jobs
+            folder.mkdir(exist_ok=True)
+        write_atomic(self._folder / f"{name}.json", json.dumps(asdict(order)).encode())
+
+    def _forget(self, name: str) -> None:
+        (self._folder / f"{name}.json").unlink(missing_ok=True)
+
     def _order(self, name: str, order: DownloadOrder) -> None:
-        self._orders.write(name, order)
+        self._write(name, order)
         self._changed()
 
     def _changed(self) -> None:
@@ -332,25 +309,26 @@ class Downloads:
 
     def _wanted(self) -> list[str]:
         known = model_names()  # a user may have removed one that was added
-        orders = self._orders.read().items()
+        orders = self._orders().items()
         return [name for name, order in orders if order.state == "wanted" and name in known]
 
     def _close(self, name: str, process: ModelProcess) -> None:
         if not process.has_failed or not missing_parts(find_model(name)):
-            self._orders.forget(name)
+            self._forget(name)
             _log.info("%s is complete on this machine.", name)
             return
-        self._orders.write(name, DownloadOrder("failed", process.message, process.remedy, process.total))
+        self._write(name, DownloadOrder("failed", process.message, process.remedy, process.total))
         _log.warning("%s was not downloaded. %s", name, process.message)
 
     def _begin(self, name: str) -> None:
         with contextlib.suppress(InputError):
             if missing_parts(_published(name)):
-                if (lock := self._orders.lock(name)) is not None:
+                with contextlib.suppress(BlockingIOError):  # another program executes it
+                    lock = Lock(self._folder / f"{name}.lock")
                     with self._lock:
                         self._getting[name] = ModelProcess("get", name), lock
                 return
-        self._orders.forget(name)  # another program has got it, or the model is not registered any more
+        self._forget(name)  # another program has got it, or the model is not registered any more
         self._changed()
 
 

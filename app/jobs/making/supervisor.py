@@ -170,7 +170,8 @@ class Supervisor:
                 if event is None:
                     yield from self._wait(now - self._last, now)
                     continue
-                self._learn(now - self._last)
+                if self._place.stage:
+                    self._timeouts.learn(self._kind(), now - self._last)
                 self._last = now
                 self._move(event)
                 if (fresh := self._fresh(event)) is not None:
@@ -183,10 +184,6 @@ class Supervisor:
         size = f"{self._started.width}x{self._started.height}" if self._started else ""
         work = f"{self._job.request.model} {self._place.stage or 'load'} {size}".strip()
         return f"{self._card.in_use}: {work}"
-
-    def _learn(self, seconds: float) -> None:
-        if self._place.stage:
-            self._timeouts.learn(self._kind(), seconds)
 
     def _wait(self, silence: float, now: float) -> Iterator[Event]:
         """React to `silence` seconds without a message, with an explanation or by killing the engine."""
@@ -286,10 +283,11 @@ class Supervisor:
     def _end(self, died: EngineDied, deaths: list[Death]) -> Failed:
         """Return the final event, with the video so far, of a job whose engines have died too often."""
         folder, shortage = JobFolder(self._job.folder), deaths[-1].shortage
+        attempts = (f"Attempt {n}: it {one.cause} {one.place.words}." for n, one in enumerate(deaths, 1))
         video, frames = salvage_if_there(folder)
         end = engine_died_event(
             died.exit_code, self._job.id, 0.0, video, frames,
-            attempts=len(deaths), conclusions=_conclusions(deaths), errors=died.errors,
+            attempts=len(deaths), conclusions="\n".join(attempts), errors=died.errors,
         )  # fmt: skip
         if not shortage:
             return end
@@ -326,10 +324,6 @@ def _is_hopeless(deaths: list[Death]) -> bool:
             break
         same += 1
     return same >= most
-
-
-def _conclusions(deaths: list[Death]) -> str:
-    return "\n".join(f"Attempt {n}: it {d.cause} {d.place.words}." for n, d in enumerate(deaths, 1))
 
 
 def _keep(errors: str, file: Path) -> None:

@@ -133,12 +133,6 @@ def carry_out_change(folder: JobFolder) -> None:
     forget_commands(folder, "change")
 
 
-def let_rest(folder: JobFolder) -> None:
-    """Carry out the change for a job that comes to rest or waits for its turn, and forget other commands."""
-    carry_out_change(folder)
-    forget_commands(folder)
-
-
 def forget_commands(folder: JobFolder, *commands: Command) -> None:
     """Remove commands that are carried out or withdrawn; all but "wait" if none is named."""
     for command in commands or (one for one in COMMANDS if one != "wait"):

@@ -81,20 +81,16 @@ def discard(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> Non
         OSError: If the folder cannot be moved.
     """
     if folder.path.exists():
-        _move(folder, trash)
+        if is_locked(folder.states):
+            raise InputError(
+                f"Job {folder.job} is being made; expected one that is not.", "Cancel it first, or pause it."
+            )
+        make_folder(trash)
+        os.utime(folder.path)  # the time of the removal
+        folder.path.rename(trash / folder.job)
+        sync_folder(trash)
+        sync_folder(folder.path.parent)
     database.execute("DELETE FROM jobs WHERE id = ?", (folder.job,))
-
-
-def _move(folder: JobFolder, trash: Path) -> None:
-    if is_locked(folder.states):
-        raise InputError(
-            f"Job {folder.job} is being made; expected one that is not.", "Cancel it first, or pause it."
-        )
-    make_folder(trash)
-    os.utime(folder.path)  # the time of the removal
-    folder.path.rename(trash / folder.job)
-    sync_folder(trash)
-    sync_folder(folder.path.parent)
 
 
 def bring_back(outputs: Path, job_id: str, trash: Path) -> JobFolder:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
-from app.jobs.storage.commands import let_rest, recover
+from app.jobs.storage.commands import carry_out_change, forget_commands, recover
 from app.jobs.storage.folders import sweep
 from app.jobs.storage.index import INDEX_FOLDER, OpenIndex
 from app.jobs.storage.logs import StateLog, append_event, change_by, time_of_last
@@ -251,7 +251,8 @@ class JobStore:
                         self._locks[job_id] = Lock(log.path)
                         lock.release()
             if state not in (*BEGUN, "interrupted"):
-                let_rest(folder)
+                carry_out_change(folder)
+                forget_commands(folder)
             return job_from_row(self.outputs, put(database, folder))
 
     def add_facts(self, job_id: str, **facts: Any) -> Job:
