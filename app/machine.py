@@ -133,7 +133,7 @@ def try_attention(
     """
     found = list[dict[str, Any]]()
     while left := ways[len(found) :]:
-        command, variables = module_command("app.attention_trial", environ)
+        command, variables = module_command("app.probe", environ)
         try:
             done = subprocess.run(
                 [*command, json.dumps([left, *shape])], env=variables, capture_output=True, timeout=seconds,

@@ -1,22 +1,39 @@
-"""A program that prints the devices that torch sees, and the attention kernel that it runs, as JSON.
+"""A program that asks torch what a broken driver or kernel may answer with a crash, or never.
 
-`doctor` runs it as a separate process in the engine's environment, because a broken driver can make it crash
-or hang.
+`python -m app.probe` tells the devices that torch sees, and the attention kernel that it runs; `doctor` asks
+for them. `python -m app.probe ARGUMENTS`, which `app.machine.try_attention` runs, tries ways to compute
+attention: the arguments of `attention.attending.try_ways` are given as JSON. Each answer is a line of JSON.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from typing import Any
 
-from app.jobs.stdio import say
+from app.jobs.stdio import take_stdout
+from diffusers_helper.machine.signals import end_with_parent
 
 # A section of FramePack at 640 has 18485 tokens, with 24 heads of 128. Fewer tokens select the same kernel.
 _TOKENS, _HEADS, _HEAD_DIM = 2048, 24, 128
 
 
 def main() -> None:
-    """Print all facts as one line of JSON."""
+    """Print one answer after the other."""
+    end_with_parent()
+    answers = take_stdout()
+    for found in _tried(json.loads(sys.argv[1])) if sys.argv[1:] else [_facts()]:
+        answers.write(json.dumps(found).encode() + b"\n")
+
+
+def _tried(arguments: list[Any]) -> Iterator[dict[str, Any]]:
+    from diffusers_helper.attention.attending import try_ways
+
+    return try_ways(*arguments)
+
+
+def _facts() -> dict[str, Any]:
     import torch
 
     facts: dict[str, Any] = {
@@ -38,7 +55,7 @@ def main() -> None:
             "dnn": torch.backends.cudnn.version() or 0,
         }  # fmt: skip
     facts["kernel"] = _kernel(device)
-    say(json.dumps(facts))
+    return facts
 
 
 def _kernel(device: Any) -> str:
