@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 from app.cards import VideoCard, told_apart
 from app.jobs.history import Retention, tidy
@@ -20,6 +21,7 @@ from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.signals import block_ctrl_c
 
+One = TypeVar("One")
 _log = logging.getLogger(__name__)
 _TIDY_SECONDS = 3600.0
 _LOOK_SECONDS = 1.0  # the pause between two searches for new jobs and for processes that have ended
@@ -162,9 +164,9 @@ class Crew:
 
     def _give_out(self) -> None:
         """Give each free card its job, and look after the folder if a card stays free."""
-        free = [one for one in self.workers if one in self._locks and not one.is_busy]
+        free = [one for one in self._smallest_first if one in self._locks and not one.is_busy]
         while free and not self._stopping.is_set():
-            claimed = self.store.claim(lambda job: next((one for one in self.able(job) if one in free), None))
+            claimed = self.store.claim(lambda job: choose(free, self.able(job)))
             if claimed is None:
                 break
             job, worker = claimed
@@ -265,6 +267,15 @@ class Crew:
                 if removed := tidy(self.store, self._retention):
                     _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
                     self.on_change()
+
+
+def choose(free: Sequence[One], able: Collection[One]) -> One | None:
+    """Return which of the free cards, smallest first, makes the next job; None if that waits.
+
+    This is the whole order: the queue asks for each job in turn, so each goes to the smallest free card that
+    it fits, and one that fits none of them lets the next job go first.
+    """
+    return next((one for one in free if one in able), None)
 
 
 def _names(workers: Sequence[Worker]) -> str:
