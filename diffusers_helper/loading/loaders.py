@@ -160,8 +160,13 @@ class Models:
         """
         if name not in self._parts:
             source = self.info.parts[name]
-            place = source.here() if source.config is None else Path(source.location)
-            began = time.monotonic()
+            if source.is_missing:
+                raise LongtakeError(
+                    f"{source.location} is not completely on this machine.",
+                    "Download the model on the page under Models, or with python -m app models get.",
+                    code="download",
+                )
+            place, began = source.folder, time.monotonic()
             try:
                 # The `.data` of a tensor that is created in inference mode cannot be replaced later.
                 with torch.inference_mode(False):

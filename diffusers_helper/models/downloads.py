@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.registry import ModelInfo, PartSource
+from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.units import gb_text
-from diffusers_helper.weights.reading import is_complete
 
 _SPEED_SECONDS = 15.0
 
@@ -68,7 +67,7 @@ class NotHere(InputError):
 
 def missing_parts(info: ModelInfo) -> list[str]:
     """Return the names of a model's parts that are not completely here, without a request to the hub."""
-    return [name for name in info.parts if not _is_here(info.parts[name])]
+    return [name for name, source in info.parts.items() if source.is_missing]
 
 
 def absence_of(info: ModelInfo) -> Absence | None:
@@ -82,10 +81,6 @@ def absence_of(info: ModelInfo) -> Absence | None:
     there = next(place for place in (folder, *folder.parents) if place.exists())
     here = {name: bytes_in(info.parts[name].folder) for name in missing}
     return Absence(info.name, info.title, missing, folder, shutil.disk_usage(there).free, here)
-
-
-def _is_here(source: PartSource) -> bool:
-    return source.revision is None or is_complete(source.folder)
 
 
 def bytes_in(folder: Path) -> int:

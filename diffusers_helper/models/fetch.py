@@ -109,7 +109,7 @@ def _get_small_decoder(info: ModelInfo, cancel: CancelToken) -> None:
     address = decoder.address if constants.ENDPOINT == _HUB else ""
     file = RemoteFile(decoder.path, decoder.size, decoder.checksum, address)
     try:
-        _fetch(source, [file], _Tally(cancel, lambda count: None))
+        _Download(source, cancel, lambda count: None).fetch([file])
     except _FAILURES as error:
         _log.warning("The previews will have colours alone: %s (%s)", decoder.path, first_line(error))
 
@@ -149,7 +149,7 @@ def get_part(
     """
     _log.info("downloading %s %s", source.location, source.subfolder)
     try:
-        _fetch(source, files, _Tally(cancel, on_bytes))
+        _Download(source, cancel, on_bytes).fetch(files)
     except _FAILURES as error:
         if not is_complete(source.folder):  # no other program got them, either
             raise _not_got(source, first_line(error)) from error
@@ -246,60 +246,108 @@ def _bar(stream: IO[bytes], size: int, what: str, take: Callable[[int], None]) -
     return Bar
 
 
-class _Tally:
-    """The count of a part's downloaded bytes, which several threads share, and the reason to stop, if any."""
+class _Download:
+    """The download of a part's files by several threads, with the count of its bytes."""
 
-    def __init__(self, cancel: CancelToken, on_bytes: Callable[[int], None]) -> None:
-        self._cancel, self._on_bytes = cancel, on_bytes
-        self._lock, self._count = threading.Lock(), 0
-        self.is_over = threading.Event()
+    def __init__(self, source: PartSource, cancel: CancelToken, on_bytes: Callable[[int], None]) -> None:
+        self._source, self._cancel, self._on_bytes = source, cancel, on_bytes
+        self._lock, self._count, self._is_over = threading.Lock(), 0, threading.Event()
 
-    def check(self) -> None:
+    def fetch(self, files: list[RemoteFile]) -> None:
+        """Download the missing ones of these files, several at a time."""
+        root = self._source.root
+        missing = [file for file in files if not (root / file.path).is_file()]
+        for file in missing:  # From now on, the part counts as incomplete until all its files are complete.
+            partial = partial_of(root / file.path)
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            partial.touch()
+        self._add(sum(file.size for file in files) - sum(file.size for file in missing))
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            try:
+                for task in as_completed([pool.submit(self._fetch, file) for file in missing]):
+                    task.result()
+            finally:
+                self._is_over.set()
+                pool.shutdown(cancel_futures=True)
+
+    def _check(self) -> None:
         """Raise the error that has to end the download, if there is one."""
         self._cancel.check()
-        if self.is_over.is_set():
+        if self._is_over.is_set():
             raise _WrongFile("another file of the part failed")
 
-    def add(self, count: int) -> None:
+    def _add(self, count: int) -> None:
         with self._lock:
             self._count += count
             self._on_bytes(self._count)
 
+    def _take(self, count: int) -> None:
+        self._check()
+        self._add(count)
 
-def _fetch(source: PartSource, files: list[RemoteFile], tally: _Tally) -> None:
-    """Download the missing ones of these files, several at a time."""
-    repository = source.repository
-    snapshot = repository / "snapshots" / str(source.revision)
-    missing = [file for file in files if not (snapshot / file.path).is_file()]
-    for file in missing:  # From now on, the part counts as incomplete until all its files are complete.
-        partial = partial_of(snapshot / file.path)
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        partial.touch()
-    tally.add(sum(file.size for file in files) - sum(file.size for file in missing))
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        try:
-            tasks = [pool.submit(_fetch_file, source, repository, snapshot, file, tally) for file in missing]
-            for task in as_completed(tasks):
-                task.result()
-        finally:
-            tally.is_over.set()
-            pool.shutdown(cancel_futures=True)
+    def _fetch(self, file: RemoteFile) -> None:
+        target, blob = self._source.root / file.path, self._source.repository / "blobs" / file.checksum
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        partial = partial_of(target)
+        with self._locked(partial) as stream:
+            if target.is_file() or blob.is_file():
+                self._add(file.size)
+            else:
+                self._receive(file, partial, stream)
+            if not target.is_file():
+                _place(partial, blob, target)
+            partial.unlink(missing_ok=True)
 
+    @contextmanager
+    def _locked(self, partial: Path) -> Generator[IO[bytes]]:
+        """Open a partial file under a lock, which the kernel releases however the program ends."""
+        while True:
+            self._check()
+            with partial.open("ab") as stream:
+                try:
+                    take_lock(stream, waits=False)
+                except BlockingIOError:
+                    time.sleep(_LOCK_SECONDS)
+                    continue
+                # The program that had it may have finished or deleted the file.
+                if partial.exists() and os.fstat(stream.fileno()).st_ino == partial.stat().st_ino:
+                    yield stream
+                    return
 
-def _fetch_file(
-    source: PartSource, repository: Path, snapshot: Path, file: RemoteFile, tally: _Tally
-) -> None:
-    target, blob = snapshot / file.path, repository / "blobs" / file.checksum
-    blob.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_of(target)
-    with _locked(partial, tally) as stream:
-        if target.is_file() or blob.is_file():
-            tally.add(file.size)
-        else:
-            _receive(source, file, partial, stream, tally)
-        if not target.is_file():
-            _place(partial, blob, target)
-        partial.unlink(missing_ok=True)
+    def _receive(self, file: RemoteFile, partial: Path, stream: IO[bytes]) -> None:
+        """Download a file, continuing an interrupted download; if the result is wrong, start over once.
+
+        Raises:
+            _WrongFile: If the hub gives another file than the one it lists.
+        """
+        source, here = self._source, partial.stat().st_size
+        for begin in dict.fromkeys((here if here <= file.size else 0, 0)):
+            stream.truncate(begin)
+            stream.seek(begin)
+            self._add(begin)
+            try:
+                http_get(
+                    file.address or hf_hub_url(source.location, file.path, revision=source.revision),
+                    stream,  # type: ignore[arg-type]
+                    resume_size=begin,
+                    headers={} if file.address else build_hf_headers(),  # which tell the hub who asks
+                    expected_size=file.size,
+                    tqdm_class=_bar(stream, file.size, short_repr(file.path), self._take),  # type: ignore[arg-type]
+                )
+            except HfHubHTTPError as error:
+                if begin == 0 or error.response.status_code != 416:  # the server has no bytes from there on
+                    raise
+            except OSError:
+                stream.flush()
+                _check_answer(file, partial)
+                raise
+            stream.flush()
+            os.fsync(stream.fileno())
+            if has_checksum(partial, file.checksum):
+                return
+            self._add(-partial.stat().st_size)
+        partial.unlink()
+        raise _WrongFile(f"the checksum of {file.path} differs from the one that the hub lists")
 
 
 def _place(partial: Path, blob: Path, target: Path) -> None:
@@ -312,64 +360,6 @@ def _place(partial: Path, blob: Path, target: Path) -> None:
     else:
         if not blob.is_file():
             partial.replace(blob)
-
-
-@contextmanager
-def _locked(partial: Path, tally: _Tally) -> Generator[IO[bytes]]:
-    """Open a partial file under a lock, which the kernel releases however the program ends."""
-    while True:
-        tally.check()
-        with partial.open("ab") as stream:
-            try:
-                take_lock(stream, waits=False)
-            except BlockingIOError:
-                time.sleep(_LOCK_SECONDS)
-                continue
-            # The program that had it may have finished or deleted the file.
-            if partial.exists() and os.fstat(stream.fileno()).st_ino == partial.stat().st_ino:
-                yield stream
-                return
-
-
-def _receive(source: PartSource, file: RemoteFile, partial: Path, stream: IO[bytes], tally: _Tally) -> None:
-    """Download a file, continuing an interrupted download; if the result is wrong, start over once.
-
-    Raises:
-        _WrongFile: If the hub gives another file than the one it lists.
-    """
-
-    def take(count: int) -> None:
-        tally.check()
-        tally.add(count)
-
-    here = partial.stat().st_size
-    for begin in dict.fromkeys((here if here <= file.size else 0, 0)):
-        stream.truncate(begin)
-        stream.seek(begin)
-        tally.add(begin)
-        try:
-            http_get(
-                file.address or hf_hub_url(source.location, file.path, revision=source.revision),
-                stream,  # type: ignore[arg-type]
-                resume_size=begin,
-                headers={} if file.address else build_hf_headers(),  # which tell the hub who asks
-                expected_size=file.size,
-                tqdm_class=_bar(stream, file.size, short_repr(file.path), take),  # type: ignore[arg-type]
-            )
-        except HfHubHTTPError as error:
-            if begin == 0 or error.response.status_code != 416:  # the server has no bytes from there on
-                raise
-        except OSError:
-            stream.flush()
-            _check_answer(file, partial)
-            raise
-        stream.flush()
-        os.fsync(stream.fileno())
-        if has_checksum(partial, file.checksum):
-            return
-        tally.add(-partial.stat().st_size)
-    partial.unlink()
-    raise _WrongFile(f"the checksum of {file.path} differs from the one that the hub lists")
 
 
 def _check_answer(file: RemoteFile, partial: Path) -> None:

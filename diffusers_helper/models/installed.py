@@ -272,11 +272,7 @@ def _remove_added(added: AddedModel, removal: Removal) -> None:
 
 def _drop_empty(folder: Path, repository: Path) -> None:
     """Remove a part's folder and its parents if they are empty, and its repository if no file is left."""
-    while folder != repository.parent and folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
-    blobs = repository / "blobs"
-    if blobs.is_dir() and not any(blobs.iterdir()):
-        blobs.rmdir()
-    if repository.is_dir() and not any(repository.iterdir()):
-        repository.rmdir()
+    within = (one for one in folder.parents if repository in one.parents)
+    for place in (folder, *within, repository / "blobs", repository):
+        if place.is_dir() and not any(place.iterdir()):
+            place.rmdir()

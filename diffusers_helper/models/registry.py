@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.families.family import Family, PublishedModel
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.known import FAMILIES, family_of_class
@@ -45,10 +45,14 @@ class PartSource:
         return Path(constants.HF_HUB_CACHE, "models--" + self.location.replace("/", "--"))
 
     @property
+    def root(self) -> Path:
+        """Return the folder to which the subfolder belongs, or the single file, whether they exist or not."""
+        return Path(self.location) if self.revision is None else self.repository / "snapshots" / self.revision
+
+    @property
     def folder(self) -> Path:
         """Return the folder of the part's files, or its single file, whether they exist or not."""
-        root = Path(self.location) if self.revision is None else self.repository / "snapshots" / self.revision
-        return root / self.subfolder
+        return self.root / self.subfolder
 
     @property
     def network(self) -> Path | None:
@@ -56,25 +60,10 @@ class PartSource:
         is_here = is_complete(self.folder) or (self.revision is None and self.folder.is_dir())
         return self.folder if is_here else None
 
-    def here(self) -> Path:
-        """Return the folder with the part's files, without a request to the hub.
-
-        Raises:
-            LongtakeError: If the folder does not exist, or the files of a hub repository are not all here.
-        """
-        if self.revision is None:
-            if not self.folder.is_dir():
-                raise LongtakeError(
-                    f"There is no folder {self.folder}; expected a part of the model.",
-                    "Check the model's folder.",
-                )
-        elif not is_complete(self.folder):
-            raise LongtakeError(
-                f"{self.location} is not completely on this machine.",
-                "Download the model on the page under Models, or with python -m app models get.",
-                code="download",
-            )
-        return self.folder
+    @property
+    def is_missing(self) -> bool:
+        """Return whether it has to be downloaded before it can be used."""
+        return self.revision is not None and not is_complete(self.folder)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
