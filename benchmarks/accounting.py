@@ -10,6 +10,7 @@ each kind. The exit code is 1 if the ratio of the fastest runs is above 1.05.
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from benchmarks.rows import Rows  # noqa: E402
-from benchmarks.whole_jobs import load_whole, read_arguments, request_of  # noqa: E402
+from benchmarks.whole_jobs import load_whole, request_of  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
 from diffusers_helper.loading.loaders import Models  # noqa: E402
 from diffusers_helper.memory.device import CudaDevice, Device  # noqa: E402
@@ -89,7 +90,16 @@ def compare(rows: Rows) -> dict[str, Any]:
 
 def main() -> int:
     """Print the figures; return 1 if the cost is above the goal."""
-    arguments = read_arguments(__doc__, seconds=2.0, steps=8, repeat=7)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--threads", type=int, help="number of torch's threads (default: torch's own choice)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     models = load_whole(arguments.model, device="cpu")
     with tempfile.TemporaryDirectory() as scratch, Rows(__file__) as rows:
         request = request_of(arguments, models, Path(scratch), mode=models.info.modes[0])

@@ -57,7 +57,6 @@ from diffusers_helper.request import GenerationRequest  # noqa: E402
 
 PEERS = ("longtake", "again", "diffusers", "original")
 SECONDS_PER_SECTION = 1.2
-SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}
 GOAL_OF_ALL, GOAL_OUTSIDE = 0.90, 0.5
 
 
@@ -195,7 +194,7 @@ def by_diffusers(models: Models, request: GenerationRequest, folder: Path, watch
         image=picture, prompt=request.prompt, height=picture.height, width=picture.width,
         num_frames=33 * len(plan_sections(request.seconds)), num_inference_steps=request.steps,
         guidance_scale=request.guidance, generator=torch.Generator("cpu").manual_seed(request.seed),
-        sampling_type=SAMPLING_TYPES[request.mode], output_type="np",
+        sampling_type="inverted_anti_drifting", output_type="np",
     ).frames[0]  # fmt: skip
     _one_shot(folder, (frames * 255).round().astype(np.uint8), request)
     watch.run.first_video = watch.now

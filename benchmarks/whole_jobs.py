@@ -1,4 +1,4 @@
-"""Helpers for benchmarks of whole jobs: their arguments, a loaded model, a picture and a request."""
+"""Helpers for benchmarks of whole jobs: a loaded model, a picture and a request."""
 
 from __future__ import annotations
 
@@ -29,21 +29,6 @@ def write_picture(path: Path, height: int, width: int) -> None:
     Image.fromarray(pixels.astype(np.uint8)).save(path)
 
 
-def read_arguments(doc: str | None, *, seconds: float, steps: int, repeat: int) -> argparse.Namespace:
-    """Read the command line with these defaults, and limit torch to the requested number of threads."""
-    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--seconds", type=float, default=seconds)
-    parser.add_argument("--steps", type=int, default=steps)
-    parser.add_argument("--repeat", type=int, default=repeat)
-    parser.add_argument("--threads", type=int, help="number of torch's threads (default: torch's own choice)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    return arguments
-
-
 def load_whole(model: str, device: str | None = None, folder: Path | None = None) -> Models:
     """Load all parts of a model; "full" is FramePack's size with random weights, which go to the folder."""
     if model == FULL:
@@ -58,7 +43,7 @@ def load_whole(model: str, device: str | None = None, folder: Path | None = None
 def request_of(
     arguments: argparse.Namespace, models: Models, folder: Path, **settings: Any
 ) -> GenerationRequest:
-    """Return the request of `read_arguments`, for a picture that is written to `folder`."""
+    """Return the request that the command line asks for, with a picture that is written to `folder`."""
     picture = folder / "picture.png"
     write_picture(picture, *nearest_bucket(3, 4, models.info.side, models.info.multiple))
     return GenerationRequest(
