@@ -45,7 +45,7 @@ _LIMITS = Limits(memory=2**30, seconds=8, wall_seconds=60.0)
 # Readers that share a process. Whoever looks through a folder keeps nobody waiting who plans a video.
 _LISTS = ("inspect_weights", "origin_at", "read_lora_triggers")
 _PLANS = ("read_lora_file", "layers_of", "count_values")
-_WORDS = ("count_tokens", "largest_token", "read_config")
+_WORDS = ("count_tokens", "largest_token")
 _GROUPS = {
     **dict.fromkeys(_LISTS, "lists"), **dict.fromkeys(_PLANS, "plans"), **dict.fromkeys(_WORDS, "words"),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from app.jobs.stdio import take_stdin, take_stdout
 from app.reading.pictures import read_picture
 from app.reading.values import from_data, to_data
 from diffusers_helper.conditions.footage import read_footage
-from diffusers_helper.conditions.prompts import count_tokens, largest_token, read_config
+from diffusers_helper.conditions.prompts import count_tokens, largest_token
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.machine.limits import limit_process, limit_time
 from diffusers_helper.machine.signals import ignore_ctrl_c
@@ -29,7 +29,7 @@ READERS = {
     one.__name__: one
     for one in (
         read_picture, read_footage, read_recipe_file, inspect_weights, origin_at, read_lora_triggers,
-        read_lora_file, layers_of, count_values, count_tokens, largest_token, read_config,
+        read_lora_file, layers_of, count_values, count_tokens, largest_token,
     )
 }  # fmt: skip
 _IDLE_SECONDS = 60.0

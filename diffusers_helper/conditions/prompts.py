@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.files import sign_of
 from diffusers_helper.lora_choice import choices_of
 from diffusers_helper.models.registry import ModelInfo, PartSource
+from diffusers_helper.models.sizes import config_here
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.strangers.confined import confined
-from diffusers_helper.strangers.limited_json import read_json
 
 # FramePack's
 TEMPLATE, HEAD_TOKENS = FRAMEPACK.reading.template, FRAMEPACK.reading.head_tokens
@@ -55,7 +55,8 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
                 expected="one that is chosen with a weight other than 0",
                 remedy="Choose it in `lora`, or correct the name.",
             )  # fmt: skip
-    check_encoders(info.name, info.parts, lambda part: _config(info.parts.get(part)))
+    sources = {part: info.parts[part] for part in _TOKENIZERS if part in info.parts}
+    check_encoders(info.name, info.parts, {part: config_here(part, one) for part, one in sources.items()})
     without, most = _count("", info), info.family.reading.most_tokens
     for name, text in texts_in(request):
         if without is None or (all_of_it := _count(text, info)) is None:
@@ -89,25 +90,25 @@ def encoded_tokens(text: str, info: ModelInfo) -> int:
 
 def _count(text: str, info: ModelInfo) -> int | None:
     """Return the number of tokens of the whole template with a prompt, or None without a tokenizer."""
-    file = _file(info.parts["tokenizer"], "tokenizer.json")
+    file = _file(info.parts["tokenizer"])
     return None if file is None else _counted(*sign_of(file), info.family.reading.template.format(text))
 
 
 def check_encoders(
-    name: str, parts: Mapping[str, PartSource], config: Callable[[str], Mapping[str, Any]]
+    name: str, parts: Mapping[str, PartSource], configs: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Refuse text encoders that do not know all tokens of their tokenizers, or have too few layers.
 
     Args:
         name: The name of the model.
         parts: Its parts; nothing is checked of those that are not on this machine.
-        config: Returns the configuration of a text encoder.
+        configs: The configurations of the text encoders, by the names of their parts.
 
     Raises:
         InputError: If one does not, or a tokenizer's file cannot be used.
     """
     for encoder, tokenizer in _TOKENIZERS.items():
-        file, found = _file(parts.get(tokenizer), "tokenizer.json"), config(encoder)
+        file, found = _file(parts.get(tokenizer)), configs.get(encoder, {})
         layers, words, problem = found.get("num_hidden_layers"), found.get("vocab_size"), ""
         if isinstance(layers, int) and layers < (least := _FEWEST_LAYERS[encoder]):
             problem = f"has num_hidden_layers {layers}; expected at least {least}."
@@ -134,15 +135,6 @@ def largest_token(file: Path, changed: int, size: int) -> int:
 
 
 @confined
-def read_config(file: Path, changed: int, size: int) -> dict[str, Any]:
-    """Return the configuration in a network's file; an empty one if it cannot be read, as its reader says."""
-    try:
-        return dict(read_json(file))
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-@confined
 def count_tokens(file: Path, changed: int, size: int, text: str) -> int:
     """Return the number of tokens that a tokenizer's file makes of a text.
 
@@ -157,8 +149,7 @@ def count_tokens(file: Path, changed: int, size: int, text: str) -> int:
 
 
 # While somebody changes other settings, the same prompts are asked for again and again.
-_counted = lru_cache(maxsize=64)(count_tokens)
-_largest, _configured = lru_cache(maxsize=8)(largest_token), lru_cache(maxsize=8)(read_config)
+_counted, _largest = lru_cache(maxsize=64)(count_tokens), lru_cache(maxsize=8)(largest_token)
 
 
 @lru_cache(maxsize=1)  # reading a large vocabulary takes a second
@@ -181,14 +172,6 @@ def _tokenizer(file: Path, changed: int, size: int) -> Any:
     return tokenizer
 
 
-def _config(source: PartSource | None) -> Mapping[str, Any]:
-    """Return the configuration of a network; an empty one if it is not on this machine."""
-    if source is not None and source.config is not None:
-        return source.config
-    file = _file(source, "config.json")
-    return {} if file is None else _configured(*sign_of(file))
-
-
-def _file(source: PartSource | None, name: str) -> Path | None:
-    file = source and source.folder / name
+def _file(source: PartSource | None) -> Path | None:
+    file = source and source.folder / "tokenizer.json"
     return file if file and file.is_file() else None

@@ -19,6 +19,12 @@ def networks_of(part: str) -> list[FamilyNetwork]:
     return [one.networks[part] for one in FAMILIES.values() if part in one.networks]
 
 
+def network_named(part: str, kind: str) -> FamilyNetwork | None:
+    """Return the network of a part that has this class; FramePack's for no class, None for an unknown one."""
+    networks = networks_of(part)
+    return next((one for one in networks if kind in ("", one.kind, *one.other_kinds)), None)
+
+
 def all_parts() -> tuple[str, ...]:
     """Return the names of the parts that models of any family have."""
     return tuple(dict.fromkeys(part for one in FAMILIES.values() for part in one.parts))

@@ -277,7 +277,7 @@ def check_parts(name: str, parts: Mapping[str, FoundPart], base: ModelInfo) -> N
         for part, own in ((part, parts.get(part)) for part in base.family.networks)
     }
     check_fit(replace(base, name=name), lambda part, key: configs[part].get(key))
-    check_encoders(name, base.parts, lambda part: configs.get(part, {}))
+    check_encoders(name, base.parts, configs)
 
 
 def _check_layers(config: Mapping[str, Any], tensors: int) -> None:

@@ -25,7 +25,7 @@ from transformers import PretrainedConfig
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
-from diffusers_helper.families.known import networks_of
+from diffusers_helper.families.known import network_named, networks_of
 from diffusers_helper.loading.casting import CASTABLE, EIGHT_BIT, add_scales, cast_weights
 from diffusers_helper.loading.keys import (
     check_names,
@@ -78,17 +78,10 @@ def config_of(part: str, place: Path, config: Mapping[str, Any] | None, expected
     """
     found = dict(config if config is not None else read_json(place / "config.json"))
     kinds = [expected] if expected else [one.kind for one in networks_of(part)]
-    if _kind_of(part, found) not in kinds:
+    known = network_named(part, class_named(found))
+    if known is None or known.kind not in kinds:
         raise ValueError(f"its config is for {class_named(found)}; expected {' or '.join(kinds)}")
     return found
-
-
-def _kind_of(part: str, config: Mapping[str, Any]) -> str:
-    """Return the class that a configuration is for: FramePack's if it names none, "" for an unknown one."""
-    named, networks = class_named(config), networks_of(part)
-    if not named:
-        return networks[0].kind
-    return next((one.kind for one in networks if named in (one.kind, *one.other_kinds)), "")
 
 
 def load_scheduler(folder: Path, family: Family) -> Any:
@@ -109,8 +102,9 @@ def load_scheduler(folder: Path, family: Family) -> Any:
 
 def empty_network(part: str, config: Mapping[str, Any]) -> nn.Module:
     """Return a network without values, which takes no memory."""
-    named = _kind_of(part, config)
-    kind: Any = getattr(diffusers, named, None) or getattr(transformers, named)
+    known = network_named(part, class_named(config))
+    assert known is not None  # as `config_of` says
+    kind: Any = getattr(diffusers, known.kind, None) or getattr(transformers, known.kind)
     with init_empty_weights():
         if issubclass(kind, ModelMixin):
             plain = {name: value for name, value in config.items() if not name.startswith("_")}

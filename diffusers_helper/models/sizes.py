@@ -15,11 +15,11 @@ from typing import Any, cast
 
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.families.family import FamilyNetwork, Values, is_eight_bit
-from diffusers_helper.families.known import FAMILIES, networks_of
+from diffusers_helper.families.known import FAMILIES, network_named, networks_of
 from diffusers_helper.files import sign_of
 from diffusers_helper.machine.sysfs import keeps_bf16, slow_types
 from diffusers_helper.models.added import PUT_BACK
-from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.registry import ModelInfo, PartSource
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.weights.lora_files import LoraFile, Pair, loras_of
@@ -179,6 +179,15 @@ def _counted(name: str, place: Path, config: Mapping[str, Any] | None) -> _Count
     return _remembered(name, place, signs, json.dumps(config))
 
 
+def config_here(name: str, source: PartSource) -> Mapping[str, Any]:
+    """Return the configuration of a network; an empty one if it is not here, or cannot be read."""
+    place = source.network
+    try:
+        return _counted(name, place, source.config).config if place else {}
+    except LongtakeError:
+        return {}  # `networks` says what is wrong
+
+
 @lru_cache(maxsize=64)
 def _remembered(name: str, place: Path, signs: tuple[Any, ...], config: str) -> _Counted:
     return count_values(name, place, json.loads(config))
@@ -244,8 +253,7 @@ def _checked(name: str, config: Any) -> dict[str, Any]:
 
 def _network_of(part: str, config: Mapping[str, Any]) -> FamilyNetwork:
     """Return the network of a family that a configuration is for; FramePack's for an unknown one."""
-    kind, networks = class_named(config), networks_of(part)
-    return next((one for one in networks if one.kind == kind), networks[0])
+    return network_named(part, class_named(config)) or networks_of(part)[0]
 
 
 def class_named(config: Mapping[str, Any]) -> str:
