@@ -55,14 +55,9 @@ class Runner:
         Raises:
             CardLost: If another process has to continue the job.
         """
-        changed = self._convolutions.changed
-
-        def on_end() -> str:
-            return DEVIATION if self._convolutions.changed > changed else ""
-
         with job_log(JobFolder(folder).log):
             self._convolutions.log_start()
-            self._run(folder, _Reporter(on_event, on_end), cancel)
+            self._run(folder, _Reporter(on_event, self._convolutions), cancel)
             self._convolutions.print_stats()
         # The parts of a job refer to each other and hold pictures and tensors. Between small jobs, Python
         # itself would collect only young objects.
@@ -117,13 +112,12 @@ class Runner:
 class _Reporter:
     """A forwarder of events that remembers the figures that a final event has to repeat.
 
-    Args:
-        on_end: A function that returns a note on the pixels if convolutions were computed in another way
-            during this job, or "" otherwise.
+    Before the end of a video it warns if convolutions were computed in another way since it was made.
     """
 
-    def __init__(self, on_event: Callable[[events.Event], None], on_end: Callable[[], str]) -> None:
-        self._on_event, self._on_end = on_event, on_end
+    def __init__(self, on_event: Callable[[events.Event], None], convolutions: MIOpenFallbackHandler) -> None:
+        self._on_event, self._convolutions = on_event, convolutions
+        self._changed_before = convolutions.changed
         self.the_end = False
         self.video: str | None = None
         self.frames = 0
@@ -134,8 +128,8 @@ class _Reporter:
             _log.info("%s", _words(event))
         if isinstance(event, events.SectionFinished):
             self.video, self.frames = event.video, event.frames
-        if isinstance(event, events.Finished) and (words := self._on_end()):
-            message = f"Some convolutions failed and were computed in other ways. {words}"
+        if isinstance(event, events.Finished) and self._convolutions.changed > self._changed_before:
+            message = f"Some convolutions failed and were computed in other ways. {DEVIATION}"
             self._on_event(events.Warned(job=event.job, time=event.time, message=message))
         self.the_end = event.is_final
         self._on_event(event)

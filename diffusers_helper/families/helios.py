@@ -66,10 +66,8 @@ def plan(seconds: float, mode: packing.Mode, *, has_picture: bool = True) -> pac
 
 def _section(number: int) -> packing.Section:
     return packing.Section(
-        number=number, padding=0, has_start=False, indices=packing.frame_indices("forward", WINDOW),
-        decode_latents=WINDOW, decoded_frames=SECTION_FRAMES, overlap_frames=0, final_frames=SECTION_FRAMES,
-        pending_frames=0, total_frames=SECTION_FRAMES * number, video_position=number - 1,
-        begin=WINDOW * (number - 1),
+        number=number, indices=packing.frame_indices("forward", WINDOW), decode_latents=WINDOW,
+        total_frames=SECTION_FRAMES * number, video_position=number - 1, begin=WINDOW * (number - 1),
     )  # fmt: skip
 
 

@@ -108,18 +108,25 @@ class Section:
     """
 
     number: int
-    padding: int
-    has_start: bool
     indices: FrameIndices
     decode_latents: int
-    decoded_frames: int
-    overlap_frames: int
-    final_frames: int
-    pending_frames: int
     total_frames: int
     video_position: int
-    begin: int = 0
+    begin: int
+    padding: int = 0
+    has_start: bool = False
+    overlap_frames: int = 0
+    pending_frames: int = 0
     is_closing: bool = False
+
+    @property
+    def decoded_frames(self) -> int:
+        return frames_of(self.decode_latents)
+
+    @property
+    def final_frames(self) -> int:
+        """Return the number of its own frames that no later section will change."""
+        return self.decoded_frames - (self.overlap_frames if self.is_closing else self.pending_frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +163,14 @@ def _section(mode: Mode, window: int, number: int, count: int, padding: int, *, 
     touches_picture = has_picture and (is_last if mode == "inverted" else is_first)
     decode_latents = (window if is_first else 2 * window) + touches_picture
     total = window * number + (has_picture and (mode == "forward" or is_last))
-    overlap = 0 if is_first else frames_of(window)
-    decoded = frames_of(decode_latents)
-    pending = 0 if is_last else frames_of(window)
     return Section(
         number=number,
         padding=padding,
         has_start=mode == "inverted" and is_last,
         indices=frame_indices(mode, window, padding),
         decode_latents=decode_latents,
-        decoded_frames=decoded,
-        overlap_frames=overlap,
-        final_frames=decoded - pending,
-        pending_frames=pending,
+        overlap_frames=0 if is_first else frames_of(window),
+        pending_frames=0 if is_last else frames_of(window),
         total_frames=frames_of(total),
         video_position=count - number if mode == "inverted" else number - 1,
         begin=-total if mode == "inverted" else total - decode_latents,
@@ -238,9 +240,8 @@ def looped(plan: SectionPlan) -> SectionPlan:
     """
     window, count, before = plan.window, len(plan), plan[-1]
     closing = Section(
-        number=count + 1, padding=0, has_start=False, indices=frame_indices("inverted", window),
-        decode_latents=2 * window, decoded_frames=frames_of(2 * window), overlap_frames=frames_of(window),
-        final_frames=4 * window, pending_frames=0, total_frames=before.total_frames + 4 * window,
+        number=count + 1, indices=frame_indices("inverted", window), decode_latents=2 * window,
+        overlap_frames=frames_of(window), total_frames=before.total_frames + 4 * window,
         video_position=count, begin=-window, is_closing=True,
     )  # fmt: skip
     return replace(plan, sections=(*plan.sections, closing))

@@ -100,14 +100,11 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
     """
     parameters = list(module.parameters())
     stored = _most_common(parameters)
-
-    def wanted(tensor: Tensor, is_parameter: bool) -> torch.dtype | None:
-        is_cast = is_parameter and (_is_fp8(tensor) or tensor.dtype == stored)
-        return _storage_dtype(tensor) or (dtype if is_cast else None)
-
+    cast = {id(one) for one in parameters if _is_fp8(one) or one.dtype == stored}
+    each = {id(tensor): tensor for tensor in (*parameters, *module.buffers())}
     return [
-        Weight.of(tensor, wanted(tensor, is_parameter))
-        for is_parameter, tensor in _distinct(parameters, module.buffers())
+        Weight.of(tensor, _storage_dtype(tensor) or (dtype if key in cast else None))
+        for key, tensor in each.items()
     ]
 
 
@@ -129,15 +126,6 @@ def sizes_of(
         return sum(sizes[id(tensor)] for tensor in (*part.parameters(), *kept))
 
     return size(module), tuple(size(block) for block in blocks)
-
-
-def _distinct(parameters: Iterable[Tensor], buffers: Iterable[Tensor]) -> Iterator[tuple[bool, Tensor]]:
-    seen: set[int] = set()
-    for is_parameter, tensors in ((True, parameters), (False, buffers)):
-        for tensor in tensors:
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                yield is_parameter, tensor
 
 
 def _is_fp8(tensor: Tensor) -> bool:

@@ -44,10 +44,8 @@ def plan(seconds: float, mode: Mode, *, has_picture: bool = True) -> SectionPlan
 
 def _section(number: int, has_start: bool) -> Section:
     return Section(
-        number=number, padding=0, has_start=has_start, indices=frame_indices("forward", WINDOW),
-        decode_latents=WINDOW, decoded_frames=FRAMES, overlap_frames=0, final_frames=FRAMES, pending_frames=0,
-        total_frames=FRAMES * number, video_position=number - 1,
-        begin=WINDOW * (number - 1),
+        number=number, has_start=has_start, indices=frame_indices("forward", WINDOW), decode_latents=WINDOW,
+        total_frames=FRAMES * number, video_position=number - 1, begin=WINDOW * (number - 1),
     )  # fmt: skip
 
 
