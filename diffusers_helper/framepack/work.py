@@ -30,7 +30,7 @@ from diffusers_helper.framepack.guidance import (
 from diffusers_helper.framepack.history import FrameBlender, LatentHistory
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Join, Sample, TextStage, encode_pictures
+from diffusers_helper.job.work import Join, Sample, TextStage, encode_pictures, latent_of
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest, placed_name
 from diffusers_helper.sampling import flow_sigmas, shift_of
@@ -50,7 +50,7 @@ _TEXTS = ("positive", "negative")
 def latents(job: OpenJob) -> dict[str, Tensor]:
     """Encode each picture that sections see with the VAE once, and return their latents by name."""
     seen = [of for of in job.pictures.fitted if of != END_PICTURE or job.request.mode == "inverted"]
-    once = cache(partial(_latent, job))
+    once = cache(partial(latent_of, job))
     found = {_named("start", of): once(job.pictures.same(of)) for of in seen}
     if not job.pictures.start:  # noise, in which nothing is to be seen
         found["start"] = noise_for(job.root.seed, "start_latent", 0, job.latents_shape(1))
@@ -88,20 +88,10 @@ def _named(encoding: str, of: str) -> str:
     return encoding if of == START_PICTURE else f"{encoding}_{of}"
 
 
-def _latent(job: OpenJob, of: str = START_PICTURE) -> Tensor:
-    """Encode the picture of a setting with the VAE, and return its latent."""
-    seed = job.root.seed
-    noise = noise_for(seed, "start_latent", 0, job.latents_shape(1))
-    work = partial(encode_pictures, job, [job.pictures.fitted[of]], noise)
-    return job.captured("vae_encode", work, noise=noise, of=of)
-
-
 def _tail(job: OpenJob, original: Original) -> Tensor:
     """Encode the end that is continued of a video, in one causal pass, and return its latents."""
     many = in_fours(len(original.seen))
-    seen = original.seen[:many] if original.is_last else original.seen[-many:]
-    noise = noise_for(job.root.seed, _TAIL, 0, job.latents_shape((many - 1) // job.family.latent_frames + 1))
-    return encode_pictures(job, seen, noise)
+    return encode_pictures(job, original.seen[:many] if original.is_last else original.seen[-many:], _TAIL)
 
 
 def _vision_states(job: OpenJob, of: str = START_PICTURE) -> Tensor:
@@ -114,7 +104,7 @@ def _vision_states(job: OpenJob, of: str = START_PICTURE) -> Tensor:
     return job.run("vision", vision, of=of)
 
 
-encoders: Mapping[str, Callable[..., Any]] = {"vision": _vision_states, "vae_encode": _latent}
+encoders: Mapping[str, Callable[..., Any]] = {"vision": _vision_states, "vae_encode": latent_of}
 
 
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> FramePackCondition:

@@ -31,12 +31,12 @@ from diffusers_helper.helios.schedule import (
 )
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Join, Sample, TextStage, encode_pictures
+from diffusers_helper.job.work import Join, Sample, TextStage, encode_pictures, latent_of
 from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.euler import sample_euler
 from diffusers_helper.sampling.guidance import CleanLatents, Guidance, GuidedDenoiser
-from diffusers_helper.sampling.schedule import Purpose, levels_for, noise_for, tokens_of
+from diffusers_helper.sampling.schedule import levels_for, noise_for, tokens_of
 from diffusers_helper.sampling.step_cache import Blocks
 
 
@@ -156,14 +156,14 @@ def latents(job: OpenJob) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     if START_PICTURE in job.pictures.fitted:
-        found[_START] = _latent(job)
+        found[_START] = latent_of(job)
         if job.original:
             first = Image.fromarray(next(job.original.frames()))
-            prefix, before = _encoded(job, [first], "first"), _tail(job, job.original)
+            prefix, before = encode_pictures(job, [first], "first"), _tail(job, job.original)
         else:
             # The history of a video that begins with a picture is a video in which nothing moves.
             still = [job.pictures.fitted[START_PICTURE]] * SECTION_FRAMES
-            prefix, before = found[_START], _encoded(job, still, "still")[:, :, -1:]
+            prefix, before = found[_START], encode_pictures(job, still, "still")[:, :, -1:]
         found |= {_PREFIX: _noisy(job, prefix, 0), _BEFORE: _noisy(job, before, 1)}
     job.note_vae(0)
     return found
@@ -174,25 +174,12 @@ def visions(job: OpenJob) -> dict[str, Tensor]:
     return {}
 
 
-def _latent(job: OpenJob, of: str = START_PICTURE) -> Tensor:
-    """Encode the picture of a setting with the VAE, and return its latent."""
-    work = partial(_encoded, job, [job.pictures.fitted[of]], "start_latent")
-    return job.captured("vae_encode", work, of=of)
-
-
-def _encoded(job: OpenJob, frames: Sequence[Image.Image], purpose: Purpose, number: int = 0) -> Tensor:
-    """Encode 4 n + 1 frames, and return a sample of their latents."""
-    count = (len(frames) - 1) // job.family.latent_frames + 1
-    noise = noise_for(job.root.seed, purpose, number, job.latents_shape(count))
-    return encode_pictures(job, frames, noise)
-
-
 def _tail(job: OpenJob, original: Original) -> Tensor:
     """Encode the end of the video that is continued, in sections as Helios makes them."""
     tail = original.seen
     begins = range(len(tail) % SECTION_FRAMES if len(tail) > SECTION_FRAMES else 0, len(tail), SECTION_FRAMES)
     parts = (tail[begin : begin + SECTION_FRAMES] for begin in begins)
-    return torch.cat([_encoded(job, part, "tail", n) for n, part in enumerate(parts)], dim=2)
+    return torch.cat([encode_pictures(job, part, "tail", n) for n, part in enumerate(parts)], dim=2)
 
 
 def _noisy(job: OpenJob, clean: Tensor, number: int) -> Tensor:
@@ -202,7 +189,7 @@ def _noisy(job: OpenJob, clean: Tensor, number: int) -> Tensor:
     return level * noise_for(job.root.seed, "blur", number, tuple(clean.shape)) + (1 - level) * clean
 
 
-encoders: Mapping[str, Callable[..., Any]] = {"vae_encode": _latent}
+encoders: Mapping[str, Callable[..., Any]] = {"vae_encode": latent_of}
 
 
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> HeliosCondition:

@@ -16,9 +16,10 @@ from diffusers_helper.families.packing import Section
 from diffusers_helper.files import sha256_of
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import Denoise
 from diffusers_helper.sampling.guidance import CleanLatents, Guidance
+from diffusers_helper.sampling.schedule import Purpose, noise_for
 from diffusers_helper.sampling.step_cache import Blocks, Passes
 from diffusers_helper.vae.codec import pixels_of, sampled
 
@@ -128,18 +129,28 @@ def encode(job: OpenJob, work: Work) -> dict[str, Tensor]:
     return {**encode_texts(job, work), **work.latents(job), **work.visions(job)}
 
 
-def encode_pictures(job: OpenJob, pictures: Sequence[Image.Image], noise: Tensor) -> Tensor:
+def latent_of(job: OpenJob, of: str = START_PICTURE) -> Tensor:
+    """Encode the picture of a setting with the VAE, as a stage, and return its latent."""
+    work = partial(encode_pictures, job, [job.pictures.fitted[of]], "start_latent")
+    return job.captured("vae_encode", work, of=of)
+
+
+def encode_pictures(
+    job: OpenJob, pictures: Sequence[Image.Image], purpose: Purpose, number: int = 0
+) -> Tensor:
     """Encode a picture, or the 4 n + 1 frames of a video, with the VAE, and return a sample of the latents.
 
     Their distribution comes from an earlier job if it has had the same pictures, with whatever seed.
 
     Args:
         pictures: RGB pictures of the job's size.
-        noise: (1, C, n + 1, h, w), the noise with which the posterior is sampled.
+        purpose, number: What the noise of the sample depends on besides the seed; see `noise_for`.
 
     Returns:
-        The latents in fp32 on the CPU, in the shape of `noise`.
+        (1, C, n + 1, h, w), in fp32 on the CPU.
     """
+    count = (len(pictures) - 1) // job.family.latent_frames + 1
+    noise = noise_for(job.root.seed, purpose, number, job.latents_shape(count))
 
     def encoded() -> dict[str, Tensor]:
         progress = job.pieces("vae_encode")

@@ -127,9 +127,9 @@ def test_the_same_picture_is_encoded_once(
     from diffusers_helper.framepack import work
 
     scene, calls = write_scene(tmp_path / "scene.png"), list[str]()
-    for name in ("encode_pictures", "encode_vision"):
+    for name in ("latent_of", "encode_vision"):
         function = getattr(work, name)
         monkeypatch.setattr(work, name, lambda *given, f=function, n=name: calls.append(n) or f(*given))
     request = tiny_request(scene, seconds=seconds_for(2), steps=1, pictures=f"1.2s: {scene}")
     make(request, models, tmp_path / "job")
-    assert sorted(calls) == ["encode_pictures", "encode_vision"]
+    assert sorted(calls) == ["encode_vision", "latent_of"]
