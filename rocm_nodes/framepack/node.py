@@ -29,8 +29,6 @@ from diffusers_helper.units import count_text
 from rocm_nodes.host import comfy, importing, interruptible, management, progress_bar
 from rocm_nodes.page import Input, Inputs, Node, choice, explained, number, of_type, reported
 
-VIDEO_TYPES, VIDEO_NAMES = ("IMAGE", "STRING", "VIDEO"), ("frames", "video_path", "video")
-VIDEO_TIPS = ("The frames of the video.", "The path of the MP4.", "The MP4 for ComfyUI's nodes of video.")
 _AUTO = "auto"
 _PREVIEW_SIDE = 512
 
@@ -65,31 +63,47 @@ def _setting_input(info: SettingInfo) -> Input | Callable[[], Input]:
     return number(default, low, high, words, step=step, **facts)
 
 
-class ROCMFramePackVideo(Node):
+class VideoNode(Node):
+    """A node that makes an MP4."""
+
+    RETURN_TYPES = ("IMAGE", "STRING", "VIDEO")
+    RETURN_NAMES = ("frames", "video_path", "video")
+    CATEGORY = "ROCm Ninodes/Video"
+    OUTPUT_TOOLTIPS = (
+        "The frames of the video.", "The path of the MP4.", "The MP4 for ComfyUI's nodes of video.",
+    )  # fmt: skip
+
+
+class ROCMFramePackVideo(VideoNode):
     """A node that makes a video with FramePack. Its inputs are the settings of Longtake."""
 
-    RETURN_TYPES = VIDEO_TYPES
-    RETURN_NAMES = VIDEO_NAMES
     FUNCTION = "make"
-    CATEGORY = "ROCm Ninodes/Video"
     OUTPUT_NODE = True
     DESCRIPTION = "Make a video that does what a sentence says, and usually starts with a picture."
     SEARCH_ALIASES = ("image to video", "i2v", "framepack", "longtake")
-    OUTPUT_TOOLTIPS = VIDEO_TIPS
     REQUIRED = setting_inputs(_FIRST)
     OPTIONAL = setting_inputs([*_OTHERS, *_ADDED, *_AFTER])
 
     def work(self, given: Any) -> dict[str, Any]:
         info, images, folder = find_model(given.model), pictures_in(vars(given)), new_folder()
         request = request_of(vars(given), images, folder)
-        with at_work(info) as (models, options, notes):
-            # Only a run needs this, and ComfyUI would wait for it when it starts.
-            from diffusers_helper.pipeline import generate
+        return made("FramePack", info, request, images, folder)
 
-            write_pictures(images, folder)
-            result = generate(request, models, folder=folder / "job", **options)
-        lines = [f"{count_text(result.frames, 'frame')} in {result.video}.", *notes]
-        return reported("FramePack", lines, video_outputs(result.video))
+
+def made(
+    title: str, info: ModelInfo, request: GenerationRequest, images: Mapping[str, Image.Image], folder: Path,
+    resume_from: Path | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Make a video, and return it as frames, as its path, and as ComfyUI's VIDEO, with a report."""
+    with at_work(info) as (models, options, notes):
+        # Only a run needs this, and ComfyUI would wait for it when it starts.
+        from diffusers_helper.pipeline import generate
+
+        write_pictures(images, folder)
+        result = generate(request, models, folder=folder / "job", resume_from=resume_from, **options)
+    video, lines = result.video, [f"{count_text(result.frames, 'frame')} in {result.video}.", *notes]
+    shown = comfy("comfy_api.input_impl").VideoFromFile(str(video))
+    return reported(title, lines, (_frames(video), str(video), shown))
 
 
 @contextmanager
@@ -158,11 +172,6 @@ def write_pictures(images: Mapping[str, Image.Image], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, image in images.items():
         image.save(folder / f"{name}.png")
-
-
-def video_outputs(video: Path) -> tuple[Any, ...]:
-    """Return an MP4 as frames, as its path, and as ComfyUI's VIDEO."""
-    return _frames(video), str(video), comfy("comfy_api.input_impl").VideoFromFile(str(video))
 
 
 def _value(info: SettingInfo, value: Any) -> Any:

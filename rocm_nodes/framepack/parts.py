@@ -21,15 +21,13 @@ from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.request import CROPS, PICTURES, PLACED, SETTINGS, GenerationRequest
 from diffusers_helper.units import count_text
 from rocm_nodes.framepack.node import (
-    VIDEO_NAMES,
-    VIDEO_TIPS,
-    VIDEO_TYPES,
+    VideoNode,
     at_work,
+    made,
     new_folder,
     pictures_in,
     request_of,
     setting_inputs,
-    video_outputs,
     write_pictures,
 )
 from rocm_nodes.host import comfy
@@ -212,27 +210,17 @@ class ROCMFramePackSampler(Node):
         return reported("FramePack sampler", [*lines, *notes], result)
 
 
-class ROCMFramePackDecode(Node):
+class ROCMFramePackDecode(VideoNode):
     """The decoding of a sampled video to frames and an MP4."""
 
-    RETURN_TYPES = VIDEO_TYPES
-    RETURN_NAMES = VIDEO_NAMES
     FUNCTION = "decode"
-    CATEGORY = _CATEGORY
     DESCRIPTION = "Decode what ROCm FramePack Sampler has sampled, and join its sections to a video."
     SEARCH_ALIASES = ("decode video", "framepack", "longtake")
-    OUTPUT_TOOLTIPS = VIDEO_TIPS
 
     REQUIRED: ClassVar = {"sampled": of_type("FRAMEPACK_VIDEO", "From ROCm FramePack Sampler.")}
     OPTIONAL = setting_inputs(_DECODER)
 
     def work(self, given: Any) -> dict[str, Any]:
         sampled: Sampled = vars(given).pop("sampled")
-        folder, request = new_folder(), replace(sampled.request, **vars(given))
-        with at_work(sampled.info) as (models, options, notes):
-            from diffusers_helper.pipeline import generate
-
-            folder.mkdir(parents=True)
-            result = generate(request, models, folder=folder / "job", resume_from=sampled.job, **options)
-        lines = [f"{count_text(result.frames, 'frame')} in {result.video}.", *notes]
-        return reported("FramePack decode", lines, video_outputs(result.video))
+        request = replace(sampled.request, **vars(given))
+        return made("FramePack decode", sampled.info, request, {}, new_folder(), sampled.job)
