@@ -87,7 +87,7 @@ def networks(
     info: ModelInfo,
     *,
     on_cpu: bool,
-    widths: Mapping[str, int] = MappingProxyType({}),
+    widths: Mapping[str, int | None] = MappingProxyType({}),
     weight_dtype: str = "default",
 ) -> dict[str, Network]:
     """Return all networks of a model, by the names of their parts.
@@ -98,7 +98,7 @@ def networks(
     Args:
         on_cpu: Whether there is no GPU. Networks stored in a type that is slow there then compute
             in another one (`loaders.dtype_for`).
-        widths: The bytes per value of each network that does not compute in its stored type.
+        widths: The bytes per value of each network that does not compute in its stored type; None for others.
         weight_dtype: The type of the transformer's weights (`request.WEIGHT_TYPES`).
 
     Raises:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 
 from diffusers_helper.attention.ways import NATIVE
 from diffusers_helper.errors import InputError
@@ -251,20 +252,11 @@ class _Split:
 
 @lru_cache(maxsize=256)
 def _splits(model: Weights) -> tuple[_Split, ...]:
-    order = _spread_order(len(model.block_bytes))
-    largest = 0
-    slots: list[int] = []  # the size of the largest block at or after each place of the order
-    for index in reversed(order):
-        slots.append(largest)
-        largest = max(largest, model.block_bytes[index])
-    slots = [*slots, largest][::-1]
-    resident = model.fixed_bytes
-    splits: list[_Split] = []
-    for count, slot in enumerate(slots):
-        if count:
-            resident += model.block_bytes[order[count - 1]]
-        splits.append(_Split(count, resident, slot))
-    return tuple(splits)
+    sizes = [model.block_bytes[index] for index in _spread_order(len(model.block_bytes))]
+    resident = accumulate(sizes, initial=model.fixed_bytes)
+    # The size of the largest block at or after each place of the order
+    slots = [*accumulate(reversed(sizes), max, initial=0)][::-1]
+    return tuple(_Split(count, *one) for count, one in enumerate(zip(resident, slots, strict=True)))
 
 
 def least_resident(model: Weights) -> int:

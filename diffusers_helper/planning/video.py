@@ -151,8 +151,7 @@ def known_networks(
     Raises:
         LongtakeError: If a local model's files cannot be read.
     """
-    vae = {} if profile.vae_bytes is None else {"vae": profile.vae_bytes}
-    widths = {**vae, in_fp32: _FP32_BYTES}
+    widths = {"vae": profile.vae_bytes, in_fp32: _FP32_BYTES}
     return networks(info, on_cpu=profile.machine.kind == "cpu", widths=widths, weight_dtype=weight_dtype)
 
 

@@ -114,10 +114,7 @@ class Branch:
 
 def count_kept(folder: JobFolder) -> int:
     """Return the number of finished sections from the first one on, without a gap."""
-    number = 0
-    while folder.latents(number + 1).is_file():
-        number += 1
-    return number
+    return next(n for n in itertools.count() if not folder.latents(n + 1).is_file())
 
 
 def keepable(request: GenerationRequest) -> int:

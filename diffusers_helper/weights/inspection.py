@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +99,13 @@ def inspect_weights(path: Path, place: str = "") -> Inspection:
         OSError: If they cannot be read.
     """
     if path.is_dir():
-        return _inspect_folder(path, place)
-    if path.name.endswith(INDEX):
-        return _inspect_shards(path, place)
-    return _inspect_files(path, [path], place)
+        found = _inspect_folder(path, place)
+    else:
+        found = _inspect_shards(path) if path.name.endswith(INDEX) else _inspect_files(path, [path])
+    # A tokenizer has no tensors, and may be in any folder but one for weights.
+    if place and not found.problems and (found.tensors or place in models_by_part()):
+        return replace(found, problems=tuple(_place_problems(found, place)))
+    return found
 
 
 def weights_at(path: Path) -> Path:
@@ -119,7 +122,7 @@ def is_shard(file: Path) -> bool:
 
 
 def _inspect_model(folder: Path, parts: Sequence[str]) -> Inspection:
-    found = {part: _inspect_folder(folder / part, part) for part in parts}
+    found = {part: inspect_weights(folder / part, part) for part in parts}
     shares: Counter[str] = Counter()
     for one in found.values():
         for name, share in one.dtypes.items():
@@ -151,7 +154,7 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
     """Examine a folder with the files of one network, or of a tokenizer."""
     indices = sorted(folder.glob(f"*.safetensors{INDEX}"))
     if indices:
-        return _inspect_shards(indices[0], place)
+        return _inspect_shards(indices[0])
     files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
     # The files that the libraries prefer if they exist.
     files = [file for file in files if file.suffix == ".safetensors"] or files
@@ -164,18 +167,17 @@ def _inspect_folder(folder: Path, place: str) -> Inspection:
             problem = f"{folder.name} contains {len(files)} files with weights; name one of them."
         return Inspection(str(folder), None, problems=(problem,))
     if files:
-        return _inspect_files(folder, files, place)
+        return _inspect_files(folder, files)
     if is_complete(folder):  # a tokenizer or a processor
         size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
         kind = next((name for file, name in _KINDS.items() if (folder / file).is_file()), "image processor")
-        problems = tuple(_place_problems(folder, place, [kind])) if place in models_by_part() else ()
-        return Inspection(str(folder), "diffusers", kind, file_bytes=size, problems=problems)
+        return Inspection(str(folder), "diffusers", kind, file_bytes=size)
     what = "weights" if place in models_by_part() or not place else f"files of the {place}"
     problem = f"{folder.name} contains no {what}; choose another folder."
     return Inspection(str(folder), None, problems=(problem,))
 
 
-def _inspect_shards(index: Path, place: str) -> Inspection:
+def _inspect_shards(index: Path) -> Inspection:
     """Examine the files that an index lists, and compare them with the index."""
     folder = index.parent
     try:
@@ -191,7 +193,7 @@ def _inspect_shards(index: Path, place: str) -> Inspection:
     problems = [
         f"{name}, which {index.name} lists, is missing; download it again." for name in sorted(lacking)
     ]
-    return _inspect_files(index, files, place, listed, problems)
+    return _inspect_files(index, files, listed, problems)
 
 
 def _shard_name(file: Any) -> str:
@@ -208,14 +210,12 @@ def _shard_name(file: Any) -> str:
 def _inspect_files(
     path: Path,
     files: Sequence[Path],
-    place: str,
     listed: Mapping[str, str] | None = None,
     problems: Sequence[str] = (),
 ) -> Inspection:
     """Examine the files of one network as a whole.
 
     Args:
-        place: The part that they have to be usable as; "" for any.
         listed: The file of each tensor according to the index; None without an index.
         problems: The faults that are already known.
     """
@@ -237,8 +237,6 @@ def _inspect_files(
     is_whole = not is_shard(path)
     if models == [FRAMEPACK.title] and style == "diffusers" and is_whole and not reported:
         reported += [f"{path.name} {one}" for one in name_problems(tensors, has_more=bool(quantised))]
-    if place and tensors and not reported:
-        reported += _place_problems(path, place, models)
     metadata = {name: text for contents in read.values() for name, text in contents.metadata.items()}
     return Inspection(
         str(path), next((contents.format for contents in read.values()), None),
@@ -279,15 +277,15 @@ def _list_problems(
         )
 
 
-def _place_problems(path: Path, place: str, models: Sequence[str]) -> Iterable[str]:
+def _place_problems(facts: Inspection, place: str) -> Iterable[str]:
     """Yield a sentence if the files cannot be used as the part `place`."""
-    wanted = models_by_part().get(place)
+    path, wanted = Path(facts.path), models_by_part().get(place)
     if wanted is None:
         yield f"{path.name} contains weights, but must contain the files of the {place}; choose another one."
     elif _SHARD.search(path.stem):
         yield f"{path.name} is one of several shards; choose their folder."
-    elif not {*wanted} & {*models}:
-        found = " + ".join(models) or "a model that is not known"
+    elif not {*wanted} & {*facts.model.split(" + ")}:
+        found = facts.model or "a model that is not known"
         known = " or ".join(wanted)
         yield f"{path.name} contains {found}, but the {place} must be {known}; choose another one."
 

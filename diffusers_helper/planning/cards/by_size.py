@@ -68,8 +68,7 @@ def _named(info: ModelInfo) -> list[tuple[str, Network]]:
 
 
 def _transformer(info: ModelInfo, weight_dtype: str, width: int | None = None) -> Network:
-    widths = {} if width is None else {_PART: width}
-    return networks(info, on_cpu=False, widths=widths, weight_dtype=weight_dtype)[_PART]
+    return networks(info, on_cpu=False, widths={_PART: width}, weight_dtype=weight_dtype)[_PART]
 
 
 def _in_blocks(whole: Network, kind: str) -> Network:
