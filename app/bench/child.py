@@ -9,14 +9,13 @@ from __future__ import annotations
 import gc
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from app.jobs.stdio import prepare_streams, take_stdin, take_stdout, write_whole
+from app.jobs.stdio import end_with, prepare_streams, take_stdin, take_stdout, write_whole
 from app.machine import know_added_models
 from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.foreign_errors import trouble_of
@@ -75,18 +74,13 @@ def measure(task: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> int
     return 0
 
 
-def _end_with(pipe: IO[bytes]) -> None:
-    pipe.read()
-    os._exit(0)
-
-
 def main() -> None:
     """Take the task, measure it, and end at once."""
     end_with_parent()  # even if native code keeps the thread below from running
     prepare_streams()
     answers, orders = take_stdout(), take_stdin()
     task = json.loads(orders.readline())
-    threading.Thread(target=_end_with, args=(orders,), name="orders", daemon=True).start()
+    end_with(orders.fileno())
     know_added_models()
 
     code = measure(task, lambda told: write_whole(answers, json.dumps(told).encode() + b"\n"))

@@ -7,7 +7,6 @@ has this as its result, and the part goes on in another process behind it.
 from __future__ import annotations
 
 import math
-import os
 import queue
 import shutil
 import sys
@@ -15,11 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from app.bench.child import EXIT_LOST
 from app.bench.facts import Readings, summary_of
-from app.bench.parts import PART_SECONDS, BenchPart, Level
+from app.bench.parts import PART_SECONDS, BenchPart
 from app.bench.report import Report, published, sealed
 from app.jobs.stdio import Child, close_child, complain
 from app.machine import module_command
@@ -32,7 +31,6 @@ _MOST_DEATHS = 3
 _WATCH_SECONDS = 1.0
 _LEAST_SECONDS = 5.0  # less is not enough for another process
 _SHARE = 0.8  # of a part's time; later, no further case begins
-_TAIL_BYTES = 16_384
 _NO_TIME = "no time was left for the remaining cases"
 
 
@@ -43,8 +41,8 @@ class BenchRun:
     Attributes:
         parts: The parts, in their order.
         model: The name or folder of real weights; "" for random ones.
-        facts: The machine (`facts.machine_facts`).
-        report: The report so far; parts that it holds completely, at the same level, are not repeated.
+        report: The report so far, with the level and the machine; parts that it holds completely, at the same
+            level, are not repeated.
         save: Called with the report, which has a checksum, after each case.
         seconds: The time limit of all parts together; None for none.
         sensors: Reads the card's sensors; None without any.
@@ -52,10 +50,8 @@ class BenchRun:
     """
 
     parts: Sequence[BenchPart]
-    level: Level
     folder: Path
     model: str
-    facts: Mapping[str, Any]
     environ: Mapping[str, str]
     report: Report
     save: Callable[[Report], None]
@@ -81,7 +77,7 @@ class BenchRun:
         self.save(sealed(self.report))
 
     def _take(self, part: BenchPart) -> None:
-        known, level = self.report["parts"].get(part.name, {}), self.level
+        known, level = self.report["parts"].get(part.name, {}), self.report["level"]
         if known.get("level") == level and known["is_complete"] and not known["reason"]:
             return
         # The quick level measures other sizes; the full one has the cases of the standard one, and more.
@@ -92,7 +88,7 @@ class BenchRun:
             f"[{number + 1}/{len(self.parts)}] {part.title} (at most {duration(min(left, rest))} to go)"
         )
         entry: dict[str, Any] = {
-            "title": part.title, "level": level, "reason": lack_for(part, self.facts, self.folder),
+            "title": part.title, "level": level, "reason": lack_for(part, self.report, self.folder),
             "seconds": known["seconds"] if is_same else 0.0, "is_complete": False, "card": {},
             "cases": known["cases"] if is_same else {},
         }  # fmt: skip
@@ -133,22 +129,19 @@ class BenchRun:
         before = len(entry["cases"])
         (self.folder / "files").mkdir(parents=True, exist_ok=True)
         command, environ = module_command(self.module, {**self.environ, **part.environ})
-        with (self.folder / "errors.log").open("w+b") as errors:
-            messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-            # Ctrl-C is for this program, which ends the process.
-            child = Child(command, environ, messages.put, stderr=errors, process_group=0)
-            try:
-                child.send(self._task(part, entry, seconds))
-                case, ending = self._follow(messages, entry, seconds)
-            finally:
-                child.process.kill()
-                code = child.process.wait()
-                close_child(child.process, 0.0)
-            tail = _tail(errors)
+        messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        child = Child(command, environ, messages.put, is_apart=True)  # this program ends it at Ctrl-C
+        try:
+            child.send(self._task(part, entry, seconds))
+            case, ending = self._follow(messages, entry, seconds)
+        finally:
+            child.process.kill()
+            code = child.process.wait()
+            close_child(child.process, 0.0)
         if ending == "over":
             entry["is_complete"] = not entry["reason"]
             return True
-        reason = ending or death(code, tail)
+        reason = ending or death(code, child.errors.text())
         if case:
             entry["cases"][case] = {"failed": reason}
             self._keep()
@@ -159,7 +152,7 @@ class BenchRun:
 
     def _task(self, part: BenchPart, entry: dict[str, Any], seconds: float) -> dict[str, Any]:
         return {
-            "function": part.function, "level": self.level, "model": self.model,
+            "function": part.function, "level": self.report["level"], "model": self.model,
             "folder": str(self.folder / "files"), "seconds": _SHARE * seconds,
             "skip": list(entry["cases"]),
         }  # fmt: skip
@@ -195,12 +188,6 @@ class BenchRun:
                 self._keep()
 
 
-def _tail(errors: IO[bytes]) -> str:
-    size = errors.seek(0, os.SEEK_END)
-    errors.seek(max(0, size - _TAIL_BYTES))
-    return errors.read().decode(errors="replace")
-
-
 def death(code: int, tail: str) -> str:
     """Return how a process ended, given its exit code and the end of its error output."""
     ending = f"killed by signal {-code}" if code < 0 else f"ended by itself with code {code}"
@@ -210,9 +197,9 @@ def death(code: int, tail: str) -> str:
     return f"{ending}, as when main memory is full" if code == -SIGKILL else ending
 
 
-def lack_for(part: BenchPart, facts: Mapping[str, Any], folder: Path) -> str:
+def lack_for(part: BenchPart, report: Report, folder: Path) -> str:
     """Return why a part cannot run on this machine; "" if it can."""
-    card = facts["card"]
+    card = report["card"]
     if card["kind"] not in part.kinds:
         return "there is no GPU" if card["kind"] == "cpu" else "it is for AMD cards"
     while not folder.exists():

@@ -136,10 +136,8 @@ def _prepared(
     if not again and (earlier := _earlier(folder / "report.json", report)):
         report["parts"] = earlier["parts"]
     limit = QUICK_SECONDS - (time.monotonic() - begin) if level == "quick" else None
-    return BenchRun(
-        parts, level, folder, model, facts, environ, report, partial(_write, targets), limit,
-        sensors(os.environ),
-    )  # fmt: skip
+    save = partial(_write, targets)
+    return BenchRun(parts, folder, model, environ, report, save, limit, sensors(os.environ))
 
 
 def _earlier(file: Path, report: Report) -> Report | None:

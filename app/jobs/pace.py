@@ -36,14 +36,14 @@ class Effort:
 
     Attributes:
         steps: The number of steps of each section.
-        passes: The number of model runs per step: 2 with classifier-free guidance, otherwise 1.
+        cfg: The scale of classifier-free guidance, with which a step runs the model twice.
         chunk: The latent frames by which the VAE's windows of time advance.
     """
 
     plan: SectionPlan
     steps: Sequence[int]
     pixels: int
-    passes: int = 1
+    cfg: float = 1.0
     chunk: int = OWN_CHUNK
 
     @property
@@ -53,7 +53,7 @@ class Effort:
     @property
     def step(self) -> float:
         """Return the work of one step: megapixels x passes."""
-        return self.megapixels * self.passes
+        return self.megapixels * (2 if self.cfg > 1 else 1)
 
     @property
     def tails(self) -> tuple[float, ...]:
@@ -80,11 +80,6 @@ class Pace:
         return self.start_up + sampling + self.tail * sum(work.tails)
 
 
-def passes(cfg: float) -> int:
-    """Return how often a step runs the model with this scale of classifier-free guidance."""
-    return 2 if cfg > 1 else 1
-
-
 def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
     """Compute the pace of one job from all its events; None if it did not finish or its log is incomplete."""
     plan, each = plan_of(request), steps_of(request, info_of(request.model))
@@ -109,7 +104,7 @@ def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
         elif isinstance(event, Finished) and pixels and firsts and tails and start_up is not None:
             if request.step_cache != OFF:  # its steps were no measure for a job that computes all of them
                 return None
-            work = Effort(plan, each, pixels, passes(request.cfg), request.vae_chunk)
+            work = Effort(plan, each, pixels, request.cfg, request.vae_chunk)
             step = fmean(others or firsts)
             decoding = sum(each for number, each in enumerate(work.tails, 1) if number in tails)
             if not decoding:  # the log is damaged
@@ -184,4 +179,4 @@ def _work(request: GenerationRequest) -> Effort | None:
 def effort_of(request: GenerationRequest, info: ModelInfo) -> Effort:
     """Return the work of a request with a model."""
     plan, side = info.family.sections(request), request.resolution or info.side
-    return Effort(plan, steps_of(request, info), side * side, passes(request.cfg), request.vae_chunk)
+    return Effort(plan, steps_of(request, info), side * side, request.cfg, request.vae_chunk)

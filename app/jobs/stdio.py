@@ -163,16 +163,27 @@ def take_stdin() -> IO[bytes]:
     return private
 
 
+def end_with(descriptor: int) -> None:
+    """End this process at once, from a thread, when a pipe from its parent closes."""
+
+    def wait() -> None:
+        while os.read(descriptor, 4096):  # a stream's lock would be held at the end of the process
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
 class ErrorTail:
-    """The end of a child's standard error, all of which is also passed on to this process's own.
+    """The end of a child's standard error, all of which may also be passed on to this process's own.
 
     Native libraries write to it, too, so control characters are shown here as well.
     """
 
     _MOST_BYTES, _CHUNK_BYTES, _SECONDS = 16_384, 4096, 1.0
 
-    def __init__(self, pipe: IO[bytes]) -> None:
-        self._pipe, self._lock, self._tail = pipe, threading.Lock(), b""
+    def __init__(self, pipe: IO[bytes], *, is_shown: bool = True) -> None:
+        self._pipe, self._lock, self._tail, self._is_shown = pipe, threading.Lock(), b"", is_shown
         self._thread = threading.Thread(target=self._pump, name="engine-errors", daemon=True)
         self._thread.start()
 
@@ -192,6 +203,8 @@ class ErrorTail:
             while data := os.read(pipe.fileno(), self._CHUNK_BYTES):
                 with self._lock:
                     self._tail = (self._tail + data)[-self._MOST_BYTES :]
+                if not self._is_shown:
+                    continue
                 parts = decoder.decode(data).split("\r")  # progress bars begin with it
                 shown = "\r".join(map(visible, parts)).encode()
                 with contextlib.suppress(OSError):  # our own standard error may be closed
@@ -204,17 +217,18 @@ class Child:
 
     Args:
         take: Called in a thread with each message, and with None once the child tells no more.
-        how: Further arguments of `Popen`. Unless they say otherwise, the end of standard error is kept.
+        is_apart: Whether its standard error is not shown, and a terminal's Ctrl-C does not reach it.
     """
 
     def __init__(
-        self, command: Sequence[str], environ: Mapping[str, str], take: Callable[[Any], object], **how: Any
-    ) -> None:
-        how = {"stderr": subprocess.PIPE, **how}
+        self, command: Sequence[str], environ: Mapping[str, str], take: Callable[[Any], object],
+        *, is_apart: bool = False,
+    ) -> None:  # fmt: skip
         self.process = subprocess.Popen[bytes](
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, **how
-        )
-        self.errors = ErrorTail(self.process.stderr) if self.process.stderr else None
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ,
+            process_group=0 if is_apart else None,
+        )  # fmt: skip
+        self.errors = ErrorTail(opened(self.process.stderr), is_shown=not is_apart)
         self.reader = threading.Thread(target=self._read, args=(take,), name="child", daemon=True)
         self.reader.start()
 
@@ -224,9 +238,6 @@ class Child:
             pipe = opened(self.process.stdin)
             pipe.write(json.dumps(message).encode() + b"\n")
             pipe.flush()
-
-    def last_words(self) -> str:
-        return self.errors.text() if self.errors is not None else ""
 
     def _read(self, take: Callable[[Any], object]) -> None:
         with opened(self.process.stdout) as pipe:

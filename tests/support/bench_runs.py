@@ -46,7 +46,7 @@ def run(folder: Path, parts: dict[str, str], report: Report | None = None, **fac
             sys.stdout.flush()
 
     BenchRun(
-        chosen, "quick", folder, "", {**FACTS, **facts}, os.environ, report or new_report(),
+        chosen, folder, "", os.environ, (report or new_report()) | facts,
         lambda found: write_atomic(file, to_bytes(found)), module="tests.support.bench_child", show=show,
         is_detailed=True,
     ).run()  # fmt: skip

@@ -61,11 +61,12 @@ class ModelProcess:
     def has_failed(self) -> bool:
         """Return whether the process, which is over, has not done its task."""
         if self._process.returncode and not self.message:
-            lines = self._child.last_words().strip().splitlines() or [f"exit code {self._process.returncode}"]
+            lines = self._child.errors.text().strip().splitlines()
+            last = lines[-1] if lines else f"exit code {self._process.returncode}"
             if self.task == "convert" and self._process.returncode in _SAID:
-                self.message = lines[-1]
+                self.message = last
             else:
-                self.message, self.remedy = f"The process for it has died ({lines[-1][:200]}).", "Try again."
+                self.message, self.remedy = f"The process for it has died ({last[:200]}).", "Try again."
         return self._process.returncode != 0
 
     def end(self) -> None:

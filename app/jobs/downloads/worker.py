@@ -6,13 +6,11 @@ It ends with the program that has started it, since its standard input closes th
 from __future__ import annotations
 
 import json
-import os
 import sys
-import threading
 import time
 from typing import Any
 
-from app.jobs.stdio import say
+from app.jobs.stdio import end_with, say
 from app.machine import know_added_models
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
@@ -28,7 +26,7 @@ _AGAIN_SECONDS = 5.0
 def main(task: str, model: str) -> int:
     """Download (`get`) or check (`verify`) a model, and return the exit code."""
     ignore_ctrl_c()  # it is for the program, which then ends this process
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with(sys.stdin.fileno())
     know_added_models()
     try:
         info = find_model(model, allow_folder=True)
@@ -40,12 +38,6 @@ def main(task: str, model: str) -> int:
         _say(message=error.message, remedy=error.remedy)
         return 1
     return 0
-
-
-def _end_with_parent() -> None:
-    while os.read(0, 1):  # not by `sys.stdin`, whose lock this thread would hold at the end of the process
-        pass
-    os._exit(0)
 
 
 def _say(**facts: Any) -> None:

@@ -160,13 +160,12 @@ class EngineProcess:
         }  # fmt: skip
         with self._lock:
             child, events = self._start(), self._events
-            if child.errors is not None:
-                child.errors.forget()
+            child.errors.forget()
             child.send(command)
         try:
             yield from follow(job.id, events, child.process)
         except EngineDied as died:
-            died.errors = child.last_words()
+            died.errors = child.errors.text()
             raise
 
     def cancel(self, job_id: str) -> None:

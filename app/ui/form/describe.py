@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from app.jobs.pace import Effort, PaceBook, passes
+from app.jobs.pace import Effort, PaceBook
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.form.markup import hint, model_note, refusal_line
@@ -178,7 +178,7 @@ class Describer:
                 each = [info.steps_in(section.number, request.steps) for section in plan]
             else:
                 each = steps_of(request, info)
-            work = Effort(plan, each, pixels, passes(request.cfg), request.vae_chunk)
+            work = Effort(plan, each, pixels, request.cfg, request.vae_chunk)
             words = about(pace.seconds(work))
             jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
             time = f"{words[0].upper()}{words[1:]}, judging by this machine’s {jobs}."

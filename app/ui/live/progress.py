@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from app.jobs.job import BEGUN, Job
-from app.jobs.pace import Effort, Pace, passes
+from app.jobs.pace import Effort, Pace
 from app.jobs.queue import RESUMED
 from app.jobs.storage.commands import TAKEN_OVER
 from app.ui.live.timing import TimelinePoint, Timing
@@ -146,8 +146,8 @@ class LiveJob:
         """Estimate the whole job from the machine's pace as soon as the video's size is known."""
         if self.pace is not None and self.width and self.timing.start_up is None:
             request = self.job.request
-            pixels, cost = self.width * self.height, passes(request.cfg)
-            work = Effort(self.plan, self.timing.steps, pixels, cost, request.vae_chunk)
+            pixels = self.width * self.height
+            work = Effort(self.plan, self.timing.steps, pixels, request.cfg, request.vae_chunk)
             self.timing.foresee(self.pace, work)
 
     def _begin_again(self, time: float) -> None:

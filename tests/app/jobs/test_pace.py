@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.jobs.pace import Effort, Pace, PaceBook, pace_of, passes, usual
+from app.jobs.pace import Effort, Pace, PaceBook, pace_of, usual
 from app.jobs.service import JobService
 from app.jobs.storage.logs import EventReader
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
@@ -32,7 +32,7 @@ works = st.builds(
     plan=plans,
     steps=st.integers(1, 100),
     pixels=st.integers(64 * 64, 1280 * 1280),
-    passes=st.sampled_from([1, 2]),
+    cfg=st.sampled_from([1.0, 1.01]),
 )
 rates = st.floats(0.001, 1000)
 paces = st.builds(Pace, rates, rates, rates, rates)
@@ -60,7 +60,7 @@ def reported(work: Effort, true: Pace) -> list[Event]:
 def request_of(work: Effort) -> GenerationRequest:
     return GenerationRequest(
         image="any", seconds=work.plan.seconds, mode=work.plan.mode, steps=work.steps[0],
-        cfg=float(work.passes),
+        cfg=work.cfg,
     )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_more_work_never_takes_less(known: list[Pace], work: Effort) -> None:
         replace(work, plan=longer, steps=[*work.steps, 1]),
         replace(work, steps=[work.steps[0] + 1, *work.steps[1:]]),
         replace(work, pixels=work.pixels + 64),
-        replace(work, passes=2),
+        replace(work, cfg=2.0),
     ):
         assert pace.seconds(more) >= pace.seconds(work)
 
@@ -101,7 +101,8 @@ def test_one_slow_job_of_three_does_not_count(true: Pace, spoiled: float) -> Non
 
 def test_without_history_there_is_no_pace() -> None:
     assert usual([]) is None
-    assert (passes(1.0), passes(1.01)) == (1, 2)
+    once, twice = (Effort(plan_sections(2.4), [2, 2], 1000, cfg) for cfg in (1.0, 1.01))
+    assert twice.step == 2 * once.step
 
 
 def test_a_log_without_an_end_or_a_step_says_nothing() -> None:
