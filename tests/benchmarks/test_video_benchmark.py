@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "video_writer.py"
+ENVIRON = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 def run(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE, text=True).stdout
+    command = [sys.executable, "-m", "benchmarks.video_writer", *arguments]
+    done = subprocess.run(
+        command, check=True, cwd=folder, env=ENVIRON, stdout=subprocess.PIPE, text=True
+    )  # fmt: skip
+    return done.stdout
 
 
 @pytest.mark.slow
