@@ -9,7 +9,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.foreign_errors import storage_words, trouble_of
@@ -83,23 +83,18 @@ def is_of_one_job(error: BaseException, outputs: Path) -> bool:
     return error.errno in _OF_A_FILE and os.access(outputs, os.W_OK)
 
 
-class Changer(Protocol):
-    """Something that changes the jobs of a store, and has a function to call after each change."""
-
-    store: Any
-    on_change: Callable[[], None]
-
-
-C = TypeVar("C", bound=Changer)
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def changing(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
-    """Wrap a method: raise an InputError if the folder cannot be written, and call `on_change` at the end."""
+def changing(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Wrap a method that changes jobs: raise an InputError if their folder cannot be written.
+
+    Its object has the jobs as `store`, and `on_change`, which is called at the end.
+    """
 
     @functools.wraps(method)
-    def wrapped(changer: C, *arguments: P.args, **named: P.kwargs) -> T:
+    def wrapped(changer: Any, *arguments: P.args, **named: P.kwargs) -> T:
         try:
             with contextlib.suppress(IndexWasRebuilt):
                 return method(changer, *arguments, **named)
