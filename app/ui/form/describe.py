@@ -13,7 +13,7 @@ from app.jobs.pace import Effort, PaceBook
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.form.markup import hint, model_note, refusal_line
-from app.ui.form.memory_view import MemoryReport, report
+from app.ui.form.memory_view import report
 from app.ui.form.settings import AFTER_SECTION, PAGE_SETTINGS, VARIANTS, Extras, to_request
 from app.ui.loras import with_lora_files
 from app.ui.pictures import Size, part_of, upload_path
@@ -81,7 +81,7 @@ class Describer:
         sides = (start.used_height, start.used_width) if start else sides_of(usable(settings, "shape"))
         height, width = shape = info.family.shape(*sides, side, info.multiple)
         request = self._request(settings, info)
-        memory = self._memory(request, info, shape)
+        memory_state, memory_plan = self._memory(request, info, shape)
         lora = str(settings.get("lora") or "")
         timeline, times = strip(settings, info.family)
         extras = _extras(settings)
@@ -105,7 +105,7 @@ class Describer:
             "loras": {"text": lora, "weights": weights},
             "many": _many(settings),
             "output": f"{_text(settings.get('resolution'))} px · compression {_text(settings.get('crf'))}",
-            "memory": memory.state,
+            "memory": memory_state,
             "model": info.title,
             "unused": _unused(settings, info),
             "words": info.known_words,
@@ -120,7 +120,7 @@ class Describer:
             "end-note": _order_note(settings, info) if found[END_PICTURE] else "",
             "timeline-note": times + (_order_note(settings, info) if settings.get(PLACED) else ""),
             "model-note": model_note(info, absence_of(info), takes_days=self._planner.takes_days(info)),
-            "memory-plan": memory.markup,
+            "memory-plan": memory_plan,
             "extras-line": _extras_line(extras, info),
         }  # fmt: skip
         return {"markup": markup, "facts": facts}
@@ -151,10 +151,10 @@ class Describer:
 
     def _memory(
         self, request: GenerationRequest | InputError, info: ModelInfo, shape: tuple[int, int]
-    ) -> MemoryReport:
+    ) -> tuple[str, str]:
         if isinstance(request, InputError):
             is_said = request.setting in (*_MEMORY, "lora")
-            return MemoryReport("", refusal_line(request, is_alert=True) if is_said else "")
+            return "", refusal_line(request, is_alert=True) if is_said else ""
         return report(self._planner, request, info, shape)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:

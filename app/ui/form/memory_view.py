@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
 from app.ui.errors import page_error
@@ -29,31 +28,27 @@ _MAIN_MEMORY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryReport:
-    """The form's account of a plan: the text in the fold's head, and the markup within it."""
-
-    state: str = ""
-    markup: str = ""
-
-
 def report(
     planner: Planner, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
-) -> MemoryReport:
-    """Return the account of a plan. `shape` is the video's height and width; None for an unknown picture."""
+) -> tuple[str, str]:
+    """Return the form's account of a plan: the text in the fold's head, and the markup within it.
+
+    Args:
+        shape: The video's height and width; None for an unknown picture.
+    """
     if not planner.knows_the_size and request.vram_cap_gb is None:
         text = "Only the driver knows how much memory this card has, so the plan is made when a video starts."
-        return MemoryReport("planned at the start", f'<p class="lt-plan-say">{text}</p>')
+        return "planned at the start", f'<p class="lt-plan-say">{text}</p>'
     try:
         found = planner.plan(request, info, shape)
     except DoesNotFit as error:
         head = _head(planner, error.budget, error.least.stages, " ".join(page_error(error)), fits=False)
-        return MemoryReport("does not fit", head + recommended_line(planner, request, info, None))
+        return "does not fit", head + recommended_line(planner, request, info, None)
     except LongtakeError as error:
-        return MemoryReport("", refusal_line(error, "No plan: "))
+        return "", refusal_line(error, "No plan: ")
     head = _head(planner, found.job.budget, found.job.stages, sentence(found), fits=True)
     lines = recommended_line(planner, request, info, found) + preserved_line(found, planner)
-    return MemoryReport(f"fits, peak {gb_text(found.job.peak_bytes)} GB", head + lines + _table(found))
+    return f"fits, peak {gb_text(found.job.peak_bytes)} GB", head + lines + _table(found)
 
 
 def sentence(plan: VideoPlan) -> str:

@@ -45,9 +45,9 @@ def reported(planner: Planner, model: str = "framepack-i2v", **settings: Any) ->
     """Return state and text of the panel."""
     info = find_model(model)
     request = GenerationRequest(image="x", model=model, mode=info.modes[0], **settings)
-    panel = report(planner, request, info, SHAPE if model != "demo" else (128, 128))
-    text = re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", panel.markup))
-    return panel.state, text.replace("&#x27;", "'")
+    state, markup = report(planner, request, info, SHAPE if model != "demo" else (128, 128))
+    text = re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", markup))
+    return state, text.replace("&#x27;", "'")
 
 
 def peak_in(state: str) -> float:
@@ -104,7 +104,7 @@ def test_the_set_up_of_the_card_is_said_or_offered(monkeypatch: pytest.MonkeyPat
         assert offer in text
     info = find_model("framepack-i2v")
     request = GenerationRequest(image="x", model=info.name, mode="inverted", resolution=512)
-    button = re.findall(r'data-recommended="([^"]*)"', report(RADEON, request, info, SHAPE).markup)
+    button = re.findall(r'data-recommended="([^"]*)"', report(RADEON, request, info, SHAPE)[1])
     settings = {"weight_dtype": "default", "preserved_gb": None, "resolution": None}
     assert [json.loads(unescape(one)) for one in button] == [settings]
     # Without a card there is no set-up to choose, and nothing to explain where nothing is streamed.
