@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -188,7 +187,7 @@ class OpenJob:
         request = replace(self.request, video="", vae_tile=tile, vae_precision=precision, vae_chunk=chunk)
         return {
             "request": asdict(request),
-            "lineage": json.loads(self.lineage.to_json()),
+            "lineage": self.lineage.to_dict(),
             **{name: torch.from_numpy(one) for name, one in self.pictures.arrays().items()},
         }
 

@@ -28,7 +28,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
 from diffusers_helper.loading.networks import LoadedNetwork, check_fit, load_network, load_scheduler
-from diffusers_helper.machine.sysfs import host_memory, slow_types
+from diffusers_helper.machine.sysfs import host_memory, resident_bytes, slow_types
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import block_lists
@@ -334,11 +334,7 @@ def _steps(file: Path) -> Iterator[int]:
 
 def own_bytes() -> int:
     """Return the memory of this process that no file backs; 0 if the kernel does not say."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
+    return resident_bytes(os.getpid(), kind="RssAnon")
 
 
 def drop_pages(file: Path) -> None:

@@ -279,10 +279,10 @@ def keeps_bf16(num_bytes: int, *, is_quantised: bool) -> bool:
     return is_quantised or num_bytes > _LARGE
 
 
-def resident_bytes(pid: int, root: Path = ROOT) -> int:
-    """Return the bytes of main memory that a process uses; 0 if it has ended."""
+def resident_bytes(pid: int, root: Path = ROOT, *, kind: str = "VmRSS") -> int:
+    """Return the bytes of main memory that a process uses, or those of another kind; 0 if it has ended."""
     try:
-        found = re.search(r"VmRSS:\s*(\d+)", (root / f"proc/{pid}/status").read_text(encoding="utf-8"))
+        found = re.search(rf"{kind}:\s*(\d+)", (root / f"proc/{pid}/status").read_text(encoding="utf-8"))
     except OSError:
         return 0
     return int(found[1]) * _KIB if found else 0

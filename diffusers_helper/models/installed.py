@@ -184,7 +184,9 @@ def plan_removal(info: ModelInfo) -> Removal:
     """
     added = ADDED_MODELS.find(info.name)
     if added is not None:
-        copied = _copied_files(Path(added.copy)) if added.copy else ()
+        folder, copied = Path(added.copy), tuple[Path, ...]()
+        if added.copy and origin_at(folder):
+            copied = (*weight_files(folder), folder / "config.json")
         return Removal({"transformer": copied} if copied else {}, _size(copied), {})
     if any(info.parts[part].revision is None for part in info.parts):
         raise InputError(
@@ -214,10 +216,6 @@ def origin_at(folder: Path) -> Origin | None:
         return origin_in(read_contents(files[0]).metadata)
     except (OSError, ValueError):
         return None
-
-
-def _copied_files(folder: Path) -> tuple[Path, ...]:
-    return () if origin_at(folder) is None else (*weight_files(folder), folder / "config.json")
 
 
 def _size(files: Iterable[Path]) -> int:

@@ -28,7 +28,7 @@ from diffusers_helper.machine.packages import version_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, joined, names_of, recorded_later
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.strangers.limited_json import plain_json
+from diffusers_helper.strangers.limited_json import plain_texts
 
 _log = logging.getLogger(__name__)
 _KEY = "latents"
@@ -153,8 +153,8 @@ class Checkpoints:
         try:
             tensors, metadata = read_tensors(earlier.encodings)
             expected = self._origins.of_encodings()
-            is_ours = _whole(_texts(metadata["origin"]), expected) == expected
-            is_ours = is_ours and _texts(metadata["versions"]) == versions()
+            is_ours = _whole(plain_texts(metadata["origin"]), expected) == expected
+            is_ours = is_ours and plain_texts(metadata["versions"]) == versions()
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             _log.warning("%s: %s; the encodings are made again", earlier.encodings, error)
             return
@@ -171,7 +171,7 @@ class Checkpoints:
                 # Version 0.1 did not record the number.
                 if metadata.get("section", str(number)) != str(number):
                     raise ValueError(f"it is section {metadata['section']}")
-                origin, made_with = _texts(metadata["origin"]), _texts(metadata["versions"])
+                origin, made_with = plain_texts(metadata["origin"]), plain_texts(metadata["versions"])
             except (OSError, SafetensorError, ValueError, KeyError) as error:
                 _log.warning("%s: %s", file, error)
                 self.doubts.append(f"The kept latents of section {number} are damaged, so it is made again.")
@@ -187,18 +187,6 @@ class Checkpoints:
         if others:
             names = ", ".join(sorted(others))
             self.doubts.append(f"The first sections were made with {names}; the rest may differ slightly.")
-
-
-def _texts(text: str) -> dict[str, str]:
-    """Return texts by name from JSON in the metadata of a file.
-
-    Raises:
-        ValueError: If it is anything else.
-    """
-    found = plain_json(text)
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise ValueError(f"{short_repr(found)} is not a table of texts")
-    return found
 
 
 def _whole(found: Mapping[str, str], expected: Mapping[str, str]) -> dict[str, str]:

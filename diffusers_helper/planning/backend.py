@@ -8,7 +8,7 @@ writes them, and `estimates.Calibration` applies them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
@@ -66,18 +66,6 @@ class Backend:
             return slice_of(tokens, head_dim, self.slice_bytes)[1]
         stores_all = kind == "all" or (kind == "as chosen" and self.attention == "math")
         return ceil(SCORE_BYTES * heads * tokens**2 * self.attention_factor) if stores_all else 0
-
-
-def backend_of(card: str, family: str, kind: str, attention: Attention = "fused") -> Backend:
-    """Return the behaviour of a card's kernels.
-
-    Args:
-        card: The name under which measurements of the card are stored (`Machine.card`).
-        family: Its family, one of `profiles.FAMILIES`.
-        kind: The platform of torch that serves it.
-    """
-    found = FACTORS.get(kind, {}) | FACTORS.get(family, {}) | FACTORS.get(card, {})
-    return replace(Backend(attention), **found)
 
 
 def reserve_of(card: str, family: str) -> Setting[int]:

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Buckets, buckets
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.known import family_of_class
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
@@ -29,8 +30,6 @@ from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, 
 
 # The sides of the VAE's tiles that the automatic choice tries, in pixels, largest first.
 TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
-# The number of the template's tokens before a prompt (`prompts`), and the largest number that may follow.
-_HEAD_TOKENS, _MAX_TOKENS = 95, 256
 # The latent frames in one of the VAE's own temporal windows, which decode to 17 frames.
 OWN_WINDOW = 5
 _SHRINK, _CHANNELS = 8, 16
@@ -223,7 +222,7 @@ def demand_of(
     width: int,
     tile: int,
     *,
-    text: int = _MAX_TOKENS,
+    text: int = FRAMEPACK.reading.most_tokens,
     texts: int = 1,
     rank: int = 0,
     step_cache: str = OFF,
@@ -284,7 +283,7 @@ def _framepack(
         rank=rank,
     )  # fmt: skip
     texts: _Working = {
-        "text": (llama, llama_bytes(llama, _HEAD_TOKENS + text)),
+        "text": (llama, llama_bytes(llama, FRAMEPACK.reading.head_tokens + text)),
         "text_2": (clip, encoder_bytes(clip, clip.config["max_position_embeddings"])),
     }
     return texts, {"vision": (siglip, vision_bytes(siglip))}, sampling

@@ -17,7 +17,7 @@ from diffusers_helper.attention.ways import NATIVE, SLICED, WAYS, slice_bytes
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import Local, seen_kernel, seen_ways
 from diffusers_helper.machine.sysfs import ROOT, Gpu, Link, amd_gpus, gfx_name, host_memory, nvidia_link
-from diffusers_helper.planning.backend import Attention, Backend, backend_of, reserve_of
+from diffusers_helper.planning.backend import FACTORS, Attention, Backend, reserve_of
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
 from diffusers_helper.planning.variables import DOCUMENT, Setting, check_choices, variables_for
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
@@ -91,9 +91,11 @@ class Profile:
     @property
     def backend(self) -> Backend:
         """Return the properties of the kernels, which the estimates need."""
-        found = backend_of(self.machine.card, self.family, self.machine.kind, self.kernel.value)
-        slices = self.slice_bytes or slice_bytes(self.cap_bytes.value)
-        return replace(found, way=self.attention.value, slice_bytes=slices)
+        machine, slices = self.machine, self.slice_bytes or slice_bytes(self.cap_bytes.value)
+        names = machine.kind, self.family, machine.card  # what is known of the card counts most
+        factors = {name: value for one in names for name, value in FACTORS.get(one, {}).items()}
+        plain = Backend(self.kernel.value, way=self.attention.value, slice_bytes=slices)
+        return replace(plain, **factors)
 
     @property
     def vae_bytes(self) -> int | None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MAX_SECONDS
@@ -21,7 +21,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span, names_of
 from diffusers_helper.provenance.recipe import read_uses, write_uses
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.strangers.limited_json import plain_json
+from diffusers_helper.strangers.limited_json import plain_texts
 
 _WHY_FIXED: dict[str, str] = {
     "image": "The kept sections begin or end at this picture.",
@@ -238,8 +238,6 @@ def _nothing_to_keep(folder: JobFolder, request: GenerationRequest, found: int) 
 def read_sums(file: Path) -> dict[str, str]:
     """Return the checksums of a job's segments by file name; none if they are missing or cannot be read."""
     try:
-        sums: Any = plain_json(read_file(file))
+        return plain_texts(read_file(file))
     except (OSError, ValueError):
         return {}
-    found = cast(dict[object, object], sums if isinstance(sums, dict) else {})
-    return {str(name): str(value) for name, value in found.items()}

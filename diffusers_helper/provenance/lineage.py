@@ -175,16 +175,16 @@ class Lineage:
                 )
             last = span.last
 
-    def to_json(self) -> str:
+    def to_dict(self) -> dict[str, Any]:
         """Return the content of a job's `lineage.json`."""
         spans = [span.to_dict() for span in self.spans]
-        data = {"parent": self.parent, "kept": self.kept, "spans": spans}
-        return json.dumps(data, ensure_ascii=False, allow_nan=False)
+        return {"parent": self.parent, "kept": self.kept, "spans": spans}
 
     def write(self, file: Path) -> None:
         """Write `lineage.json`, unless the lineage is empty."""
         if self != Lineage():
-            write_atomic(file, self.to_json().encode() + b"\n")
+            text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
+            write_atomic(file, text.encode() + b"\n")
 
     @classmethod
     def read(cls, file: Path) -> Self:

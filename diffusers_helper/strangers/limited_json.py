@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from diffusers_helper.files import read_file
 
@@ -61,6 +61,19 @@ def plain_json(content: bytes | str) -> Any:
     if b"\\ud" in data.lower():  # perhaps half of a surrogate pair
         json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def plain_texts(content: bytes | str) -> dict[str, str]:
+    """Return texts by name from JSON of unknown origin.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    found: Any = plain_json(content)
+    table = cast(dict[str, Any], found) if isinstance(found, dict) else None
+    if table is None or not all(isinstance(value, str) for value in table.values()):
+        raise ValueError("it is not a table of texts")
+    return table
 
 
 def _finite(text: str) -> float:

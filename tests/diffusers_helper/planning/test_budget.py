@@ -12,7 +12,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import buckets
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.models.sizes import Weights, networks
-from diffusers_helper.planning.backend import Backend, backend_of
+from diffusers_helper.planning.backend import FACTORS, Backend
 from diffusers_helper.planning.budget import (
     RING_BLOCKS,
     Budget,
@@ -47,7 +47,7 @@ budgets = st.builds(
 def jobs(draw: st.DrawFn) -> tuple[Budget, tuple[Demand, ...]]:
     name = draw(st.sampled_from(model_names()))
     height, width = draw(st.sampled_from(SHAPES[name]))
-    backend = draw(st.sampled_from((Backend(), backend_of("", "", "rocm"))))
+    backend = draw(st.sampled_from((Backend(), replace(Backend(), **FACTORS["rocm"]))))
     wanted = draw(st.none() | st.sampled_from((64, 128, 256)))
     cap = gb_bytes(draw(st.floats(2, 192)))
     preserved = gb_bytes(draw(st.floats(0, 64)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.family import buckets
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import networks
-from diffusers_helper.planning.backend import Backend, backend_of
+from diffusers_helper.planning.backend import FACTORS, Backend
 from diffusers_helper.planning.budget import Demand
 from diffusers_helper.planning.estimates import (
     Calibration,
@@ -133,7 +134,7 @@ def test_full_size_sampling_needs_two_gigabytes_and_the_math_kernel_thirty_times
 
 def test_rocm_counts_with_what_others_measured_of_its_convolutions() -> None:
     plain = needs_of(demand_of(FULL, 640, 608, 256))
-    rocm = needs_of(demand_of(FULL, 640, 608, 256, backend=backend_of("", "", "rocm")))
+    rocm = needs_of(demand_of(FULL, 640, 608, 256, backend=replace(Backend(), **FACTORS["rocm"])))
     assert 1.9 < rocm["decode"] / plain["decode"] <= 2
     assert 3.5 < rocm["vae_encode"] / plain["vae_encode"] <= 4
     assert rocm["sample"] == plain["sample"]

@@ -10,7 +10,7 @@ import pytest
 from app.machine import named_machine
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import networks
-from diffusers_helper.planning.backend import Backend, backend_of, reserve_of
+from diffusers_helper.planning.backend import FACTORS, Backend, reserve_of
 from diffusers_helper.planning.cards.reported import RATIOS
 from diffusers_helper.planning.estimates import Calibration, demand_of, transformer_bytes
 from diffusers_helper.planning.profiles import FAMILIES, profile_for
@@ -40,7 +40,7 @@ def test_a_card_needs_a_reserve_beside_its_tensors() -> None:
 
 
 def test_half_as_much_again_is_taken_where_attention_has_its_peak() -> None:
-    plain, halo = sampling(Backend()), sampling(backend_of("gfx1151", "gfx1151", "rocm"))
+    plain, halo = sampling(Backend()), sampling(replace(Backend(), **FACTORS["gfx1151"]))
     assert (round(plain / GB, 2), round(halo / GB, 2)) == (1.96, 2.91)
     math = [sampling(Backend("math", share)) - sampling(Backend("fused", share)) for share in (1.0, 1.5)]
     assert math[1] == pytest.approx(1.5 * math[0])
@@ -52,7 +52,7 @@ def test_half_as_much_again_is_taken_where_attention_has_its_peak() -> None:
 def test_a_plan_takes_the_ratios_of_its_card_unless_this_machine_knows_better(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    backend, file = backend_of("gfx1100", "gfx1100", "rocm"), tmp_path / "calibration.json"
+    backend, file = replace(Backend(), **FACTORS["rocm"]), tmp_path / "calibration.json"
 
     def working(stage: str, card: str = "gfx1100") -> int:
         calibration = Calibration.read(file, card)
