@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -141,9 +141,9 @@ class AddedModels:
         Raises:
             InputError: If there is a model of that name, or the file cannot be read or written.
         """
-        with self._changed() as file:
+        with self._changed() as models:
             self.check_free(model.name)
-            _write(file, [*self._read().values(), model])
+            models[model.name] = model
 
     def remove(self, name: str) -> None:
         """Take a model off the list.
@@ -151,15 +151,15 @@ class AddedModels:
         Raises:
             InputError: If the file cannot be read or written.
         """
-        with self._changed() as file:
-            _write(file, [one for one in self._read().values() if one.name != name])
+        with self._changed() as models:
+            models.pop(name, None)
 
     @contextlib.contextmanager
-    def _changed(self) -> Generator[Path]:
-        """Yield the file, which no other program changes meanwhile, so that nothing is lost after a look.
+    def _changed(self) -> Generator[dict[str, AddedModel]]:
+        """Yield the models by name, and write what they are then. No other program changes them meanwhile.
 
         Raises:
-            InputError: If there is no folder for it, or it cannot be written.
+            InputError: If there is no folder for the file, or it cannot be read or written.
         """
         if self.file is None:
             raise InputError("There is no folder for a list of models.", "Set HOME or XDG_DATA_HOME.")
@@ -167,7 +167,10 @@ class AddedModels:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.with_name(f".{self.file.name}.lock").open("a", encoding="utf-8") as lock:
                 take_lock(lock, waits=True)  # ends with the file's closing, or with the program
-                yield self.file
+                models = self._read()
+                yield models
+                text = json.dumps({"models": [asdict(model) for model in models.values()]}, indent=1)
+                write_atomic(self.file, f"{text}\n".encode())
         except OSError as error:
             raise InputError(
                 f"{self.file} cannot be written ({error.strerror}).", "Check the rights of its folder."
@@ -193,11 +196,6 @@ class AddedModels:
                 setting="model",
             ) from error
         return {model.name: model for model in models}
-
-
-def _write(file: Path, models: Iterable[AddedModel]) -> None:
-    text = json.dumps({"models": [asdict(model) for model in models]}, indent=1)
-    write_atomic(file, f"{text}\n".encode())
 
 
 ADDED_MODELS = AddedModels()

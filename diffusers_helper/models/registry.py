@@ -194,10 +194,12 @@ def _published(family: Family, model: PublishedModel) -> ModelInfo:
 
 
 _MOST_FACTS = 2**18
-_FACT_TYPES: dict[str, type] = {
+_PLAIN_FACTS: dict[str, type] = {
     "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "cfg": float,
     "shift": float, "sizes": int, "first_steps": int,
-    "family": str, "modes": list, "magnitudes": dict, "vocabulary": dict, "examples": list,
+}  # fmt: skip
+_FACT_TYPES: dict[str, type] = {
+    **_PLAIN_FACTS, "family": str, "modes": list, "magnitudes": dict, "vocabulary": dict, "examples": list,
 }  # fmt: skip
 
 
@@ -258,10 +260,6 @@ def _family_in(folder: Path) -> Family:
 def _from_folder(name: str, folder: Path) -> ModelInfo:
     own, family = _read_facts(folder / FACTS_FILE), _family_in(folder)
     facts: dict[str, Any] = {"title": folder.name, **family.suits(folder), **own}
-    plain = (
-        "title", "side", "multiple", "steps", "guidance", "cfg", "shift", "sizes", "first_steps",
-        "step_caches",
-    )  # fmt: skip
     return ModelInfo(
         name=name,
         parts={part: PartSource(location=str(folder / part)) for part in family.parts},
@@ -271,7 +269,7 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
         vocabulary={group: tuple(words) for group, words in facts.get("vocabulary", {}).items()},
         examples=tuple(facts.get("examples", ())),
         folder=folder,
-        **{fact: facts[fact] for fact in plain if fact in facts},
+        **{fact: facts[fact] for fact in (*_PLAIN_FACTS, "step_caches") if fact in facts},
     )
 
 
