@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from cache.conv_routes import ConvCase, RouteStore, shorten
-from cache.conv_rungs import RUNGS, SMALLER_RUNGS, Convolution, FlatConvolution, Rung, Sizes, understood
+from cache.conv_rungs import RUNGS, SMALLER_RUNGS, Convolution, FlatConvolution, Rung, understood
 
 _log = logging.getLogger(__name__)
 
@@ -94,20 +94,17 @@ class ConvLadder:
         self.left: dict[tuple[ConvCase, str], str] = {}
         self.avoided: set[tuple[ConvCase, str]] = set()
 
-    def _like(
-        self, plain: Callable[..., Tensor], input: Tensor, weight: Tensor, bias: Tensor | None = None,
-        stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
-    ) -> Tensor:  # fmt: skip
+    def _like(self, plain: Callable[..., Tensor], *call: Any, **named: Any) -> Tensor:
         """Compute the same as a function of `torch.nn.functional`.
 
         Raises:
             RuntimeError: If a rung raises an unknown error, or no rung is left to try.
         """
-        known = understood(input, weight, bias, stride, padding, dilation, groups)
+        known = understood(*call, **named)
         if known is None:
-            return plain(input, weight, bias, stride, padding, dilation, groups)
+            return plain(*call, **named)
         result = self._compute(*known)
-        return result.squeeze(2) if weight.dim() == 4 else result
+        return result.squeeze(2) if isinstance(known[1], FlatConvolution) else result
 
     conv2d = partialmethod(_like, functional.conv2d)
     conv3d = partialmethod(_like, functional.conv3d)
@@ -225,8 +222,7 @@ class ConvLadder:
         # If every rung has failed before, all are tried again.
         working = [rung for rung in alive if rung.name not in route.failed]
         trusted = self._trusted(case, working)
-        chosen = [rung for rung in trusted if rung.name == route.rung]
-        return chosen + [rung for rung in trusted if rung not in chosen] or working or alive or able
+        return sorted(trusted, key=lambda rung: rung.name != route.rung) or working or alive or able
 
     def _trusted(self, case: ConvCase, rungs: list[Rung]) -> list[Rung]:
         """Return the rungs without those that may end the process at this case and never worked for it."""

@@ -65,14 +65,9 @@ class FlatConvolution(Convolution):
 
 
 def understood(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sizes,
-    padding: Sizes | str,
-    dilation: Sizes,
-    groups: int,
-) -> tuple[Tensor, Convolution] | None:
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes | str = 0,
+    dilation: Sizes = 1, groups: int = 1,
+) -> tuple[Tensor, Convolution] | None:  # fmt: skip
     """Return the input (B, C, T, H, W) and the convolution for a call with torch's arguments.
 
     Returns:
@@ -262,10 +257,6 @@ def _tile_size(result: tuple[int, ...], weight: tuple[int, ...], item_bytes: int
 # ---- the cases that each rung supports ---------------------------------------------------------------------
 
 
-def _can_do_all(case: ConvCase) -> str | None:
-    return None
-
-
 def _needs_frames(case: ConvCase) -> str | None:
     if case.is_flat:
         return "a 2D convolution has no taps in time"
@@ -288,7 +279,7 @@ class Rung:
 
     name: str
     run: Callable[[Tensor, Convolution], Tensor]
-    supports: Callable[[ConvCase], str | None] = _can_do_all
+    supports: Callable[[ConvCase], str | None] = lambda case: None
 
 
 RUNGS: dict[str, Rung] = {

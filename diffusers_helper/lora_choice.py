@@ -157,11 +157,7 @@ def _found(one: Choice, names: tuple[str, ...]) -> str:
     if len(alike) == 1:
         return alike[0]
     if alike:
-        raise InputError(
-            setting="lora", found=f"names {short_repr(wanted)}, which lies in several folders",
-            expected=f"one of {', '.join(alike)}", remedy="Name it with its folder.",
-        )  # fmt: skip
-    raise InputError(
-        setting="lora", found=f"names {short_repr(Path(wanted).name)}, which is not in the folder for LoRAs",
-        expected="a safetensors file there", remedy="Put it there, or choose another one.",
-    )  # fmt: skip
+        found = f"names {short_repr(wanted)}, which lies in several folders"
+        raise _refusal(found, f"one of {', '.join(alike)}", "Name it with its folder.")
+    found = f"names {short_repr(Path(wanted).name)}, which is not in the folder for LoRAs"
+    raise _refusal(found, "a safetensors file there", "Put it there, or choose another one.")

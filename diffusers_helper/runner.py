@@ -41,7 +41,6 @@ class Runner:
     def __init__(self, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None) -> None:
         self._local = local or Local()
         self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
-        self._info: ModelInfo | None = None
         self._models: Models | None = None
 
     def run(self, folder: Path, on_event: Callable[[events.Event], None], cancel: CancelToken) -> None:
@@ -98,14 +97,13 @@ class Runner:
         return card_alone(second_device(device), self._local.folder) if has_helper else nullcontext()
 
     def _load(self, info: ModelInfo, cancel: CancelToken) -> Models:
-        if self._models is None or info != self._info:
+        if self._models is None or info != self._models.info:
             self._drop()
             self._models = load_models(info, cancel=cancel, convolutions=self._convolutions)
-            self._info = info
         return self._models
 
     def _drop(self) -> None:
-        self._models = self._info = None
+        self._models = None
         gc.collect()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from diffusers_helper.errors import InputError
@@ -130,28 +130,17 @@ class SettingInfo:
         if not isinstance(value, str):
             raise self.refusal(value, f"Give `{self.name}` as text.")
         if len(value) > MAX_PROMPT_CHARACTERS:
-            raise InputError(
-                setting=self.name,
-                found=f"has {len(value)} characters",
-                expected=f"at most {MAX_PROMPT_CHARACTERS}",
-                remedy="Shorten it.",
-            )
+            found, most = f"has {len(value)} characters", f"at most {MAX_PROMPT_CHARACTERS}"
+            raise InputError(setting=self.name, found=found, expected=most, remedy="Shorten it.")
+        refused = partial(InputError, setting=self.name, expected="plain text")
         if "\0" in value:
-            raise InputError(
-                setting=self.name,
-                found="contains a NUL character",
-                expected="plain text",
-                remedy="Type it again.",
-            )
+            raise refused(found="contains a NUL character", remedy="Type it again.")
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise InputError(
-                setting=self.name,
-                found=f"is not valid Unicode (character {error.start + 1})",
-                expected="plain text",
-                remedy="Type it again, or rename the file if it is a file's name.",
-            ) from error
+            found = f"is not valid Unicode (character {error.start + 1})"
+            remedy = "Type it again, or rename the file if it is a file's name."
+            raise refused(found=found, remedy=remedy) from error
         return text_of(self.items(value)) if self.items else value
 
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
-from diffusers_helper.planning.shortage import Shortage
 from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, vae_plans
 from diffusers_helper.planning.variables import CONV_OFF, conv_rung
 from diffusers_helper.units import count_text, duration
@@ -31,11 +30,7 @@ _QUANTISED_SHARE = 0.5
 
 
 class ComfyOwner(Guest):
-    """The owner of a `comfy.sd.VAE` for the engine. ComfyUI puts it on the device and frees memory for it.
-
-    Attributes:
-        plan_in_force: The plan that was tried last.
-    """
+    """The owner of a `comfy.sd.VAE` for the engine. ComfyUI puts it on the device and frees memory for it."""
 
     def __init__(self, vae: Any, settings: VaeSettings, *, has_ladder: bool = True) -> None:
         """Prepare the use of a VAE.
@@ -48,8 +43,6 @@ class ComfyOwner(Guest):
         self.device.adopt(module)
         self._comfy = vae
         self.convolutions = initialize_miopen_fallback(rung=conv_rung(os.environ) if has_ladder else CONV_OFF)
-        self.plan_in_force: VaePlan | None = None
-        self.shortages = 0
 
     def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
         """Return the plans for the memory that ComfyUI can free, or the smallest plan if none fits.
@@ -59,27 +52,15 @@ class ComfyOwner(Guest):
         try:
             return super().plans(task, video)
         except InputError:
-            needs = family_of(self.vae).needs(self._dtype, self._backend)
+            needs = family_of(self.vae).needs(self.dtype, self._backend)
             every = vae_plans(needs, video, task, self._settings)
             return (min(every, key=lambda plan: plan.working_bytes),)
-
-    def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        self.plan_in_force = super().plan_vae(task, video)
-        return self.plan_in_force
-
-    def step_down(self, shortage: Shortage) -> None:
-        self.shortages += 1
-        super().step_down(shortage)
 
     @contextmanager
     def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:
         """Yield the VAE, with the fallback for failing convolutions installed within the context."""
         with super().vae_on_device(task, part) as module, self.convolutions.install(module):
             yield module
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._dtype
 
     def _free_bytes(self, wanted: int) -> int:
         vae = self._comfy
@@ -178,7 +159,7 @@ def for_quantised(settings: VaeSettings, kind: str) -> VaeSettings:
 
 
 def _lines(done: str, owner: ComfyOwner, run: Run) -> list[str]:
-    plan = owner.plan_in_force
+    plan = owner.plan
     assert plan is not None
     name = str(owner.dtype).removeprefix("torch.")
     lines = [f"{done} in {duration(run.seconds)}, in {name}.", plan.reason, run.peak]

@@ -21,6 +21,8 @@ from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.units import gb_text
 
 Progress = Callable[..., None]
+# Packages are imported within this, which takes back the filters for warnings that some of them add.
+importing = warnings.catch_warnings
 
 
 def comfy(name: str) -> Any:
@@ -45,13 +47,6 @@ class Interrupt(CancelToken):
         """Raise GenerationCancelled if the user has interrupted the run in ComfyUI."""
         if management().processing_interrupted():
             raise GenerationCancelled
-
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """Let packages be imported, and take back the filters for warnings that some of them add."""
-    with warnings.catch_warnings():
-        yield
 
 
 @contextmanager
@@ -92,11 +87,6 @@ def free_bytes(torch_device: torch.device) -> int:
     return int(management().get_free_memory(torch_device))
 
 
-def total_bytes(torch_device: torch.device) -> int:
-    """Return the bytes of a device's memory."""
-    return int(management().get_total_memory(torch_device))
-
-
 def is_rocm() -> bool:
     """Return whether ComfyUI computes on an AMD card: torch was built for HIP and a device is in use."""
     return torch.version.hip is not None and management().get_torch_device().type == "cuda"
@@ -106,7 +96,7 @@ def device_lines() -> tuple[str, str]:
     """Return two lines: the device with its software versions, and the use of its memory."""
     place = management().get_torch_device()
     machine = " ".join(line for line in (machine_line(place), miopen_line()) if line)
-    return machine, memory_line(free_bytes(place), total_bytes(place))
+    return machine, memory_line(place)
 
 
 def machine_line(place: torch.device) -> str:
@@ -135,6 +125,7 @@ def miopen_line() -> str:
     return f"MIOpen is on, torch {search} kernels, and MIOPEN_FIND_MODE is {mode}."
 
 
-def memory_line(free: int, total: int) -> str:
+def memory_line(place: torch.device) -> str:
     """Return a line about the use of a device's memory."""
+    free, total = free_bytes(place), int(management().get_total_memory(place))
     return f"{gb_text(total - free)} GB used of {gb_text(total)} GB; {gb_text(free)} GB free"

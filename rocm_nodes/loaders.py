@@ -13,7 +13,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.machine.packages import FRAMEPACK, install_command, missing_words, version_of
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
-from rocm_nodes.host import comfy, free_bytes, importing, machine_line, management, memory_line, total_bytes
+from rocm_nodes.host import comfy, free_bytes, importing, machine_line, management, memory_line
 from rocm_nodes.page import Node, choice, explained, idle, number, of_type, reported, timing
 
 _CATEGORY = "ROCm Ninodes/Loaders"
@@ -189,7 +189,7 @@ def usable(path: Path) -> Inspection:
 def _loaded(facts: Inspection, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str], tuple[Any, ...]]:
     """Load a file, and return a report and the result. No memory is trimmed before or during a load."""
     place = management().get_torch_device()
-    need, free, total = facts.bytes or facts.file_bytes, free_bytes(place), total_bytes(place)
+    need, free, before = facts.bytes or facts.file_bytes, free_bytes(place), memory_line(place)
     with timing() as run:
         result = load()
     lines = [
@@ -198,7 +198,7 @@ def _loaded(facts: Inspection, load: Callable[[], tuple[Any, ...]]) -> tuple[lis
         + (" They do not fit, so ComfyUI keeps a part of them in main memory." if need > free else ""),
         *_quantised_lines(facts),
         machine_line(place),
-        f"Memory before: {memory_line(free, total)}. After: {memory_line(free_bytes(place), total)}.",
+        f"Memory before: {before}. After: {memory_line(place)}.",
         f"Loaded in {duration(run.seconds)}, {need / max(run.seconds, 1e-9) / 1024**3:.2f} GB/s.",
         *_types_in_use(result[0] if result else None),
     ]

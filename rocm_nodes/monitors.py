@@ -20,6 +20,7 @@ from diffusers_helper.memory.measuring import Measured, measure
 from diffusers_helper.planning.vae import Precision, VaeSettings
 from diffusers_helper.units import count_text, gb_text
 from diffusers_helper.vae.guest import unsupported
+from diffusers_helper.vae.passes import PRECISIONS
 from rocm_nodes.decoding import decode
 from rocm_nodes.host import comfy, device, device_lines, free_bytes, management
 from rocm_nodes.page import MeasuringNode, choice, idle, number, of_type, reported, switch, timing
@@ -97,12 +98,10 @@ def _latents(vae: Any, side: int) -> Tensor:
 
 def _ways(vae: Any, latents: Tensor, side: int) -> Iterator[DecodeTrial]:
     """Measure each way, beginning with the reference, and yield the results."""
-    own = str(vae.vae_dtype).removeprefix("torch.")
-    names = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-    working = [names[key] for dtype in vae.working_dtypes if (key := str(dtype)[6:]) in names]
+    working = [PRECISIONS[dtype] for dtype in vae.working_dtypes if dtype in PRECISIONS]
     tile = _TILE_PX if side > _TILE_PX else 128
     reference: Tensor | None = None
-    for precision in dict.fromkeys(["fp32", names.get(own, "auto"), *working]):
+    for precision in dict.fromkeys(["fp32", PRECISIONS.get(vae.vae_dtype, "auto"), *working]):
         for tile_px in (0, tile):
             settings = VaeSettings(precision=cast(Precision, precision), tile_px=tile_px)
             try:

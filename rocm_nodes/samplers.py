@@ -184,17 +184,13 @@ class ROCMOptimizedKSampler(Node):
         return sampled(given, seed=given.seed, denoise=given.denoise)
 
 
-class ROCMOptimizedKSamplerAdvanced(Node):
+class ROCMOptimizedKSamplerAdvanced(ROCMOptimizedKSampler):
     """A sampler with the inputs of ComfyUI's KSampler (Advanced), which can do a part of the steps."""
 
-    RETURN_TYPES = ("LATENT",)
-    FUNCTION = "sample"
-    CATEGORY = _CATEGORY
     DESCRIPTION = (
         "Sample as ComfyUI's KSampler (Advanced) does, bit for bit, and report the time of each step."
     )
     SEARCH_ALIASES = ("sampler", "denoise", "advanced sampler", "longtake")
-    OUTPUT_TOOLTIPS = ("The denoised latents.",)
 
     REQUIRED: ClassVar = {
         "model": _MODEL,
@@ -207,7 +203,6 @@ class ROCMOptimizedKSamplerAdvanced(Node):
             ["disable", "enable"], "Whether the noise that is left at the end stays for another sampler."
         ),
     }
-    OPTIONAL: ClassVar = _OPTIONAL
 
     def work(self, given: Any) -> dict[str, Any]:
         return sampled(

@@ -98,11 +98,6 @@ def _known(ids: Tensor, encoder: LlamaModel | CLIPTextModel) -> Tensor:
     return ids.to(encoder.device)
 
 
-def attention_mask(states: Tensor) -> Tensor:
-    """Return the mask (1, L) that the transformer requires, which includes all tokens."""
-    return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-
-
 def mixed(texts: Sequence[tuple[TextCondition, float]]) -> TextCondition:
     """Return the weighted sum of texts, in which the last one gives the number of tokens.
 
@@ -178,7 +173,7 @@ class FramePackDenoiser(GuidedDenoiser[TextCondition]):
         states = self._put(text.states)
         return {
             "encoder_hidden_states": states,
-            "encoder_attention_mask": attention_mask(states),
+            "encoder_attention_mask": torch.ones_like(states[..., 0], dtype=torch.bool),  # all tokens
             "pooled_projections": self._put(text.pooled),
         }
 

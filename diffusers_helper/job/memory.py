@@ -21,7 +21,6 @@ from diffusers_helper.families.packing import OWN_CHUNK
 from diffusers_helper.files import write_atomic
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.memory.device import Device
-from diffusers_helper.memory.flush import EXCEPTION_CLEANUP, WORKER_START
 from diffusers_helper.memory.store import Store
 from diffusers_helper.output.report import Report
 from diffusers_helper.planning.ladder import MAX_STEPS
@@ -30,7 +29,7 @@ from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.vae.engine import Part, retry
 from diffusers_helper.vae.families import family_of
-from diffusers_helper.vae.passes import DTYPES
+from diffusers_helper.vae.passes import PRECISIONS
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T", Tensor, dict[str, Tensor])
@@ -58,7 +57,9 @@ class JobMemory:
         self.plans, self._folder, self._report, self._cancel = plans, folder, report, cancel
         self._warn, self._stage = report.warned, ""
         self.store = Store(plans.device, plans, plans.plan, report.warned)
-        self._helper = plans.helper and Store(plans.helper, plans, plans.plan.of("decode"), report.warned)
+        self._stores = [self.store]
+        if plans.helper:
+            self._stores.append(Store(plans.helper, plans, plans.plan.of("decode"), report.warned))
 
     def __enter__(self) -> Self:
         tile, wanted = self.plans.plan.vae_tile_px, self.plans.ladder.demands[0].vae_tile_px
@@ -68,7 +69,7 @@ class JobMemory:
                 "enough memory for larger ones. This changes the pixels slightly."
             )
         for store in self._stores:
-            store.flush(WORKER_START)
+            store.flush("worker-start")
         return self
 
     def __exit__(self, kind: object, error: object, trace: TracebackType | None) -> None:
@@ -81,7 +82,7 @@ class JobMemory:
             traceback.clear_frames(trace)
         for store in self._stores:
             if trace is not None:
-                store.flush(EXCEPTION_CLEANUP)
+                store.flush("exception-cleanup")
             store.device.limit(None)
 
     def run(self, stage: str, work: Callable[[Any], _T], section: int | None = None) -> _T:
@@ -159,19 +160,14 @@ class JobMemory:
         """Return the device that the VAE works on."""
         return self._store_of("decode").device
 
-    @property
-    def _stores(self) -> list[Store]:
-        return [self.store, *filter(None, [self._helper])]
-
     def _store_of(self, stage: str) -> Store:
         is_here = self.plans.plan.of(stage) is self.plans.plan
-        return self.store if is_here or self._helper is None else self._helper
+        return self._stores[0 if is_here else -1]
 
     def _follow(self) -> None:
         """Take all networks off the devices, and follow the plan that is in force now."""
-        self.store.follow(self.plans.plan)
-        if self._helper:
-            self._helper.follow(self.plans.plan.of("decode"))
+        for store, plan in zip(self._stores, (self.plans.plan, self.plans.plan.of("decode")), strict=False):
+            store.follow(plan)
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
         """Return the job's plan for a task of the VAE, in tiles and in temporal windows."""
@@ -186,9 +182,8 @@ class JobMemory:
         plan = self.plan_vae("decode", Video(1, height, width))
         # Every larger tile would cover the whole picture, too, and give the same pixels.
         side = -(-max(height, width) // 32) * 32
-        dtype = self.plans.compute_dtype("vae") or self.vae.dtype
-        precision = next(name for name, one in DTYPES.items() if one == dtype)
-        return min(plan.tiles.side or side, max(side, 64)), precision, plan.chunk
+        dtype = self.plans.compute_dtype("vae") or family_of(self.vae).dtype
+        return min(plan.tiles.side or side, max(side, 64)), PRECISIONS[dtype], plan.chunk
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
         """Return a context manager that yields the VAE on the device, in the type of the job's plan."""
@@ -250,7 +245,7 @@ class JobMemory:
     def _empty(self) -> None:
         for store in self._stores:
             store.clear()
-            store.flush(EXCEPTION_CLEANUP)
+            store.flush("exception-cleanup")
 
     def advice(self) -> str:
         """Store the decoding time of a finished job, and return the advice that follows from all times."""
@@ -288,10 +283,11 @@ class JobMemory:
             "keep_all_resident": plan.keep_all_resident,
             "stages": [asdict(stage) for stage in self.store.records],
         }
-        if self._helper and plan.helper:
+        if plan.helper:
+            helper = self._stores[-1]
             record["helper"] = {
                 "cap_bytes": plan.helper.budget.cap_bytes,
-                "peak_device_bytes": self._helper.peak_bytes,
-                "stages": [asdict(stage) for stage in self._helper.records],
+                "peak_device_bytes": helper.peak_bytes,
+                "stages": [asdict(stage) for stage in helper.records],
             }
         write_atomic(self._folder.memory, json.dumps(record, indent=1).encode() + b"\n")

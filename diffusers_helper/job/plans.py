@@ -58,8 +58,7 @@ class TileTimes:
         Args:
             peak_bytes: The peak of the memory that the process held while it decoded.
         """
-        entry = {"seconds": round(seconds, 3), "bytes": peak_bytes}
-        self.facts.write(self._key(tile_px), entry)
+        self.facts.write(self._key(tile_px), {"seconds": round(seconds, 3), "bytes": peak_bytes})
 
     def advice(self, tile_px: int, cap_bytes: int) -> str:
         """Return a sentence of advice if tiles of another size were faster and fit under the cap, or ""."""
@@ -123,14 +122,14 @@ class MemoryPlans:
         local: Local,
         *,
         overflowed: bool = False,
-        stored_attention: str = "",
+        stored_attention: tuple[str, int] | None = None,
     ) -> None:
         """Make the first plan, at the level that was stored after shortages in earlier jobs.
 
         Args:
             height, width: The sides of the video in pixels.
             models: The request's model, which need not be loaded.
-            stored_attention: What an earlier run of the job has stored of `attention`; "" for nothing.
+            stored_attention: What an earlier run of the job has stored of `attention`; None for nothing.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
@@ -239,7 +238,7 @@ class MemoryPlans:
 
 def _with_attention(
     request: GenerationRequest, profile: Profile, info: ModelInfo, size: tuple[int, int], local: Local,
-    stored: str,
+    stored: tuple[str, int] | None,
 ) -> tuple[GenerationRequest, Profile]:  # fmt: skip
     """Return the request and the profile with which the job computes attention.
 
@@ -250,11 +249,11 @@ def _with_attention(
         InputError: If this machine does not have the way.
     """
     if stored:
-        way, _, num_bytes = stored.partition(" ")
-        request, profile = replace(request, attention=way), replace(profile, slice_bytes=int(num_bytes))
+        request, profile = replace(request, attention=stored[0]), replace(profile, slice_bytes=stored[1])
     has_gpu, is_open = profile.machine.kind != "cpu", request.attention == AUTO
     if has_gpu and is_open and profile.attention.source != YOU and local.try_attention:
-        known = replace(request, weight_dtype=_known_type(request))
+        is_known = request.weight_dtype != AUTO
+        known = request if is_known else replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
         networks = known_networks(info, profile, weight_dtype=known.weight_dtype)
         shape = attention_shape(known, networks, *size, longest_text(known, info))
         if shape_key(*shape) not in profile.ways:
@@ -263,7 +262,3 @@ def _with_attention(
             profile = profile.with_seen(local)
     check_way(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
     return request, profile
-
-
-def _known_type(request: GenerationRequest) -> str:
-    return SETTINGS["weight_dtype"].default if request.weight_dtype == AUTO else request.weight_dtype

@@ -344,12 +344,13 @@ def _as_begun(request: GenerationRequest, earlier: JobFolder | None) -> Generati
     return replace(request, weight_dtype=read_file(earlier.weight_type).decode("ascii"))
 
 
-def _kept_attention(earlier: JobFolder | None) -> str:
-    """Return what an earlier run has written of `MemoryPlans.attention`; "" if it has written nothing."""
+def _kept_attention(earlier: JobFolder | None) -> tuple[str, int] | None:
+    """Return what an earlier run has written of `MemoryPlans.attention`; None if it has written nothing."""
     if earlier is None or not earlier.attention.exists():
-        return ""
+        return None
     text = read_file(earlier.attention).decode("ascii", "replace")
-    return text if re.fullmatch(rf"({'|'.join(WAYS)}) \d{{1,15}}", text) else ""
+    found = re.fullmatch(rf"({'|'.join(WAYS)}) (\d{{1,15}})", text)
+    return (found[1], int(found[2])) if found else None
 
 
 def _largest(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:

@@ -38,10 +38,10 @@ class Facts:
         return cast(dict[str, Any], entry) if isinstance(entry, dict) else {}
 
     def write(self, key: str, entry: dict[str, Any]) -> None:
-        """Store the entry for a key. If the file cannot be written, log a warning."""
+        """Add facts to the entry for a key. If the file cannot be written, log a warning."""
         if self.file is None:
             return
-        entries = {**self._all(), key: entry}
+        entries = {**self._all(), key: {**self.read(key), **entry}}
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self.file, json.dumps(entries, indent=1).encode() + b"\n")
@@ -138,7 +138,7 @@ def keep_speeds(facts: Facts, card: str, measured: Speeds) -> None:
         card: The card (`Machine.card`).
     """
     found = {name: round(value) for name, value in asdict(measured).items() if value is not None}
-    facts.write(card, {**facts.read(card), **found})
+    facts.write(card, found)
 
 
 def speeds(facts: Facts, card: str) -> Speeds:
@@ -232,7 +232,7 @@ def seen_kernel(facts: Facts, card: str) -> str:
 
 def keep_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> None:
     """Store the attention kernel that SDPA ran on a card with a version of torch."""
-    facts.write(_key(card, torch_version), {**facts.read(_key(card, torch_version)), "kernel": kernel})
+    facts.write(_key(card, torch_version), {"kernel": kernel})
 
 
 def seen_ways(facts: Facts, card: str) -> dict[str, str]:
@@ -259,9 +259,7 @@ def keep_trial(facts: Facts, card: str, key: str, found: Sequence[Mapping[str, A
         _log.info("attention of %s: %s", key, ", ".join(f"{name} {value}" for name, value in one.items()))
         if one["way"] == NATIVE and "kernel" in one:
             keep_kernel(facts, card, version_of("torch"), one["kernel"])
-    entry = facts.read(_key(card))
-    ways = {**seen_ways(facts, card), key: way}
-    facts.write(_key(card), {**entry, "ways": ways})
+    facts.write(_key(card), {"ways": {**seen_ways(facts, card), key: way}})
     return way
 
 

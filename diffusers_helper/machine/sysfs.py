@@ -253,11 +253,7 @@ def computes_bf16(cpuinfo: Path = _CPUINFO) -> bool:
     Args:
         cpuinfo: The system's list of the processor's features. Without one, the answer is no.
     """
-    try:
-        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", _text(cpuinfo), re.MULTILINE)
     features = set(found[1].split()) if found else set[str]()
     return any(enough <= features for enough in _ENOUGH)
 
@@ -281,8 +277,5 @@ def keeps_bf16(num_bytes: int, *, is_quantised: bool) -> bool:
 
 def resident_bytes(pid: int, root: Path = ROOT, *, kind: str = "VmRSS") -> int:
     """Return the bytes of main memory that a process uses, or those of another kind; 0 if it has ended."""
-    try:
-        found = re.search(rf"{kind}:\s*(\d+)", (root / f"proc/{pid}/status").read_text(encoding="utf-8"))
-    except OSError:
-        return 0
+    found = re.search(rf"{kind}:\s*(\d+)", _text(root / f"proc/{pid}/status"))
     return int(found[1]) * _KIB if found else 0

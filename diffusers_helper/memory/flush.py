@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -24,19 +24,11 @@ from diffusers_helper.units import GB
 _log = logging.getLogger(__name__)
 
 # The points of a job at which the memory document (docs/amd-memory.md) flushes, in their order.
-WORKER_START = "worker-start"
-POST_UNLOAD_TEXT_ENC = "post-unload/text-enc"
-POST_TEXT_ENCODING = "post-text-encoding"
-POST_VAE_ENCODING = "post-vae-encoding"
-POST_CLIP_VISION = "post-clip-vision"
-POST_UNLOAD_TRANSFORMER = "post-unload/transformer"
-POST_TRANSFORMER_UNLOAD = "post-transformer-unload"
-POST_VAE_DECODE = "post-vae-decode"
-EXCEPTION_CLEANUP = "exception-cleanup"
-FLUSH_STAGES = (
-    WORKER_START, POST_UNLOAD_TEXT_ENC, POST_TEXT_ENCODING, POST_VAE_ENCODING, POST_CLIP_VISION,
-    POST_UNLOAD_TRANSFORMER, POST_TRANSFORMER_UNLOAD, POST_VAE_DECODE, EXCEPTION_CLEANUP,
-)  # fmt: skip
+FlushStage = Literal[
+    "worker-start", "post-unload/text-enc", "post-text-encoding", "post-vae-encoding", "post-clip-vision",
+    "post-unload/transformer", "post-transformer-unload", "post-vae-decode", "exception-cleanup",
+]  # fmt: skip
+FLUSH_STAGES: tuple[FlushStage, ...] = get_args(FlushStage)
 
 # hipErrorNoDevice and cudaErrorNoDevice, which a library returns if there is no card.
 _NO_DEVICE = 100
@@ -65,7 +57,7 @@ def flush_rocm_allocator(
     allocated, reserved = _in_use(device, uses_gpu)
     # A full collection visits all objects of the imported libraries, which takes half a second. That is
     # little compared with the minutes of a stage on a GPU. Without a GPU, a stage may be shorter than that.
-    gc.collect(2 if uses_gpu or stage == EXCEPTION_CLEANUP else 1)
+    gc.collect(2 if uses_gpu or stage == "exception-cleanup" else 1)
     garbage = allocated - _in_use(device, uses_gpu)[0]
     if uses_gpu:
         torch.cuda.empty_cache()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from diffusers_helper.memory import flush
 from diffusers_helper.memory.device import Device
+from diffusers_helper.memory.flush import FlushStage, flush_rocm_allocator
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.status import clear_cache_near_limit, lack_for_vae, log_memory_status
 from diffusers_helper.memory.weights import sizes_of
@@ -24,13 +24,16 @@ from diffusers_helper.units import gb_text
 _log = logging.getLogger(__name__)
 # The points at which the memory document (docs/amd-memory.md) flushes: before a stage's model is loaded,
 # after all others have left, and after a stage's models have left.
-_FLUSH_BEFORE = {"text": flush.POST_UNLOAD_TEXT_ENC, "sample": flush.POST_UNLOAD_TRANSFORMER}
-_FLUSH_AFTER = {
-    "text_2": flush.POST_TEXT_ENCODING,
-    "vae_encode": flush.POST_VAE_ENCODING,
-    "vision": flush.POST_CLIP_VISION,
-    "sample": flush.POST_TRANSFORMER_UNLOAD,
-    "decode": flush.POST_VAE_DECODE,
+_FLUSH_BEFORE: dict[str, FlushStage] = {
+    "text": "post-unload/text-enc",
+    "sample": "post-unload/transformer",
+}
+_FLUSH_AFTER: dict[str, FlushStage] = {
+    "text_2": "post-text-encoding",
+    "vae_encode": "post-vae-encoding",
+    "vision": "post-clip-vision",
+    "sample": "post-transformer-unload",
+    "decode": "post-vae-decode",
 }
 _STATUS = {"sample": "Transformer", "decode": "VAE"}
 
@@ -115,10 +118,10 @@ class Store:
         for name in list(self._networks):
             self._unload(name)
 
-    def flush(self, stage: str) -> None:
+    def flush(self, stage: FlushStage) -> None:
         """Return unused memory to the driver."""
         self.log.append(f"flush {stage}")
-        freed = map(gb_text, flush.flush_rocm_allocator(stage, device=self.device))
+        freed = map(gb_text, flush_rocm_allocator(stage, device=self.device))
         _log.info("[%s] Gave back: garbage %s GB, cache %s GB, pool %s GB", stage, *freed)
 
     @contextmanager
@@ -141,19 +144,17 @@ class Store:
         network = self._source.part(name)
         demand = Stage(stage or name, self._weights_of(name, network), working_bytes)
         plan = plan_stage(self.plan.budget, demand, [self._weights[other] for other in self._networks])
-        begin, streamed = time.monotonic() - self._start, self.bytes_streamed
-        with ExitStack() as on_exit:
-
-            def leave(kind: type[BaseException] | None, *_: object) -> None:
-                self._record(plan, section, begin, streamed, is_complete=kind is None)
-                self._leave(plan, failed=kind is not None)
-
-            on_exit.push(leave)
+        begin, streamed, is_complete = time.monotonic() - self._start, self.bytes_streamed, False
+        try:
             self._make_room(plan, type(network).__name__)
             self.device.reset_peak()
             with self.device:
                 self._load(plan, network)
                 yield network
+            is_complete = True
+        finally:
+            self._record(plan, section, begin, streamed, is_complete=is_complete)
+            self._leave(plan, failed=not is_complete)
 
     def _weights_of(self, name: str, network: nn.Module) -> Weights:
         """Return the sizes of a loaded network, which may differ from those that the plan assumed."""
@@ -171,15 +172,11 @@ class Store:
         if plan.stage in _STATUS:
             log_memory_status(self.device, f"[Before {_STATUS[plan.stage]} Load] ")
         clear_cache_near_limit(self.device, kind)
-        if plan.stage == "decode" and not self.plan.keep_all_resident:
-            self._warn_of_lack(plan)
-
-    def _warn_of_lack(self, plan: StagePlan) -> None:
-        """Warn, once per job, if less memory is free for the VAE than it needs."""
-        lack = lack_for_vae(self.device, plan.peak_bytes - plan.reserve_bytes)
-        if lack and not self._has_warned:
-            self._has_warned = True
-            self._warn(lack)
+        if plan.stage == "decode" and not self.plan.keep_all_resident and not self._has_warned:
+            lack = lack_for_vae(self.device, plan.peak_bytes - plan.reserve_bytes)
+            self._has_warned = bool(lack)  # once per job is enough
+            if lack:
+                self._warn(lack)
 
     def _load(self, plan: StagePlan, network: nn.Module) -> None:
         if self._residency.is_on_device(network, plan.streamed_blocks):

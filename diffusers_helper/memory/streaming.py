@@ -188,14 +188,6 @@ class Streamer:
         if self._in_use is not None and self._in_use[0] == place:
             yield
             return
-        self._enter(place, is_alone=is_alone)
-        try:
-            yield
-        finally:
-            self._leave(place, stays=is_alone and not self._goes_on)
-
-    def _enter(self, place: int, *, is_alone: bool) -> None:
-        """Wait until a block's weights are on the device; called before the block computes."""
         self._report("wait", place)
         slot = self._take(place, place + 1 if is_alone else len(self._layouts))
         self._in_use = place, slot
@@ -203,6 +195,10 @@ class Streamer:
             torch.cuda.current_stream(self._device).wait_event(slot.copied)
         self._layouts[place].use(slot.storage)
         self._report("run", place)
+        try:
+            yield
+        finally:
+            self._leave(place, stays=is_alone and not self._goes_on)
 
     def _leave(self, place: int, *, stays: bool) -> None:
         """Release a block's slot, or keep it for the next pass; called after the block computed or failed."""

@@ -90,7 +90,7 @@ class WanFamily(VaeFamily):
     has_stream = True
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
-        vae, memory = self._vae, _memory(self._vae.decoder)
+        vae, memory = self._vae, empty_memory(self._vae.decoder)
         states = vae.post_quant_conv(latents.to(self._device, self.dtype))
         for k in range(latents.shape[2]):
             frames = vae.decoder(states[:, :, k : k + 1], feat_cache=memory, feat_idx=[0], first_chunk=k == 0)
@@ -101,7 +101,7 @@ class WanFamily(VaeFamily):
     def encode(self, frames: Tensor) -> Tensor:
         from diffusers.models.autoencoders.autoencoder_kl_wan import patchify
 
-        vae, memory = self._vae, _memory(self._vae.encoder)
+        vae, memory = self._vae, empty_memory(self._vae.encoder)
         ends = range(1, frames.shape[2] + 1, 4)
         parts: list[Tensor] = []
         for end in ends:
@@ -112,11 +112,9 @@ class WanFamily(VaeFamily):
         return vae.quant_conv(torch.cat(parts, dim=2))
 
 
-def _memory(network: nn.Module) -> list[Any]:
-    """Return an empty memory of the last frames, with a place for each convolution that diffusers counts."""
-    from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d
-
-    return [None] * sum(isinstance(module, WanCausalConv3d) for module in network.modules())
+def empty_memory(network: nn.Module) -> list[Any]:
+    """Return a memory of the last frames without any, with a place for each of Wan's convolutions."""
+    return [None] * sum(isinstance(module, nn.Conv3d) for module in network.modules())
 
 
 def unpatchify(frames: Tensor, patch: int) -> Tensor:

@@ -23,7 +23,7 @@ from diffusers_helper.planning.shortage import LONGTAKE, OutOfDeviceMemory, Shor
 from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, plan_vae, vae_plans
 from diffusers_helper.planning.vae_estimates import VaeNeeds
 from diffusers_helper.vae.engine import Part
-from diffusers_helper.vae.families import VaeFamily, family_of, unpatchify
+from diffusers_helper.vae.families import VaeFamily, empty_memory, family_of, unpatchify
 from diffusers_helper.vae.passes import DTYPES
 
 _log = logging.getLogger(__name__)
@@ -34,6 +34,11 @@ class Guest:
 
     In another precision, a copy of it computes. After a shortage, neither the same plan nor one that needs as
     much memory is tried again.
+
+    Attributes:
+        dtype: The type that it computes in.
+        plan: The plan that was tried last; None before the first.
+        shortages: The number of plans that did not fit.
     """
 
     def __init__(
@@ -55,10 +60,10 @@ class Guest:
         family = family_of(vae)
         self.vae, self.device, self.cleanup_frequency = vae, device, settings.cleanup_frequency
         self._settings, self._backend, self._remedies = settings, backend, remedies
-        self._dtype = DTYPES.get(settings.precision, family.dtype)
-        self._plan: VaePlan | None = None
+        self.dtype = DTYPES.get(settings.precision, family.dtype)
+        self.plan: VaePlan | None = None
+        self.shortages = 0
         self._failed: tuple[VaePlan, Shortage] | None = None
-        self._smaller_plans = 0
 
     def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
         """Return the plan for the memory that is free now, and the plans to try if it does not suffice.
@@ -66,7 +71,7 @@ class Guest:
         Raises:
             InputError: If nothing would fit.
         """
-        needs = family_of(self.vae).needs(self._dtype, self._backend)
+        needs = family_of(self.vae).needs(self.dtype, self._backend)
         plans = vae_plans(needs, video, task, self._settings)
         copied = needs.weights_bytes if self._needs_copy() else 0
         return plan_vae(plans, max(0, self._free_bytes(plans[0].working_bytes) - copied), self._settings)
@@ -76,13 +81,12 @@ class Guest:
         for plan in self.plans(task, video):
             if self._failed is None or plan.working_bytes < self._failed[0].working_bytes:
                 _log.info("%s: %s", task, plan.reason)
-                self._smaller_plans += self._failed is not None
-                self._plan = plan
+                self.plan = plan
                 return plan
         assert self._failed is not None
         raise OutOfDeviceMemory(
             self._failed[1],
-            smaller_plans=self._smaller_plans,
+            smaller_plans=self.shortages - 1,
             is_apu=detect({}).is_apu,
             remedies=self._remedies,
         )
@@ -91,18 +95,19 @@ class Guest:
     def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:
         """Yield the VAE, or a copy of it in the precision that it computes in."""
         with self.device:
-            yield _copy(self.vae, self._dtype) if self._needs_copy() else _typed(self.vae, self._dtype)
+            yield _copy(self.vae, self.dtype) if self._needs_copy() else _typed(self.vae, self.dtype)
 
     def step_down(self, shortage: Shortage) -> None:
         """Exclude all plans that need as much as the last one."""
         _log.warning("out of memory: %s", shortage.text)
-        assert self._plan is not None
-        self._failed = self._plan, shortage
+        assert self.plan is not None
+        self._failed = self.plan, shortage
+        self.shortages += 1
         self.device.empty_cache()
 
     def use_fp32(self) -> None:
-        _log.warning("values in %s are not finite; computed again in fp32", self._dtype)
-        self._dtype = torch.float32
+        _log.warning("values in %s are not finite; computed again in fp32", self.dtype)
+        self.dtype = torch.float32
 
     def _free_bytes(self, wanted: int) -> int:
         """Return the free memory, of which the first plan would take `wanted` bytes."""
@@ -110,7 +115,7 @@ class Guest:
 
     def _needs_copy(self) -> bool:
         casts: bool = getattr(self.vae, "casts", False)
-        return not casts and family_of(self.vae).dtype != self._dtype
+        return not casts and family_of(self.vae).dtype != self.dtype
 
 
 def _typed(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -240,8 +245,7 @@ class HostFamily(VaeFamily):
 
     def _stream(self, latents: Tensor) -> Iterator[Tensor]:
         """Yield Wan's frames, with a memory of the last frames that belongs to this pass alone."""
-        network = self._vae.network
-        memory: list[Any] = [None] * sum(isinstance(part, nn.Conv3d) for part in network.decoder.modules())
+        network, memory = self._vae.network, empty_memory(self._vae.network.decoder)
         has_patches = "first_chunk" in inspect.signature(network.decoder.forward).parameters
         states = network.conv2(self._placed(latents))
         # Newer versions keep what they need of the past only if they get two latent frames after the first.

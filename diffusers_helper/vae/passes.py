@@ -154,6 +154,7 @@ def join_windows(windows: list[Tensor], stride: int, overlap: int) -> Tensor:
 
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+PRECISIONS = {dtype: name for name, dtype in DTYPES.items()}
 Progress = Callable[[int, int], None]
 """A function that is called with the numbers of finished and of all pieces. If the work is repeated, the
 first number begins again at 1."""

@@ -154,7 +154,7 @@ def test_a_gpu_tries_once_for_each_shape_and_a_cpu_never(
     assert 100 < tokens < 1024
     with pytest.raises(InputError, match="attention is triton, but the package flash_attn is not installed"):
         MemoryPlans(tiny_request(small_scene, attention="triton"), deep_models, 64, 64, local)
-    stored = MemoryPlans(request, deep_models, 64, 64, local, stored_attention="math 77").attention
+    stored = MemoryPlans(request, deep_models, 64, 64, local, stored_attention=("math", 77)).attention
     assert stored == ("math", 77)
     assert len(calls) == 1
 
