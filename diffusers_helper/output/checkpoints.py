@@ -75,7 +75,7 @@ class Origins:
         words, origin["seed"] = words_of(*where), str(seed_of(*where))
         origin["prompt"] = words[0][0] if len(words) == 1 else json.dumps(words)
         if weights := weights_of(*where):
-            origin["weights"] = json.dumps(weights)
+            origin["lora_weights"] = json.dumps(weights)
         if drafted := drafted_words(*where):
             origin["drafted"] = json.dumps(drafted)
         later = recorded_later(request, "section", "video")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from diffusers_helper.families.packing import MODES, Mode, looped, plan_sections
 from diffusers_helper.framepack.guidance import TextCondition, mixed
 from diffusers_helper.framepack.history import FrameBlender, LatentHistory
 from diffusers_helper.loading.loaders import Models
+from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.support.clips import read
@@ -156,8 +158,10 @@ def test_a_lora_has_another_weight_in_a_section(models: Models, scene: Path, tmp
     more, _ = make(replace(half, lora=f"{file}:1.5"), models, tmp_path / "more")
     whole, _ = make(replace(changed, prompt=f"{RIGHT} [0s: lora style:1.5]"), models, tmp_path / "whole")
     torch.testing.assert_close(whole.latents, more.latents, rtol=1e-3, atol=1e-3)
-    with pytest.raises(LongtakeError, match="weights"):
+    with pytest.raises(LongtakeError, match="made with lora_weights"):
         make(half, models, tmp_path / "changed", resume_from=tmp_path / "changed")
+    _, facts = read_tensors(tmp_path / "changed" / "sections" / "0002.safetensors")
+    assert json.loads(facts["origin"])["weights"] == models.fingerprint
 
 
 @pytest.mark.slow
