@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -166,6 +167,14 @@ def test_a_job_that_fits_no_card_waits_for_those_of_a_cluster(sharing: Sharing) 
 def test_ray_is_not_imported_without_need() -> None:
     code = "import sys, app.web.server, app.cli, app.cluster; raise SystemExit('ray' in sys.modules)"
     assert subprocess.run((sys.executable, "-c", code), cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_threads() -> Iterator[None]:
+    """Let engines here have all processors, like those of `join cpu`; one processor rounds in another way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", str(os.cpu_count()))
+        yield
 
 
 @pytest.fixture(scope="module")
