@@ -1,6 +1,6 @@
 """The cost of counting live tensors: the CPU time of `generate` with counting, divided by that without.
 
-    python -m benchmarks.accounting [--model demo] [--seconds 2] [--steps 8] [--repeat 7] [--json]
+    python benchmarks/accounting.py [--model demo] [--seconds 2] [--steps 8] [--repeat 7] [--json]
 
 The benchmark is for machines without a GPU; on a GPU nothing is counted. Runs of both kinds alternate after
 one warm-up run of each. The CPU time of the whole process is compared, because other programs disturb it less
@@ -24,13 +24,16 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.rows import Rows
-from benchmarks.whole_jobs import load_whole, request_of
-from diffusers_helper.events import Event, Finished
-from diffusers_helper.loading.loaders import Models
-from diffusers_helper.memory.device import CudaDevice, Device
-from diffusers_helper.pipeline import generate
-from diffusers_helper.request import GenerationRequest
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from benchmarks.rows import Rows  # noqa: E402
+from benchmarks.whole_jobs import load_whole, request_of  # noqa: E402
+from diffusers_helper.events import Event, Finished  # noqa: E402
+from diffusers_helper.loading.loaders import Models  # noqa: E402
+from diffusers_helper.memory.device import CudaDevice, Device  # noqa: E402
+from diffusers_helper.pipeline import generate  # noqa: E402
+from diffusers_helper.request import GenerationRequest  # noqa: E402
 
 GOAL = 1.05
 

@@ -1,6 +1,6 @@
 """The ways to compute attention beside each other: time, planned and measured memory, and error.
 
-    OMP_WAIT_POLICY=PASSIVE python -m benchmarks.attention [--tokens 600 1200 2400] [--slice-mb 1 16 256]
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/attention.py [--tokens 600 1200 2400] [--slice-mb 1 16 256]
 
 On a CPU, times are those of the processor, for which waiting threads must not count, and the bytes are those
 of live tensors: what one operation of torch takes inside is not seen.
@@ -14,17 +14,21 @@ import json
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.rows import Rows
-from diffusers_helper.attention.attending import attention_of
-from diffusers_helper.attention.ways import WAYS
-from diffusers_helper.errors import InputError
-from diffusers_helper.memory.accounting import Account
-from diffusers_helper.planning.backend import Backend
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from benchmarks.rows import Rows  # noqa: E402
+from diffusers_helper.attention.attending import attention_of  # noqa: E402
+from diffusers_helper.attention.ways import WAYS  # noqa: E402
+from diffusers_helper.errors import InputError  # noqa: E402
+from diffusers_helper.memory.accounting import Account  # noqa: E402
+from diffusers_helper.planning.backend import Backend  # noqa: E402
 
 MB, REPEAT = 1024**2, 5
 

@@ -1,7 +1,7 @@
 """Estimated and measured working sets, to which the factors of `planning/estimates.py` were fitted.
 
-    python -m benchmarks.calibrate_memory                      # random networks over the grid, on the CPU
-    python -m benchmarks.calibrate_memory --model demo --save  # a real job; this machine's own factors
+    python benchmarks/calibrate_memory.py                      # random networks over the grid, on the CPU
+    python benchmarks/calibrate_memory.py --model demo --save  # a real job; this machine's own factors
 
 For the grid, the accounting device counts live tensors, so no GPU is needed and the figures are the same
 everywhere. With --model, one job of one section and four steps runs on the device that the engine would use;
@@ -35,35 +35,38 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from app.machine import this_local, this_machine
-from benchmarks.rows import Rows
-from diffusers_helper.families.packing import (
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from app.machine import this_local, this_machine  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
+from diffusers_helper.families.packing import (  # noqa: E402
     OWN_CHUNK,
     WINDOW,
     plan_sections,
 )
-from diffusers_helper.framepack.guidance import (
+from diffusers_helper.framepack.guidance import (  # noqa: E402  # noqa: E402
     FramePackCondition,
     FramePackDenoiser,
     TextCondition,
     encode_states,
 )
-from diffusers_helper.loading.loaders import load_models
-from diffusers_helper.loading.quick_vae import quicken
-from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.memory.device import Device
-from diffusers_helper.models.registry import find_model
-from diffusers_helper.models.sizes import Network, Weights
-from diffusers_helper.pipeline import generate
-from diffusers_helper.planning import estimates
-from diffusers_helper.planning.backend import Backend
-from diffusers_helper.planning.estimates import Calibration
-from diffusers_helper.planning.vae import Tiles
-from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
-from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling.guidance import CleanLatents
-from diffusers_helper.vae.families import family_of
-from diffusers_helper.vae.passes import Pieces, decode_pass, encode_pass
+from diffusers_helper.loading.loaders import load_models  # noqa: E402
+from diffusers_helper.loading.quick_vae import quicken  # noqa: E402
+from diffusers_helper.memory.accounting import to_host  # noqa: E402
+from diffusers_helper.memory.device import Device  # noqa: E402
+from diffusers_helper.models.registry import find_model  # noqa: E402
+from diffusers_helper.models.sizes import Network, Weights  # noqa: E402
+from diffusers_helper.pipeline import generate  # noqa: E402
+from diffusers_helper.planning import estimates  # noqa: E402
+from diffusers_helper.planning.backend import Backend  # noqa: E402
+from diffusers_helper.planning.estimates import Calibration  # noqa: E402
+from diffusers_helper.planning.vae import Tiles  # noqa: E402
+from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes  # noqa: E402
+from diffusers_helper.request import GenerationRequest  # noqa: E402
+from diffusers_helper.sampling.guidance import CleanLatents  # noqa: E402
+from diffusers_helper.vae.families import family_of  # noqa: E402
+from diffusers_helper.vae.passes import Pieces, decode_pass, encode_pass  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
 _AXES = {32: (8, 12, 12), 44: (12, 16, 16), 64: (16, 24, 24), 128: (16, 56, 56)}

@@ -1,6 +1,6 @@
 """The planned and the measured memory of whole jobs, under caps from generous to impossible.
 
-    python -m benchmarks.caps [--model demo|mid] [--resolution 128] [--seconds 2] [--steps 2] [--json FILE]
+    python benchmarks/caps.py [--model demo|mid] [--resolution 128] [--seconds 2] [--steps 2] [--json FILE]
 
 It runs on the accounting device, which counts live tensors, or on a GPU. `mid` is a model of random weights,
 written to a temporary folder. The caps range from one under which everything stays on the device to the
@@ -23,19 +23,22 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.rows import Rows
-from benchmarks.whole_jobs import write_picture
-from diffusers_helper.conditions.picture import load_picture
-from diffusers_helper.events import Event, Finished
-from diffusers_helper.families.family import nearest_bucket
-from diffusers_helper.job.memory import MemoryPlans
-from diffusers_helper.loading.loaders import Models, load_models
-from diffusers_helper.machine.local import Local
-from diffusers_helper.models.registry import find_model
-from diffusers_helper.pipeline import generate
-from diffusers_helper.planning.budget import DoesNotFit, JobPlan
-from diffusers_helper.request import GenerationRequest
-from diffusers_helper.units import GB
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from benchmarks.rows import Rows  # noqa: E402
+from benchmarks.whole_jobs import write_picture  # noqa: E402
+from diffusers_helper.conditions.picture import load_picture  # noqa: E402
+from diffusers_helper.events import Event, Finished  # noqa: E402
+from diffusers_helper.families.family import nearest_bucket  # noqa: E402
+from diffusers_helper.job.memory import MemoryPlans  # noqa: E402
+from diffusers_helper.loading.loaders import Models, load_models  # noqa: E402
+from diffusers_helper.machine.local import Local  # noqa: E402
+from diffusers_helper.models.registry import find_model  # noqa: E402
+from diffusers_helper.pipeline import generate  # noqa: E402
+from diffusers_helper.planning.budget import DoesNotFit, JobPlan  # noqa: E402
+from diffusers_helper.request import GenerationRequest  # noqa: E402
+from diffusers_helper.units import GB  # noqa: E402
 
 MB = 1024**2
 TOLERANCE = 0.1

@@ -1,6 +1,6 @@
 """How videos from elsewhere are continued: the step at the joint, and what becomes of the original's frames.
 
-    python -m benchmarks.continuing [--clips 24 pq ...] [--keep FOLDER]
+    python benchmarks/continuing.py [--clips 24 pq ...] [--keep FOLDER]
 
 Each clip shows a disc that moves over a moving pattern, drawn for the times of its frames. The step at the
 joint is set against the mean of the five steps before and after it, since a step has the size of the motion.
@@ -24,17 +24,20 @@ from av.container import OutputContainer
 from av.video.reformatter import Colorspace
 from av.video.stream import VideoStream
 
-from benchmarks.rows import Rows
-from diffusers_helper.conditions.footage import all_frames
-from diffusers_helper.conditions.picture import fit_picture
-from diffusers_helper.errors import LongtakeError
-from diffusers_helper.events import Warned
-from diffusers_helper.families.packing import MODES, Mode
-from diffusers_helper.loading.loaders import Models, load_models
-from diffusers_helper.models.registry import find_model
-from diffusers_helper.output.video import GrowingVideo
-from diffusers_helper.pipeline import generate
-from diffusers_helper.request import GenerationRequest
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from benchmarks.rows import Rows  # noqa: E402
+from diffusers_helper.conditions.footage import all_frames  # noqa: E402
+from diffusers_helper.conditions.picture import fit_picture  # noqa: E402
+from diffusers_helper.errors import LongtakeError  # noqa: E402
+from diffusers_helper.events import Warned  # noqa: E402
+from diffusers_helper.families.packing import MODES, Mode  # noqa: E402
+from diffusers_helper.loading.loaders import Models, load_models  # noqa: E402
+from diffusers_helper.models.registry import find_model  # noqa: E402
+from diffusers_helper.output.video import GrowingVideo  # noqa: E402
+from diffusers_helper.pipeline import generate  # noqa: E402
+from diffusers_helper.request import GenerationRequest  # noqa: E402
 
 TICK = 600
 OURS = (160, 96)  # the width and height in which the demo model continues clips of 192x128

@@ -1,12 +1,12 @@
 """The cost of the convolution ladder if nothing fails: decodes with and without it, side by side.
 
-    python -m benchmarks.conv_ladder [--model demo] [--size 128] [--latents 5] [--repeat 15] [--json]
+    python benchmarks/conv_ladder.py [--model demo] [--size 128] [--latents 5] [--repeat 15] [--json]
 
 Runs of both kinds alternate, in changing order, after two warm-up runs of each. A second figure has less
 noise: the time that the ladder adds to one call, multiplied by the number of calls of a decode. Both kinds
 must give the same bytes.
 
-    python -m benchmarks.conv_ladder --rungs fp32 bf16 fp16
+    python benchmarks/conv_ladder.py --rungs fp32 bf16 fp16
 
 This measures the time that each rung takes for all convolutions of that decode, and the error of its results
 compared with fp64, in roundings of the dtype (root mean square; a single rounding at the end gives 1).
@@ -22,18 +22,22 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.rows import Rows
-from cache.conv_routes import ConvCase
-from cache.conv_rungs import RUNGS, Convolution
-from diffusers_helper.loading.loaders import load_models
-from diffusers_helper.miopen_fallback import initialize_miopen_fallback
-from diffusers_helper.models.registry import find_model
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from benchmarks.rows import Rows  # noqa: E402
+from cache.conv_routes import ConvCase  # noqa: E402
+from cache.conv_rungs import RUNGS, Convolution  # noqa: E402
+from diffusers_helper.loading.loaders import load_models  # noqa: E402
+from diffusers_helper.miopen_fallback import initialize_miopen_fallback  # noqa: E402
+from diffusers_helper.models.registry import find_model  # noqa: E402
 
 GOAL = 0.01
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -1,6 +1,6 @@
 """How near the demo model comes to an end picture, in which the thing is elsewhere, larger and turned.
 
-    python -m benchmarks.end_picture [--cases 40] [--first 0] [--sections 2] [--strengths 1 0.5]
+    python benchmarks/end_picture.py [--cases 40] [--first 0] [--sections 2] [--strengths 1 0.5]
 
 The order is inverted, so only the first section is made, which holds the video's last frame. Each case is
 made without the end picture, too. The thing counts as there if its place in the end picture and its own
@@ -24,17 +24,20 @@ import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.rows import Rows
-from diffusers_helper.cancel import CancelToken
-from diffusers_helper.errors import GenerationCancelled
-from diffusers_helper.events import Event, SectionFinished
-from diffusers_helper.loading.loaders import Models, load_models
-from diffusers_helper.models.registry import find_model
-from diffusers_helper.pipeline import generate
-from diffusers_helper.request import GenerationRequest
-from training.figures import psnr, thing_mask
-from training.render import Renderer, canvases
-from training.scenes import DIRECTIONS, STILL, Drawing, Motion, sample_scene
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from benchmarks.rows import Rows  # noqa: E402
+from diffusers_helper.cancel import CancelToken  # noqa: E402
+from diffusers_helper.errors import GenerationCancelled  # noqa: E402
+from diffusers_helper.events import Event, SectionFinished  # noqa: E402
+from diffusers_helper.loading.loaders import Models, load_models  # noqa: E402
+from diffusers_helper.models.registry import find_model  # noqa: E402
+from diffusers_helper.pipeline import generate  # noqa: E402
+from diffusers_helper.request import GenerationRequest  # noqa: E402
+from training.figures import psnr, thing_mask  # noqa: E402
+from training.render import Renderer, canvases  # noqa: E402
+from training.scenes import DIRECTIONS, STILL, Drawing, Motion, sample_scene  # noqa: E402
 
 SIZE = (128, 128)
 SEED = 7_000_001

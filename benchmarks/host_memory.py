@@ -1,6 +1,6 @@
 """The main memory that `generate` takes for itself, apart from the page cache of its weights.
 
-    python -m benchmarks.host_memory [--folder DIR] [--scale 1] [--jobs 10] [--cap-gb 1.5] [--json]
+    python benchmarks/host_memory.py [--folder DIR] [--scale 1] [--jobs 10] [--cap-gb 1.5] [--json]
 
 It writes checkpoints of random weights in the layout of the published ones (sharded, bf16 and fp16), in two
 sizes. Then it measures, each in a separate process: one video by the small and one by the large model, a
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -31,15 +32,18 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.rows import Rows
-from benchmarks.whole_jobs import write_picture
-from diffusers_helper.cancel import CancelToken
-from diffusers_helper.events import Event, Finished
-from diffusers_helper.loading.loaders import load_models
-from diffusers_helper.memory.device import Device
-from diffusers_helper.models.registry import find_model
-from diffusers_helper.pipeline import generate
-from diffusers_helper.request import GenerationRequest
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from benchmarks.rows import Rows  # noqa: E402
+from benchmarks.whole_jobs import write_picture  # noqa: E402
+from diffusers_helper.cancel import CancelToken  # noqa: E402
+from diffusers_helper.events import Event, Finished  # noqa: E402
+from diffusers_helper.loading.loaders import load_models  # noqa: E402
+from diffusers_helper.memory.device import Device  # noqa: E402
+from diffusers_helper.models.registry import find_model  # noqa: E402
+from diffusers_helper.pipeline import generate  # noqa: E402
+from diffusers_helper.request import GenerationRequest  # noqa: E402
 
 GB, MB = 1024**3, 1024**2
 WIDTH, HEADS = 2048, 16
@@ -198,8 +202,10 @@ def write_shards(module: torch.nn.Module, folder: Path, stem: str, dtype: torch.
 
 def in_child(*arguments: Any) -> dict[str, Any]:
     """Call `run_jobs` in a fresh process, and return its figures."""
-    command = [sys.executable, "-m", "benchmarks.host_memory", "--child", json.dumps(arguments)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    command = [sys.executable, __file__, "--child", json.dumps(arguments)]
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 

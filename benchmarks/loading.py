@@ -1,6 +1,6 @@
 """The time to load a transformer of several GB, from the disk and from the kernel's memory.
 
-    python -m benchmarks.loading [--gb 4] [--folder FOLDER] [--repeat 3] [--json]
+    python benchmarks/loading.py [--gb 4] [--folder FOLDER] [--repeat 3] [--json]
 
 It writes a checkpoint with the names and shapes of FramePack's transformer and as many of its blocks as the
 size allows, and loads it in fresh processes: as the engine does (`ours`), and by diffusers' `from_pretrained`
@@ -27,15 +27,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-from diffusers import HunyuanVideoFramepackTransformer3DModel
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
-from benchmarks.rows import Rows
-from diffusers_helper.bench import context as stand_ins
-from diffusers_helper.cancel import CancelToken
-from diffusers_helper.families.framepack import CONFIGS
-from diffusers_helper.loading.loaders import drop_pages, own_bytes, read_ahead
-from diffusers_helper.loading.networks import empty_network, load_network
+import torch  # noqa: E402
+from diffusers import HunyuanVideoFramepackTransformer3DModel  # noqa: E402
+
+from benchmarks.rows import Rows  # noqa: E402
+from diffusers_helper.bench import context as stand_ins  # noqa: E402
+from diffusers_helper.cancel import CancelToken  # noqa: E402
+from diffusers_helper.families.framepack import CONFIGS  # noqa: E402
+from diffusers_helper.loading.loaders import drop_pages, own_bytes, read_ahead  # noqa: E402
+from diffusers_helper.loading.networks import empty_network, load_network  # noqa: E402
 
 KINDS = ("read", "ours", "diffusers", "copy")
 GOAL, GOAL_PRIVATE_BYTES = 0.8, 2e9
@@ -134,7 +137,7 @@ def measure(kind: str, folder: Path) -> Figures:
 
 def in_child(kind: str, folder: Path) -> Figures:
     """Measure one kind in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.loading", "--child", kind, "--folder", str(folder)]
+    command = [sys.executable, __file__, "--child", kind, "--folder", str(folder)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return json.loads(done.stdout.splitlines()[-1])
 

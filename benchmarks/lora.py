@@ -1,6 +1,6 @@
 """The time of a transformer's step with LoRAs of several ranks.
 
-    python -m benchmarks.lora [--heads 8] [--double 4] [--single 8] [--latent 32] [--ranks 0 16 64]
+    python benchmarks/lora.py [--heads 8] [--double 4] [--single 8] [--latent 32] [--ranks 0 16 64]
 
 The network has random bf16 weights, as in `streaming.py`, and the LoRAs change all linear layers of its
 blocks. The ranks take turns, so that the load of other programs meets all of them.
@@ -18,11 +18,14 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from benchmarks.rows import Rows
-from benchmarks.streaming import TEXT_TOKENS, make_network, time_of
-from diffusers_helper.bench.steps import step_arguments
-from diffusers_helper.loading.lora_adapters import Loras
-from diffusers_helper.weights.lora_files import loras_of
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from benchmarks.rows import Rows  # noqa: E402
+from benchmarks.streaming import TEXT_TOKENS, make_network, time_of  # noqa: E402
+from diffusers_helper.bench.steps import step_arguments  # noqa: E402
+from diffusers_helper.loading.lora_adapters import Loras  # noqa: E402
+from diffusers_helper.weights.lora_files import loras_of  # noqa: E402
 
 
 def write_lora(file: Path, network: nn.Module, rank: int) -> None:

@@ -1,7 +1,7 @@
 """The costs of the page, and the delay until it shows a new section. Chromium is needed.
 
-    python -m benchmarks.page [--jobs 0 20 100] [--json]
-    python -m benchmarks.page --first-frame [--seconds 7] [--repeat 2] [--json]
+    python benchmarks/page.py [--jobs 0 20 100] [--json]
+    python benchmarks/page.py --first-frame [--seconds 7] [--repeat 2] [--json]
 
 The first command measures the load time of the page, and the memory of the page and of the web process, after
 0, 20 and 100 jobs. An engine without a model makes the jobs, so that only the page is measured. One tab stays
@@ -28,14 +28,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import sync_playwright
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
-from app.jobs.service import JobService
-from benchmarks.rows import Rows
-from diffusers_helper.events import SectionFinished
-from diffusers_helper.families.packing import MODES, Mode
-from diffusers_helper.request import SETTINGS
-from tests.support.pages import CHROMIUM, FLAGS, PageProgram, free_port, write_photo
+from playwright.sync_api import sync_playwright  # noqa: E402
+
+from app.jobs.service import JobService  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
+from diffusers_helper.events import SectionFinished  # noqa: E402
+from diffusers_helper.families.packing import MODES, Mode  # noqa: E402
+from diffusers_helper.request import SETTINGS  # noqa: E402
+from tests.support.pages import CHROMIUM, FLAGS, PageProgram, free_port, write_photo  # noqa: E402
 
 LOADS = 5
 EVENTS = 20  # more events than a job of one section has
@@ -108,7 +111,7 @@ class Server:
         self.url = f"http://127.0.0.1:{port}/"
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.staged_program", str(folder), str(port)],
-            env={**os.environ, "GRADIO_TEMP_DIR": str(folder / "cache")}, text=True,
+            cwd=ROOT, env={**os.environ, "GRADIO_TEMP_DIR": str(folder / "cache")}, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         self._answer()

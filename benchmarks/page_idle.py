@@ -1,6 +1,6 @@
 """The processor time of a page without news, in percent of a core. Chromium is needed.
 
-    python -m benchmarks.page_idle [--seconds 60]
+    python benchmarks/page_idle.py [--seconds 60]
 
 All processes of Chromium count, and the server with an engine without a model: with a new page, beside a
 running job between two events, and with a finished video.
@@ -16,11 +16,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
-from benchmarks.page import EVENTS, TIMEOUT, Server
-from benchmarks.rows import Rows
-from tests.support.pages import CHROMIUM, FLAGS, start, status, write_photo
+from playwright.sync_api import sync_playwright  # noqa: E402
+
+from benchmarks.page import EVENTS, TIMEOUT, Server  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
+from tests.support.pages import CHROMIUM, FLAGS, start, status, write_photo  # noqa: E402
 
 # For half a minute after a page was loaded, Chromium compiles and tidies up, which is no cost of idleness.
 _SETTLING = 30_000  # milliseconds

@@ -1,6 +1,6 @@
 """The same video by this product, by diffusers' pipeline, and by the schedule of the original FramePack.
 
-    python -m benchmarks.peers [--model demo|mid|full] [--sections 1 4] [--steps 10] [--plot SVG] [--json]
+    python benchmarks/peers.py [--model demo|mid|full] [--sections 1 4] [--steps 10] [--plot SVG] [--json]
 
 Each run has a process of its own, which first loads the model and makes one section with one step; only the
 rest is measured. All runs have the same weights, picture, prompt, seed and number of sections, use Euler
@@ -37,20 +37,23 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from app.machine import this_profile
-from benchmarks.rows import Rows
-from benchmarks.whole_jobs import FULL, load_whole, request_of
-from diffusers_helper.events import Event, Finished, SectionFinished, StepDone
-from diffusers_helper.families.framepack import PARTS
-from diffusers_helper.families.packing import plan_sections
-from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.limits import peak_host_bytes
-from diffusers_helper.machine.local import Local
-from diffusers_helper.output.frames import to_uint8
-from diffusers_helper.output.video import GrowingVideo
-from diffusers_helper.pipeline import generate
-from diffusers_helper.planning.variables import engine_environment
-from diffusers_helper.request import GenerationRequest
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from app.machine import this_profile  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
+from benchmarks.whole_jobs import FULL, load_whole, request_of  # noqa: E402
+from diffusers_helper.events import Event, Finished, SectionFinished, StepDone  # noqa: E402
+from diffusers_helper.families.framepack import PARTS  # noqa: E402
+from diffusers_helper.families.packing import plan_sections  # noqa: E402
+from diffusers_helper.loading.loaders import Models  # noqa: E402
+from diffusers_helper.machine.limits import peak_host_bytes  # noqa: E402
+from diffusers_helper.machine.local import Local  # noqa: E402
+from diffusers_helper.output.frames import to_uint8  # noqa: E402
+from diffusers_helper.output.video import GrowingVideo  # noqa: E402
+from diffusers_helper.pipeline import generate  # noqa: E402
+from diffusers_helper.planning.variables import engine_environment  # noqa: E402
+from diffusers_helper.request import GenerationRequest  # noqa: E402
 
 PEERS = ("longtake", "again", "diffusers", "original")
 SECONDS_PER_SECTION = 1.2
@@ -346,7 +349,7 @@ def all_runs(arguments: argparse.Namespace, scratch: Path, rows: Rows) -> None:
         folder.mkdir()
         runs: dict[str, Run] = {}
         for peer in PEERS:
-            command = [sys.executable, "-m", "benchmarks.peers", "--peer", peer, "--scratch", str(folder)]
+            command = [sys.executable, __file__, "--peer", peer, "--scratch", str(folder)]
             command += ["--model", arguments.model, "--sections", str(count), "--steps", str(arguments.steps)]
             command += ["--cpu"] if arguments.cpu else []
             environ = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}

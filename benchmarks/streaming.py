@@ -1,7 +1,7 @@
 """The time of a transformer's step with all weights on the device, and with streamed blocks.
 
-    python -m benchmarks.streaming [--heads 8] [--double 4] [--single 8] [--latent 32] [--steps 3] [--json]
-    python -m benchmarks.streaming --published --latent 80
+    python benchmarks/streaming.py [--heads 8] [--double 4] [--single 8] [--latent 32] [--steps 3] [--json]
+    python benchmarks/streaming.py --published --latent 80
 
 The weights are random bf16, written to a temporary folder and memory-mapped like those of a model;
 `--published` is the published transformer, of which one block's file stands for all. For each share of
@@ -28,12 +28,15 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from diffusers.hooks import apply_group_offloading
 from torch import Tensor, nn
 
-from benchmarks.rows import Rows
-from diffusers_helper.bench.context import stand_in
-from diffusers_helper.bench.steps import step_arguments
-from diffusers_helper.memory.residency import Residency
-from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.budget import Budget, Stage, plan_stage
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from benchmarks.rows import Rows  # noqa: E402
+from diffusers_helper.bench.context import stand_in  # noqa: E402
+from diffusers_helper.bench.steps import step_arguments  # noqa: E402
+from diffusers_helper.memory.residency import Residency  # noqa: E402
+from diffusers_helper.models.sizes import Weights  # noqa: E402
+from diffusers_helper.planning.budget import Budget, Stage, plan_stage  # noqa: E402
 
 TEXT_TOKENS, _WIDTH = 64, 256
 Span = tuple[float, float]

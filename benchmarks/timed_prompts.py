@@ -1,6 +1,6 @@
 """How often the demo model follows a prompt that names one motion for each half of a video.
 
-    python -m benchmarks.timed_prompts [--cases 60] [--first 0] [--steps 4] [--blend 0]
+    python benchmarks/timed_prompts.py [--cases 60] [--first 0] [--steps 4] [--blend 0]
 
 The video has two sections, and the orders take turns. Each half is judged by itself, from where the thing is
 when it begins.
@@ -20,15 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.rows import Rows
-from training.evaluate import MODES
-from training.figures import centre, thing_mask
-from training.product_engine import ProductEngine
-from training.render import Renderer, canvases
-from training.scenes import DIRECTIONS, STILL, Case, Drawing, Motion, moved, sample_scene
-from training.tracker import Seen, agrees, read
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
-MODEL = Path(__file__).resolve().parent.parent / "assets" / "demo_model"
+from benchmarks.rows import Rows  # noqa: E402
+from training.evaluate import MODES  # noqa: E402
+from training.figures import centre, thing_mask  # noqa: E402
+from training.product_engine import ProductEngine  # noqa: E402
+from training.render import Renderer, canvases  # noqa: E402
+from training.scenes import DIRECTIONS, STILL, Case, Drawing, Motion, moved, sample_scene  # noqa: E402
+from training.tracker import Seen, agrees, read  # noqa: E402
+
 SIZE = (128, 128)
 SEED = 7_000_003
 HALF, SECONDS = 36, 1.2
@@ -91,7 +93,7 @@ def main() -> int:
     parser.add_argument("--blend", type=int, default=0, help="the sections that the change takes")
     arguments = parser.parse_args()
     renderer = Renderer(canvases(SEED, 12))
-    engine = ProductEngine(MODEL, arguments.steps)
+    engine = ProductEngine(ROOT / "assets" / "demo_model", arguments.steps)
     with Rows(__file__) as rows:
         for number, (scene, names) in islice(enumerate(cases(renderer)), arguments.first, arguments.cases):
             picture = renderer.clip(scene, Motion(STILL), [0], SIZE)[:, 0]

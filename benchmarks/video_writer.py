@@ -1,6 +1,6 @@
 """The cost of writing the video by growing segments, and by encoding everything again after each section.
 
-    python -m benchmarks.video_writer [--json]
+    python benchmarks/video_writer.py [--json]
 
 One clip (a textured background that pans, a disc that moves, sensor noise) is written in several ways, each
 in a separate process, so that its peak memory can be measured: in one shot, which is the limit; growing, in
@@ -27,9 +27,12 @@ from typing import Any
 import av
 import numpy as np
 
-from benchmarks.rows import Rows
-from diffusers_helper.families.packing import MODES, SectionPlan, plan_sections
-from diffusers_helper.output.video import GrowingVideo
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from benchmarks.rows import Rows  # noqa: E402
+from diffusers_helper.families.packing import MODES, SectionPlan, plan_sections  # noqa: E402
+from diffusers_helper.output.video import GrowingVideo  # noqa: E402
 
 METHODS = ("one shot", "growing", "re-encode")
 GOAL, ONE_SHOT_GOAL = 2.5, 1.15
@@ -137,7 +140,7 @@ def run_all(args: argparse.Namespace, rows: Rows) -> dict[str, Any]:
         for mode in MODES:
             for method in METHODS:
                 given = ("--method", method, "--mode", mode, "--frames", str(frames))
-                command = [sys.executable, "-m", "benchmarks.video_writer", *given]
+                command = [sys.executable, __file__, *given]
                 for name in ("sections", "width", "height", "crf"):
                     command += [f"--{name}", str(getattr(args, name))]
                 done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ENVIRON = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "video_writer.py"
 
 
 def run(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "benchmarks.video_writer", *arguments]
-    done = subprocess.run(
-        command, check=True, cwd=folder, env=ENVIRON, stdout=subprocess.PIPE, text=True
-    )  # fmt: skip
-    return done.stdout
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE, text=True).stdout
 
 
 @pytest.mark.slow
