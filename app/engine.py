@@ -16,7 +16,7 @@ from app.jobs.making.orders import EventPipe, Order, open_pipes
 from app.jobs.storage.commands import commands_of, ended_by
 from app.machine import know_added_models, this_local
 from app.miopen import conv_settings
-from diffusers_helper.events import Event
+from diffusers_helper.events import Event, SectionFinished
 from diffusers_helper.failures import failed_event
 from diffusers_helper.provenance.branch import count_kept
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -57,7 +57,7 @@ def main() -> None:
 def _report(events: EventPipe, order: Order, kept: int, event: Event) -> None:
     """Report an event, and end the job here if a command wants that: a cancel may come sections later."""
     events.send(event)
-    if ended_by(commands_of(JobFolder(order.folder)), event, kept):
+    if isinstance(event, SectionFinished) and ended_by(commands_of(JobFolder(order.folder)), event, kept):
         order.cancel.cancel()
 
 

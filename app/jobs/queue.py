@@ -171,7 +171,6 @@ class Queue:
         same = named_pictures(job.request).items() & named_pictures(request).items()
         return kept_pictures(self.store.folder(job.id), dict(same).keys() - besides)
 
-    @changing
     def edit(
         self,
         job_id: str,
@@ -190,7 +189,10 @@ class Queue:
         lineage = self._lineage(job)
         if lineage.kept:
             check_changes(job.request, {name: getattr(request, name) for name in SETTINGS})
-        request, pictures = _checked(request, pictures, allow_folder=allow_folder, lineage=lineage)
+        return self._edit(job_id, *_checked(request, pictures, allow_folder=allow_folder, lineage=lineage))
+
+    @changing
+    def _edit(self, job_id: str, request: GenerationRequest, pictures: Contents) -> Job:
         with self.store.transaction():
             job, folder = self.whole(job_id), self.store.folder(job_id)
             if not allows(job, "edit"):
