@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 from app.commands.arguments import Parser, add_command, argument
@@ -20,8 +19,6 @@ from diffusers_helper.machine.packages import FRAMEPACK, missing_words
 
 # The oldest and the newest version that the nodes were tested with.
 OLDEST, TRIED = (0, 3, 40), (0, 33, 0)
-_SHIM = "longtake_rocm_nodes.py"
-_LAST_LINE = "from rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS"
 _PATH = argument(
     "path", metavar="PATH",
     help="the folder with custom_nodes: that of main.py, of --base-directory, or of the Desktop app",
@@ -71,10 +68,9 @@ def install_nodes(arguments: argparse.Namespace) -> int:
         )
     python = _python(root, arguments.python)
     versions = _versions(python) if python else {}
-    before = _installed(root, "this command", "Move it away, or update it with git pull if it is a checkout.")
     folder = root / "custom_nodes" / NAME
+    _check_ours(folder, "this command", "Move it away, or update it with git pull if it is a checkout.")
     write_pack(folder)
-    _remove(place for place in before if place != folder)  # ComfyUI would load the same nodes twice
     lines = [f"Wrote {folder}. Start ComfyUI again to see the nodes, under ROCm Ninodes."]
     if version > TRIED:
         lines.append(f"ComfyUI has version {_text(version)}; the nodes were tested up to {_text(TRIED)}.")
@@ -99,46 +95,23 @@ def uninstall_nodes(arguments: argparse.Namespace) -> int:
     """Remove the pack.
 
     Raises:
-        InputError: If there is neither, or if something else is in its place.
+        InputError: If there is none, or if something else is in its place.
     """
-    root = _root(arguments.path)
-    found = _installed(root, "install-comfyui-nodes", "Remove it by hand if you do not need it.")
-    if not found:
-        raise InputError(f"{root / 'custom_nodes' / NAME} does not exist, so there is nothing to remove.")
-    _remove(found)
-    say(*(f"Removed {place}." for place in found))
+    folder = _root(arguments.path) / "custom_nodes" / NAME
+    if not folder.exists():
+        raise InputError(f"{folder} does not exist, so there is nothing to remove.")
+    _check_ours(folder, "install-comfyui-nodes", "Remove it by hand if you do not need it.")
+    shutil.rmtree(folder)
+    say(f"Removed {folder}.")
     return 0
 
 
-def _installed(root: Path, writer: str, remedy: str) -> list[Path]:
-    """Return the pack, and the file that was written in former times, if they are there.
-
-    Raises:
-        InputError: If something else has its name. The message names who should have written it.
-    """
-    places = [place for name in (_SHIM, NAME) if (place := root / "custom_nodes" / name).exists()]
-    for place in places:
-        if not _is_ours(place):
-            raise InputError(f"{place} was not written by {writer}.", remedy)
-    return places
-
-
-def _remove(places: Iterable[Path]) -> None:
-    for place in places:
-        if place.is_dir():
-            shutil.rmtree(place)
-        else:
-            place.unlink()
-
-
-def _is_ours(file: Path) -> bool:
-    """Return whether this program wrote a pack, or the file of three lines that it wrote in former times."""
-    if file.is_dir():
-        start = file / "__init__.py"
-        is_ours = start.is_file() and start.read_bytes().startswith(START.partition(b"\n")[0])
-        return is_ours and not (file / ".git").exists()
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    return len(lines) == 3 and lines[0] == "import sys" and lines[2] == _LAST_LINE
+def _check_ours(folder: Path, writer: str, remedy: str) -> None:
+    """Refuse something else in the pack's place. The message names who should have written it."""
+    start = folder / "__init__.py"
+    is_ours = start.is_file() and start.read_bytes().startswith(START.partition(b"\n")[0])
+    if folder.exists() and (not is_ours or (folder / ".git").exists()):
+        raise InputError(f"{folder} was not written by {writer}.", remedy)
 
 
 def _root(path: str) -> Path:
