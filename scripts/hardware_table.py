@@ -1,6 +1,6 @@
 """A script that writes what the reports in docs/reports say: for people in docs/hardware.md, and for plans.
 
-A report that cannot be used is named: of another format, changed by hand, or with something private in it.
+A report that cannot be used is named: of another format, or changed by hand.
 """
 
 from __future__ import annotations

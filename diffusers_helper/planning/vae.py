@@ -30,7 +30,7 @@ Time = Literal["whole", "stream", "windows"]
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 CHUNKS = (1, 2, 4, 8)
 # The PSNR of a decode against one pass over everything, by the side of tiles in pixels and by the windows'
-# chunk, measured with `app bench --only vae`. The cause of the difference is the normalisation over each
+# chunk, as docs/log/speed.md tells. The cause of the difference is the normalisation over each
 # piece, and not the pieces' edges.
 _TILE_DB = {64: 35, 96: 35, 128: 36, 192: 39, 256: 45}
 _WINDOW_DB = {1: 30, 2: 31, 3: 33, 4: 34, 8: 38}
