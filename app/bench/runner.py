@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import queue
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ from diffusers_helper.units import duration, gb_text
 _MOST_DEATHS = 3
 _WATCH_SECONDS = 1.0
 _LEAST_SECONDS = 5.0  # less is not enough for another process
-_SHARE = 0.8  # of a part's time; later, no further case begins
 _NO_TIME = "no time was left for the remaining cases"
 
 
@@ -44,9 +42,9 @@ class BenchRun:
         report: The report so far, with the level and the machine; parts that it holds completely, at the same
             level, are not repeated.
         save: Called with the report, which has a checksum, after each case.
-        seconds: The time limit of all parts together; None for none.
+        seconds: The time limit of all parts together.
         sensors: Reads the card's sensors; None without any.
-        show: Called with a line for each part that begins and ends, and for each case if it is detailed.
+        show: Called with a line for each part that begins and ends, and for each case.
     """
 
     parts: Sequence[BenchPart]
@@ -55,11 +53,10 @@ class BenchRun:
     environ: Mapping[str, str]
     report: Report
     save: Callable[[Report], None]
-    seconds: float | None = None
+    seconds: float = math.inf
     sensors: Callable[[], Readings] | None = None
     module: str = "app.bench.child"
     show: Callable[[str], None] = complain
-    is_detailed: bool = field(default_factory=lambda: sys.stderr.isatty())
     _begin: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
@@ -83,7 +80,7 @@ class BenchRun:
         # The quick level measures other sizes; the full one has the cases of the standard one, and more.
         is_same = known.get("level") == level or "quick" not in (known.get("level", "quick"), level)
         number, limit = self.parts.index(part), float(PART_SECONDS[level])
-        left, rest = limit * (len(self.parts) - number), self._rest()
+        left, rest = limit * (len(self.parts) - number), self.seconds - (time.monotonic() - self._begin)
         self.show(
             f"[{number + 1}/{len(self.parts)}] {part.title} (at most {duration(min(left, rest))} to go)"
         )
@@ -109,10 +106,6 @@ class BenchRun:
         self._keep()
         self.show(f"      {summary_line(entry)}")
 
-    def _rest(self) -> float:
-        """Return the seconds that are left for all parts together."""
-        return math.inf if self.seconds is None else self.seconds - (time.monotonic() - self._begin)
-
     def _measure(self, part: BenchPart, entry: dict[str, Any], end: float) -> None:
         """Run processes until all cases are done, the time is over, or too many processes have died."""
         for _ in range(_MOST_DEATHS):
@@ -132,7 +125,10 @@ class BenchRun:
         messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         child = Child(command, environ, messages.put, is_apart=True)  # this program ends it at Ctrl-C
         try:
-            child.send(self._task(part, entry, seconds))
+            child.send({
+                "function": part.function, "level": self.report["level"], "model": self.model,
+                "folder": str(self.folder / "files"), "skip": list(entry["cases"]),
+            })  # fmt: skip
             case, ending = self._follow(messages, entry, seconds)
         finally:
             child.process.kill()
@@ -150,18 +146,8 @@ class BenchRun:
         # A process that died before its first case would do so again.
         return len(entry["cases"]) == before
 
-    def _task(self, part: BenchPart, entry: dict[str, Any], seconds: float) -> dict[str, Any]:
-        return {
-            "function": part.function, "level": self.report["level"], "model": self.model,
-            "folder": str(self.folder / "files"), "seconds": _SHARE * seconds,
-            "skip": list(entry["cases"]),
-        }  # fmt: skip
-
     def _follow(
-        self,
-        messages: queue.SimpleQueue[dict[str, Any] | None],
-        entry: dict[str, Any],
-        seconds: float,
+        self, messages: queue.SimpleQueue[dict[str, Any] | None], entry: dict[str, Any], seconds: float
     ) -> tuple[str, str]:
         """Take what a process measures; return the case in which it ended, and "over", "" or a reason."""
         case, begun, end = "", time.monotonic(), time.monotonic() + seconds
@@ -178,10 +164,7 @@ class BenchRun:
                 return "", "over"
             if "begin" in message:
                 case, begun = message["begin"], time.monotonic()
-                if self.is_detailed:
-                    self.show(f"      {case}")
-            elif "left" in message:
-                entry["reason"] = _NO_TIME
+                self.show(f"      {case}")
             elif "case" in message:
                 label, case = message.pop("case"), ""
                 entry["cases"][label] = published(message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections.abc import Iterable
@@ -135,7 +136,7 @@ def _prepared(
     }  # fmt: skip
     if not again and (earlier := _earlier(folder / "report.json", report)):
         report["parts"] = earlier["parts"]
-    limit = QUICK_SECONDS - (time.monotonic() - begin) if level == "quick" else None
+    limit = QUICK_SECONDS - (time.monotonic() - begin) if level == "quick" else math.inf
     save = partial(_write, targets)
     return BenchRun(parts, folder, model, environ, report, save, limit, sensors(os.environ))
 

@@ -48,7 +48,6 @@ def run(folder: Path, parts: dict[str, str], report: Report | None = None, **fac
     BenchRun(
         chosen, folder, "", os.environ, (report or new_report()) | facts,
         lambda found: write_atomic(file, to_bytes(found)), module="tests.support.bench_child", show=show,
-        is_detailed=True,
     ).run()  # fmt: skip
     return read_report(file)
 
