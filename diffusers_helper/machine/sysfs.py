@@ -110,12 +110,12 @@ def _gpu(root: Path, node: Path, properties: dict[str, int], arch: str) -> Gpu:
         memory["vram_total"] = sum(_bank_sizes(node))
     return Gpu(
         arch=arch,
-        name=_text(card / "product_name") if card else "",
+        name=text_of(card / "product_name") if card else "",
         is_apu=properties.get("cpu_cores_count", 0) > 0,
         folder=card,
         link=_link(card, root) if card else None,
         address=card.resolve().name if card else "",
-        uuid=f"GPU-{unique}" if card and (unique := _text(card / "unique_id").removeprefix("0x")) else "",
+        uuid=f"GPU-{unique}" if card and (unique := text_of(card / "unique_id").removeprefix("0x")) else "",
         **memory,
     )
 
@@ -123,8 +123,8 @@ def _gpu(root: Path, node: Path, properties: dict[str, int], arch: str) -> Gpu:
 def nvidia_link(root: Path = ROOT) -> Link | None:
     """Return the link of the first NVIDIA card; None if the kernel tells none."""
     devices = sorted((root / "sys/bus/pci/devices").glob("*"))
-    cards = (one for one in devices if _text(one / "vendor") == _NVIDIA)
-    card = next((one for one in cards if _text(one / "class").startswith(_DISPLAY)), None)
+    cards = (one for one in devices if text_of(one / "vendor") == _NVIDIA)
+    card = next((one for one in cards if text_of(one / "class").startswith(_DISPLAY)), None)
     return _link(card, root) if card else None
 
 
@@ -139,7 +139,7 @@ def _link(card: Path, root: Path) -> Link | None:
     known = {transfers: generation for generation, (transfers, _) in _GENERATIONS.items()}
     generations, lanes = list[int](), list[int]()
     for folder in (place, *place.parents[: -len(top.parts)]):
-        speed = re.match(r"[\d.]+(?= GT/s)", _text(folder / "max_link_speed"))
+        speed = re.match(r"[\d.]+(?= GT/s)", text_of(folder / "max_link_speed"))
         generation = known.get(float(speed[0])) if speed else None
         width = _number(folder / "current_link_width")
         if generation and width:
@@ -163,15 +163,16 @@ def _bank_sizes(node: Path) -> Iterator[int]:
 
 
 def _properties(file: Path) -> dict[str, int]:
-    return {match[1]: int(match[2]) for match in re.finditer(r"^(\w+) (\d+)$", _text(file), re.MULTILINE)}
+    return {match[1]: int(match[2]) for match in re.finditer(r"^(\w+) (\d+)$", text_of(file), re.MULTILINE)}
 
 
 def _number(file: Path) -> int:
-    text = _text(file)
+    text = text_of(file)
     return int(text) if text.isdigit() else 0
 
 
-def _text(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """Return the text of a file of the kernel; "" if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -220,14 +221,14 @@ def readings(
 
 def rocm_version(root: Path = ROOT) -> str:
     """Return the version of ROCm in /opt/rocm, or "" without one. Torch does not need that installation."""
-    return _text(root / "opt/rocm/.info/version")
+    return text_of(root / "opt/rocm/.info/version")
 
 
 def host_memory(root: Path = ROOT) -> HostMemory:
     """Return the figures of /proc/meminfo, reduced to the limit of the container; zeros without that file."""
     sizes = {
         match[1]: int(match[2]) * _KIB
-        for match in re.finditer(r"^(\w+): +(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+        for match in re.finditer(r"^(\w+): +(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
     }
     total, available = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
     group = root / "sys/fs/cgroup"
@@ -253,7 +254,7 @@ def computes_bf16(cpuinfo: Path = _CPUINFO) -> bool:
     Args:
         cpuinfo: The system's list of the processor's features. Without one, the answer is no.
     """
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", _text(cpuinfo), re.MULTILINE)
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text_of(cpuinfo), re.MULTILINE)
     features = set(found[1].split()) if found else set[str]()
     return any(enough <= features for enough in _ENOUGH)
 
@@ -277,5 +278,5 @@ def keeps_bf16(num_bytes: int, *, is_quantised: bool) -> bool:
 
 def resident_bytes(pid: int, root: Path = ROOT, *, kind: str = "VmRSS") -> int:
     """Return the bytes of main memory that a process uses, or those of another kind; 0 if it has ended."""
-    found = re.search(rf"{kind}:\s*(\d+)", _text(root / f"proc/{pid}/status"))
+    found = re.search(rf"{kind}:\s*(\d+)", text_of(root / f"proc/{pid}/status"))
     return int(found[1]) * _KIB if found else 0
