@@ -60,7 +60,6 @@ from diffusers_helper.models.sizes import Network, Weights  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
 from diffusers_helper.planning import estimates  # noqa: E402
 from diffusers_helper.planning.backend import Backend  # noqa: E402
-from diffusers_helper.planning.estimates import Calibration  # noqa: E402
 from diffusers_helper.planning.vae import Tiles  # noqa: E402
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
@@ -303,7 +302,7 @@ def main() -> int:
         sys.stdout.write(json.dumps(factors) + "\n")
         if arguments.save:
             machine = this_machine(os.environ)
-            Calibration(factors).write(this_local(os.environ).calibration, machine.card)
+            this_local(os.environ).calibration.write(machine.card, factors)
         return 0
     with Rows(__file__) as rows:
         for result in grid():

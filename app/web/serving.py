@@ -25,7 +25,6 @@ from diffusers_helper.conditions.picture import MAX_BYTES
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import given_path
 from diffusers_helper.models.registry import DEFAULT_MODEL
-from diffusers_helper.planning.estimates import Calibration
 
 if TYPE_CHECKING:
     from app.ui.page import Page
@@ -82,7 +81,7 @@ def open_page(
         The server, which `close_page` takes, and its address.
 
     Raises:
-        InputError: If the model, the folder for uploads or the calibration cannot be used.
+        InputError: If the model or the folder for uploads cannot be used.
     """
     uploads = _take_environment()
     from app.ui.catalogue import Catalogue
@@ -91,7 +90,6 @@ def open_page(
     from app.web.gradio_server import GuardedServer
 
     profile, local = profile or this_profile(os.environ), this_local(os.environ)
-    Calibration.read(local.calibration, profile.machine.card)  # refuses at once a file that no plan can use
     outputs = given_path(outputs, "outputs").absolute()
     name_folder(outputs, "outputs")
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})

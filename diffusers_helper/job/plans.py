@@ -18,7 +18,7 @@ from diffusers_helper.memory.device import Device, open_device, second_device
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.budget import Demand, JobPlan
-from diffusers_helper.planning.estimates import TILES, Calibration
+from diffusers_helper.planning.estimates import TILES, calibration_of
 from diffusers_helper.planning.ladder import first_plan, learned_levels, limit_notes
 from diffusers_helper.planning.profiles import YOU, Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.video import (
@@ -148,7 +148,7 @@ class MemoryPlans:
         request, self._profile = _with_attention(
             request, profile, models.info, self._size, local, stored_attention
         )
-        self._calibration = Calibration.read(local.calibration, machine.card)
+        self._calibration = calibration_of(local.calibration, machine.card)
         self.request, self.ladder, why = first_plan(
             request, models.info, self._profile, height, width, self._demands, local.learned
         )

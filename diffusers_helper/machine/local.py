@@ -102,11 +102,7 @@ class Local:
     kernels = _Kept("attention.json")  # what was seen of attention
     disks = _Kept("disks.json")  # the speeds of disks
     speeds = _Kept("speeds.json")  # those of bus and disk that a benchmark measured
-
-    @property
-    def calibration(self) -> Path | None:
-        """Return the file with the ratios of measured to estimated memory (`planning.estimates`)."""
-        return self.folder and self.folder / "calibration.json"
+    calibration = _Kept("calibration.json")  # ratios of measured to estimated memory (`planning.estimates`)
 
     @property
     def encodings(self) -> Path | None:

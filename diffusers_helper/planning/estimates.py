@@ -4,24 +4,21 @@ Each formula counts the tensors of one size that are alive at the moment when th
 The numbers were fitted to peaks that `benchmarks/calibrate_memory.py` measured on a CPU, on the grid of
 shapes named in each function. They hold for kernels that keep nothing large between operations. GPU kernels
 need more: the table in `backend` has the factors for that. What was measured on such cards, or on this
-machine, corrects the estimates (`Calibration`).
+machine, corrects the estimates (`calibration_of`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import ceil
-from pathlib import Path
-from typing import Any, cast
+from types import MappingProxyType
 
-from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Buckets, buckets
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.known import family_of_class
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
+from diffusers_helper.machine.local import Facts
 from diffusers_helper.models.sizes import Network, class_named
 from diffusers_helper.planning.backend import MARGIN, Backend
 from diffusers_helper.planning.budget import Demand, Stage
@@ -40,47 +37,15 @@ _PATCH = 2
 _Working = dict[str, tuple[Network, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """The ratios of measured to estimated working memory by stage, on this machine or on such a card."""
+def calibration_of(measured: Facts, card: str) -> dict[str, float]:
+    """Return the ratios of measured to estimated working memory by stage, on this machine or on such a card.
 
-    factors: Mapping[str, float] = field(default_factory=dict[str, float])
-
-    def apply(self, stage: str, num_bytes: int) -> int:
-        """Return an estimate in bytes, multiplied by the ratio for its stage."""
-        return ceil(num_bytes * self.factors.get(stage, 1))
-
-    @classmethod
-    def read(cls, file: Path | None, device: str) -> Calibration:
-        """Return the ratios for a device from a file that `benchmarks/calibrate_memory.py` wrote.
-
-        Args:
-            file: The calibration file. What it does not say, or does not exist to say, reports of cards do.
-            device: The name of the device, such as "cpu" or "gfx1100".
-
-        Raises:
-            InputError: If the file cannot be used.
-        """
-        known = RATIOS.get(device, {})
-        try:
-            data: Any = json.loads(file.read_text(encoding="utf-8")) if file else {}
-            factors = {name: float(value) for name, value in data.get(device, {}).items()}
-        except FileNotFoundError:
-            return cls(known)
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise InputError(
-                f"{file} is not a calibration ({error}).", "Delete it, or measure again."
-            ) from error
-        if not all(0.1 <= factor <= 100 for factor in factors.values()):
-            raise InputError(f"{file} holds factors outside 0.1 to 100.", "Delete it, or measure again.")
-        return cls({**known, **factors})
-
-    def write(self, file: Path, device: str) -> None:
-        """Write the ratios for a device to a file, and keep the file's ratios for other devices."""
-        text = file.read_text(encoding="utf-8") if file.is_file() else "{}"
-        known = cast(dict[str, object], json.loads(text))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({**known, device: dict(self.factors)}, indent=2) + "\n", encoding="utf-8")
+    Args:
+        measured: The ratios that `benchmarks/calibrate_memory.py` stored (`Local.calibration`).
+        card: The name of the device, such as "cpu" or "gfx1100".
+    """
+    own = {stage: ratio for stage, ratio in measured.read(card).items() if isinstance(ratio, int | float)}
+    return {**RATIOS.get(card, {}), **{stage: ratio for stage, ratio in own.items() if 0.1 <= ratio <= 100}}
 
 
 def latent_tokens(height: int, width: int) -> int:
@@ -230,7 +195,7 @@ def demand_of(
     vae_window: int = OWN_WINDOW,
     vae_share: float = 1.0,
     backend: Backend = Backend(),
-    calibration: Calibration = Calibration(),
+    calibration: Mapping[str, float] = MappingProxyType({}),
 ) -> Demand:
     """Return the needs of a job whose VAE works in tiles of one size, with the stages in the order they run.
 
@@ -266,7 +231,7 @@ def demand_of(
         Stage(
             name,
             network.weights,
-            calibration.apply(name, num_bytes) + network.cast_bytes + after.get(name, 0),
+            ceil(num_bytes * calibration.get(name, 1)) + network.cast_bytes + after.get(name, 0),
         )
         for name, (network, num_bytes) in working.items()
     )

@@ -18,7 +18,7 @@ from diffusers_helper.models.sizes import Network, check_loras, networks, with_l
 from diffusers_helper.planning.budget import PLAIN_ATTENTION, Demand, JobPlan
 from diffusers_helper.planning.estimates import (
     OWN_WINDOW,
-    Calibration,
+    calibration_of,
     demand_of,
     largest_bucket,
     latent_tokens,
@@ -181,7 +181,7 @@ def demands_for(
     profile: Profile,
     height: int,
     width: int,
-    calibration: Calibration | None = None,
+    calibration: Mapping[str, float],
     in_fp32: str = "",
     transformer: Network | None = None,
 ) -> tuple[Demand, ...]:
@@ -207,7 +207,7 @@ def demands_for(
         text=text, texts=len(request.texts), rank=rank_of(loras), step_cache=request.step_cache,
         encoded=OWN_WINDOW if request.video else 1,
         vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
-        backend=profile.backend, calibration=calibration or Calibration(),
+        backend=profile.backend, calibration=calibration,
     )  # fmt: skip
     tiles = tile_steps(profile.vae_tile.value, request.vae_tile)
     return tuple(replace(with_tiles(tile), attention=profile.attention) for tile in tiles)
@@ -266,7 +266,7 @@ def plan_video(
     side = request.resolution or info.side
     height, width = shape or largest_bucket(side, info.multiple, info.family.offered)
     profile = profile_of(request, profile, info)
-    calibration = Calibration.read(local.calibration, profile.machine.card)
+    calibration = calibration_of(local.calibration, profile.machine.card)
 
     def read(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
         return demands_for(request, info, profile, height, width, calibration, transformer=transformer)

@@ -17,7 +17,6 @@ from app.commands.doctor import Finding, examine
 from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache
 from diffusers_helper.machine.local import Local, seen_kernel
-from diffusers_helper.planning.estimates import Calibration
 from diffusers_helper.planning.video import FORGET
 from tests.support.machines import GB, write, write_card, write_memory
 
@@ -247,13 +246,13 @@ def test_doctor_and_plan_say_one_peak(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("app.commands.plan.this_machine", lambda environ: this_machine(environ, root))
     local = this_local({})
-    Calibration({"decode": 1.5, "sample": 1.25}).write(local.calibration or root, "gfx1100")
+    local.calibration.write("gfx1100", {"decode": 1.5, "sample": 1.25})
     report = look(root, ROCM, model="framepack-i2v", local=local)
     assert main(["plan", "--model", "framepack-i2v"]) == 0
     reported = re.findall(r"Predicted peak ([0-9.]+) GB", capsys.readouterr().out)
     said = [finding.text for finding in report if finding.topic == "job"]
     assert f"peaks at {reported[0]} of " in said[0]
     assert any(text.startswith("The default cap of 4.5 GB is too small") for text in said)
-    local.calibration.unlink()  # type: ignore[union-attr]
+    local.calibration.forget()
     assert main(["plan", "--model", "framepack-i2v"]) == 0
     assert f"Predicted peak {reported[0]} GB" not in capsys.readouterr().out

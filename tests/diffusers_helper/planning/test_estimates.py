@@ -12,14 +12,15 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.calibrate_memory import Result, clip, llama, siglip, transformer, vae, videos
-from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.errors import LongtakeError
 from diffusers_helper.families.family import buckets
+from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import networks
 from diffusers_helper.planning.backend import FACTORS, Backend
 from diffusers_helper.planning.budget import Demand
 from diffusers_helper.planning.estimates import (
-    Calibration,
+    calibration_of,
     demand_of,
     largest_bucket,
     latent_tokens,
@@ -149,12 +150,12 @@ def test_smaller_tiles_need_less() -> None:
 
 
 def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
-    file = tmp_path / "cache" / "calibration.json"
-    assert Calibration.read(file, "cpu") == Calibration()
-    Calibration({"decode": 1.5}).write(file, "gfx1100")
-    Calibration({"sample": 2.0}).write(file, "cpu")
-    assert Calibration.read(file, "gfx1100") == Calibration({"decode": 1.5})
-    measured = Calibration.read(file, "cpu")
+    stored = Local(folder=tmp_path / "cache").calibration
+    assert calibration_of(stored, "cpu") == {}
+    stored.write("gfx1100", {"decode": 1.5})
+    stored.write("cpu", {"sample": 2.0})
+    assert calibration_of(stored, "gfx1100") == {"decode": 1.5}
+    measured = calibration_of(stored, "cpu")
     before = needs_of(demand_of(DEMO, 128, 128, 256))
     after = needs_of(demand_of(DEMO, 128, 128, 256, calibration=measured))
     assert after["decode"] == before["decode"]
@@ -164,11 +165,9 @@ def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"cpu": {"sample": "x"}}', '{"cpu": {"sample": 0}}', '{"cpu": 5}']
 )
-def test_a_calibration_of_no_use_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "calibration.json"
-    file.write_text(text)
-    with pytest.raises(InputError, match=r"calibration\.json"):
-        Calibration.read(file, "cpu")
+def test_a_calibration_of_no_use_changes_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "calibration.json").write_text(text)
+    assert calibration_of(Local(folder=tmp_path).calibration, "cpu") == {}
 
 
 def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:

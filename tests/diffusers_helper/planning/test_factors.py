@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from app.machine import named_machine
+from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import networks
 from diffusers_helper.planning.backend import FACTORS, Backend, reserve_of
 from diffusers_helper.planning.cards.reported import RATIOS
-from diffusers_helper.planning.estimates import Calibration, demand_of, transformer_bytes
+from diffusers_helper.planning.estimates import calibration_of, demand_of, transformer_bytes
 from diffusers_helper.planning.profiles import FAMILIES, profile_for
 from diffusers_helper.planning.vae_estimates import decode_bytes
 from diffusers_helper.units import GB
@@ -52,10 +53,10 @@ def test_half_as_much_again_is_taken_where_attention_has_its_peak() -> None:
 def test_a_plan_takes_the_ratios_of_its_card_unless_this_machine_knows_better(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    backend, file = replace(Backend(), **FACTORS["rocm"]), tmp_path / "calibration.json"
+    backend, measured = replace(Backend(), **FACTORS["rocm"]), Local(folder=tmp_path).calibration
 
     def working(stage: str, card: str = "gfx1100") -> int:
-        calibration = Calibration.read(file, card)
+        calibration = calibration_of(measured, card)
         demand = demand_of(FULL, 640, 608, 256, backend=backend, calibration=calibration)
         return next(one.working_bytes for one in demand.stages if one.name == stage)
 
@@ -64,8 +65,7 @@ def test_a_plan_takes_the_ratios_of_its_card_unless_this_machine_knows_better(
     assert working("sample") == pytest.approx(1.5 * before[0], rel=0.001)
     assert working("decode") == before[1]
     assert working("sample", card="gfx1101") == before[0]
-    assert Calibration.read(None, "gfx1100").apply("sample", 1001) == 1502
     assert reserve_of("gfx1100", "gfx1100").value == 1.5 * GB
     assert reserve_of("gfx1100", "gfx1100").source == "measured on such a card"
-    Calibration({"sample": 1.0}).write(file, "gfx1100")
+    measured.write("gfx1100", {"sample": 1.0})
     assert working("sample") == before[0]
