@@ -27,7 +27,7 @@ from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_ver
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.cards.recommended import recommend
-from diffusers_helper.planning.profiles import Machine, Profile, profile_for
+from diffusers_helper.planning.profiles import YOU, Machine, Profile, profile_for
 from diffusers_helper.planning.variables import ALLOCATOR_VARIABLES, engine_environment, environment_report
 from diffusers_helper.planning.video import known_networks, plan_video
 from diffusers_helper.request import GenerationRequest
@@ -255,9 +255,9 @@ def _disk(outputs: Path) -> Finding:
 
 
 def _environment(profile: Profile, environ: Mapping[str, str]) -> Iterator[Finding]:
-    for variable in environment_report(profile.environment, environ):
-        whose = "yours" if variable.is_yours else "Longtake's"
-        yield Finding("environment", f"{variable.name}={variable.value} ({whose}; {variable.reason})")
+    for name, setting in environment_report(profile.environment, environ).items():
+        whose = "yours" if setting.source == YOU else "Longtake's"
+        yield Finding("environment", f"{name}={setting.value} ({whose}; {setting.reason})")
     if profile.machine.kind == "rocm":
         for text, remedy in find_mode_findings(
             {**environ, **engine_environment(profile.environment, environ)}

@@ -19,7 +19,7 @@ from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.estimates import TILES, calibration_of
-from diffusers_helper.planning.ladder import first_plan, learned_levels, limit_notes
+from diffusers_helper.planning.ladder import first_plan, level_key, limit_notes
 from diffusers_helper.planning.profiles import YOU, Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.video import (
     attention_note,
@@ -226,9 +226,8 @@ class MemoryPlans:
         self._renew()
 
     def _renew(self) -> None:
-        info, learned, size = self.models.info, self._local.learned, self._size
-        levels = learned_levels(learned, self.request, info, self._profile, *size)
-        self.ladder.renew(self._demands(self.request, *size), levels)
+        key = level_key(self.request, self.models.info, self._profile, *self._size)
+        self.ladder.renew(self._demands(self.request, *self._size), key)
 
     @property
     def is_apu(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,8 @@ from diffusers_helper.units import GB, gb_text
 _SIDE_STEP = 32  # between the resolutions that a refusal may name
 MAX_STEPS = 3
 _VAE_STAGES = ("vae_encode", "decode")
+# Further settings that a plan depends on, beside those in every key
+_KEYED = ("vae_chunk", "vae_threshold", "weight_dtype", "step_cache")
 # The share of the memory beyond their minimum that weights may take, by the level of the plan.
 _SHARES = (1.0, 0.5, 0.25, 0.0)
 
@@ -44,8 +46,6 @@ _SHARES = (1.0, 0.5, 0.25, 0.0)
 @dataclass(frozen=True, slots=True)
 class Level:
     """The size of a plan: how many steps down it takes for the weights and for the VAE's tiles.
-
-    A failure of the VAE counts for both, since its weights take memory, too.
 
     Attributes:
         weights: The number of steps down for the weights, an index into `_SHARES`.
@@ -55,26 +55,14 @@ class Level:
     weights: int = 0
     tile: int = 0
 
-    def below(self, stage: str) -> Level:
-        """Return the next level after `stage` has failed."""
-        return Level(min(self.weights + 1, len(_SHARES) - 1), self.tile + (stage in _VAE_STAGES))
-
-
-class LearnedLevels:
-    """The level at which the last job with the same card, model, size and cap ended."""
-
-    def __init__(self, facts: Facts, key: str) -> None:
-        self._facts, self._key = facts, key
-
-    def read(self) -> Level:
-        entry = self._facts.read(self._key)
+    @classmethod
+    def read(cls, learned: Facts, key: str) -> Level:
+        """Return the level at which the last job with this `level_key` ended."""
+        entry = learned.read(key)
         weights, tile = entry.get("weights", 0), entry.get("tile", 0)
         if not all(isinstance(value, int) and 0 <= value < 100 for value in (weights, tile)):
-            return Level()
-        return Level(min(weights, len(_SHARES) - 1), tile)
-
-    def write(self, level: Level) -> None:
-        self._facts.write(self._key, {"weights": level.weights, "tile": level.tile})
+            return cls()
+        return cls(min(weights, len(_SHARES) - 1), tile)
 
 
 class Ladder:
@@ -88,41 +76,45 @@ class Ladder:
         retries: The number of times that a smaller plan was taken.
     """
 
-    def __init__(self, budget: Budget, demands: Sequence[Demand], levels: LearnedLevels) -> None:
+    def __init__(self, budget: Budget, demands: Sequence[Demand], learned: Facts, key: str) -> None:
         """Make the first plan.
 
         Args:
             budget: The memory that the job may use.
-            levels: The store of the level to begin at, and of those reached here.
+            learned: The store of the level to begin at, and of those reached here.
+            key: The `level_key` of jobs of this kind.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
         """
-        self._budget, self.level, self.retries = budget, levels.read(), 0
-        self.renew(demands, levels)
+        self._budget, self._learned = budget, learned
+        self.level, self.retries = Level.read(learned, key), 0
+        self.renew(demands, key)
 
-    def renew(self, demands: Sequence[Demand], levels: LearnedLevels) -> None:
-        """Plan for other demands from now on, at the level in force, and store further ones in `levels`.
+    def renew(self, demands: Sequence[Demand], key: str) -> None:
+        """Plan for other demands from now on, at the level in force, and store further ones for this key.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
         """
-        self.demands, self._levels = tuple(demands), levels
+        self.demands, self._key = tuple(demands), key
         self.first = plan_job(self._budget, demands)
         self.plan = self.first if self.level == Level() else self._plan(self.level)
 
     def step_down(self, stage: str) -> str | None:
         """Take a smaller plan after a stage has run out of memory.
 
+        A failure of the VAE counts for the weights, too, since its own take memory.
+
         Returns:
             A description of the change, or None if there is no smaller plan or `MAX_STEPS` were taken.
         """
-        levels, level = list[Level](), self.level
-        for _ in _SHARES if self.retries < MAX_STEPS else ():
-            level = level.below(stage)
-            level = replace(level, tile=min(level.tile, len(self.demands) - 1))
-            levels.append(level)
-        return self._take(levels, stage)
+        weights, tile = self.level.weights, self.level.tile
+        most, last, is_vae = len(_SHARES) - 1, len(self.demands) - 1, stage in _VAE_STAGES
+        steps = range(1, len(_SHARES) + 1) if self.retries < MAX_STEPS else ()
+        return self._take(
+            [Level(min(weights + step, most), min(tile + step * is_vae, last)) for step in steps], stage
+        )
 
     def step_to_end(self, stage: str) -> str | None:
         """Take the smallest plan for a stage that has ended the engine's process instead of raising an error.
@@ -147,7 +139,7 @@ class Ladder:
                 before, self.plan, lambda plan: _held(plan.stage(stage)), tells_tiles=is_vae
             ):
                 self.retries += 1
-                self._levels.write(level)
+                self._learned.write(self._key, asdict(level))
                 return change
         return None
 
@@ -232,8 +224,8 @@ def first_plan(
         height: int, width: int, request: GenerationRequest = request
     ) -> tuple[GenerationRequest, Ladder, str]:
         request, reason = choose_weights(request, budget, lambda one: needs(one, height, width))
-        levels = learned_levels(learned, request, info, profile, height, width)
-        return request, Ladder(budget, needs(request, height, width), levels), reason
+        key = level_key(request, info, profile, height, width)
+        return request, Ladder(budget, needs(request, height, width), learned, key), reason
 
     def fits(*given: Any) -> bool:
         try:
@@ -255,10 +247,8 @@ def first_plan(
         raise DoesNotFit(error.budget, error.demands, largest, fits_in_int8=fits_in_int8) from None
 
 
-def learned_levels(
-    facts: Facts, request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int
-) -> LearnedLevels:
-    """Return the store of the level that jobs with this card, model, video size and cap have reached.
+def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int) -> str:
+    """Return the key of the level that jobs with this card, model, video size and cap have reached.
 
     The key contains the card's memory in whole GB, since the web process and the engine may read figures that
     differ slightly.
@@ -272,16 +262,11 @@ def learned_levels(
         cap += f", with {gb_text(profile.helper_bytes)} GB on a second card"
     model = info.folder or info.name
     # A level counts down from the largest tiles that such a job may use, so these settings belong to the key.
-    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}{_others(request)}"
+    vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}"
+    others = {name: getattr(request, name) for name in _KEYED}
+    vae += "".join(f", {name} {one}" for name, one in others.items() if one != SETTINGS[name].default)
     lora = f", LoRA {shown(request.lora)}" if request.lora else ""
-    return LearnedLevels(facts, f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}{lora}")
-
-
-def _others(request: GenerationRequest) -> str:
-    """Return further settings that the plan depends on, if they differ from their defaults."""
-    names = ("vae_chunk", "vae_threshold", "weight_dtype", "step_cache")
-    values = {name: getattr(request, name) for name in names}
-    return "".join(f", {name} {value}" for name, value in values.items() if value != SETTINGS[name].default)
+    return f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}{lora}"
 
 
 def limit_notes(job: JobPlan, profile: Profile) -> list[str]:

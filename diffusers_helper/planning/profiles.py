@@ -19,7 +19,7 @@ from diffusers_helper.machine.local import Local, seen_kernel, seen_ways
 from diffusers_helper.machine.sysfs import ROOT, Gpu, Link, amd_gpus, gfx_name, host_memory, nvidia_link
 from diffusers_helper.planning.backend import FACTORS, Attention, Backend, reserve_of
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
-from diffusers_helper.planning.variables import DOCUMENT, Setting, check_choices, variables_for
+from diffusers_helper.planning.variables import DOCUMENT, YOU, Setting, check_choices, variables_for
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_bytes, gb_text
 
@@ -174,7 +174,6 @@ class Profile:
         )
 
 
-YOU = "you"
 # The memory document (docs/amd-memory.md) preserves 18 GB on cards of 20 to 24 GB, and at least this much.
 _LEAST_PRESERVED = 16 * GB
 # The memory for weights that the default of preserved memory leaves at least: 18 of 20 GB leave this much.

@@ -74,11 +74,12 @@ def find_mode_of(value: str) -> str:
 DOCUMENT = "the memory document, see docs/amd-memory.md"
 # The same setting under its present and its older names. If the user has set any of them, Longtake sets none.
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+YOU = "you"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """A value with its reason and its source, which is "you" for a value that the user has set."""
+    """A value with its reason and its source, which is `YOU` for a value that the user has set."""
 
     value: T
     reason: str
@@ -131,39 +132,27 @@ def variables_for(family: str) -> dict[str, Setting[str]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A variable of the engine's environment, and whether the user has set it."""
-
-    name: str
-    value: str
-    is_yours: bool
-    reason: str
-    source: str
-
-
-def environment_report(settings: Mapping[str, Setting[str]], environ: Mapping[str, str]) -> list[Variable]:
+def environment_report(
+    settings: Mapping[str, Setting[str]], environ: Mapping[str, str]
+) -> dict[str, Setting[str]]:
     """Return the variables that a profile sets, with the user's value where the user has set one.
 
     The user's value counts under a variable's older names, too.
     """
-    report: list[Variable] = []
+    report = dict[str, Setting[str]]()
     for name, setting in settings.items():
         names = ALLOCATOR_VARIABLES if name in ALLOCATOR_VARIABLES else (name,)
         yours = next((other for other in names if other in environ), None)
         if yours is None:
-            report.append(Variable(name, setting.value, False, setting.reason, setting.source))
+            report[name] = setting
         else:
             same = environ[yours] == setting.value
             reason = setting.reason if same else f"replaces {setting.value}: {setting.reason}"
-            report.append(Variable(yours, environ[yours], True, reason, setting.source))
+            report[yours] = Setting(environ[yours], reason, YOU)
     return report
 
 
 def engine_environment(settings: Mapping[str, Setting[str]], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables to add to `environ` for the engine, leaving out those that the user has set."""
-    return {
-        variable.name: variable.value
-        for variable in environment_report(settings, environ)
-        if not variable.is_yours
-    }
+    report = environment_report(settings, environ).items()
+    return {name: setting.value for name, setting in report if setting.source != YOU}

@@ -16,7 +16,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import keep_kernel
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.ladder import Level, learned_levels
+from diffusers_helper.planning.ladder import level_key
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.video import FORGET
 from diffusers_helper.request import GenerationRequest
@@ -169,8 +169,8 @@ def test_what_jobs_and_doctor_found_is_in_the_plan(
     before, local = as_json(capsys, *common), this_local({})
     info, profile = find_model("framepack-i2v"), profile_for(card, {})
     request = GenerationRequest(image="none", model=info.name)
-    levels = learned_levels(local.learned, request, info, profile, before["height"], before["width"])
-    levels.write(Level(weights=1))
+    key = level_key(request, info, profile, before["height"], before["width"])
+    local.learned.write(key, {"weights": 1})
     after = as_json(capsys, *common)
     assert after["stages"][4]["resident_bytes"] < before["stages"][4]["resident_bytes"]
     assert [

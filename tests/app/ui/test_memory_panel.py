@@ -27,7 +27,7 @@ from diffusers_helper.machine.local import Local, keep_kernel
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.ladder import Level, learned_levels
+from diffusers_helper.planning.ladder import level_key
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.video import FORGET
 from diffusers_helper.request import GenerationRequest
@@ -233,7 +233,7 @@ def test_a_shortage_that_jobs_learned_from_is_in_the_plan_and_can_be_forgotten(t
     before = reported(planner, preserved_gb=0)
     info = find_model("framepack-i2v")
     request = GenerationRequest(image="x", model=info.name)
-    learned_levels(planner.local.learned, request, info, planner.profile, *SHAPE).write(Level(weights=1))
+    planner.local.learned.write(level_key(request, info, planner.profile, *SHAPE), {"weights": 1})
     state, text = reported(planner, preserved_gb=0)
     assert peak_in(state) < peak_in(before[0])
     assert "Memory ran out on this card before, so the plan is smaller than it could be:" in text

@@ -19,7 +19,7 @@ from diffusers_helper.memory.device import second_device
 from diffusers_helper.memory.store import Store
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, Stage, plan_job
-from diffusers_helper.planning.ladder import Ladder, LearnedLevels
+from diffusers_helper.planning.ladder import Ladder
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.making import make, seconds_for, tiny_request
@@ -140,7 +140,7 @@ def test_what_fits_on_neither_card_alone_fits_on_both() -> None:
     assert plan.keep_all_resident
     assert not plan.helper.keep_all_resident
     with pytest.raises(DoesNotFit):  # there is no smaller plan, and the first one stays in force
-        Ladder(budget, demands(400), LearnedLevels(Facts(), ""))
+        Ladder(budget, demands(400), Facts(), "")
 
 
 def test_a_process_that_sees_one_card_has_no_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from diffusers_helper.machine.local import DiskSpeeds, Facts, Local, disk_speed,
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.ladder import Level, learned_levels
+from diffusers_helper.planning.ladder import Level, level_key
 from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
 from diffusers_helper.planning.video import (
     FORGET,
@@ -119,7 +120,7 @@ def test_a_download_that_is_not_whole_counts_as_none(
 
 def learn(local: Local, level: Level, **settings: object) -> None:
     """Record what a job of this size records when it runs out of memory."""
-    learned_levels(local.learned, command(**settings), FULL, RADEON, 640, 608).write(level)
+    local.learned.write(level_key(command(**settings), FULL, RADEON, 640, 608), asdict(level))
 
 
 def plan_with(local: Local, profile: Profile = RADEON, **settings: object) -> VideoPlan:
@@ -169,7 +170,8 @@ def test_page_and_engine_name_a_card_alike(tmp_path: Path) -> None:
     local = Local(folder=tmp_path)
     learn(local, Level(weights=2))
     by_torch = profile_for(Machine("rocm", "gfx1100", "AMD Radeon RX 7900 XTX", 24 * GB - 25 * 1024**2), {})
-    assert learned_levels(local.learned, command(), FULL, by_torch, 640, 608).read() == Level(weights=2)
+    key = level_key(command(), FULL, by_torch, 640, 608)
+    assert Level.read(local.learned, key) == Level(weights=2)
 
 
 @pytest.mark.usefixtures("empty_hub")

@@ -20,7 +20,7 @@ from diffusers_helper.planning.profiles import (
     family_of,
     profile_for,
 )
-from diffusers_helper.planning.variables import engine_environment, environment_report
+from diffusers_helper.planning.variables import YOU, engine_environment, environment_report
 from diffusers_helper.units import gb_bytes
 from tests.support.jobs import ROOT, wait_until
 from tests.support.machines import GB, write, write_card, write_memory
@@ -189,7 +189,9 @@ def test_the_engines_environment_leaves_a_users_own_values_alone() -> None:
         "MIOPEN_FIND_MODE",
         "PYTORCH_ALLOC_CONF",
     }
-    mine = {line.name: line for line in environment_report(found.environment, environ) if line.is_yours}
+    mine = {
+        name: one for name, one in environment_report(found.environment, environ).items() if one.source == YOU
+    }
     assert set(mine) == set(environ)
     assert mine["MIOPEN_FIND_MODE"].value == "NORMAL"
     assert "replaces FAST" in mine["MIOPEN_FIND_MODE"].reason

@@ -22,7 +22,7 @@ from diffusers_helper.memory.accounting import AccountedOutOfMemory
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.pipeline import Result
 from diffusers_helper.planning.budget import Budget, Demand, Stage
-from diffusers_helper.planning.ladder import MAX_STEPS, Ladder, LearnedLevels, Level
+from diffusers_helper.planning.ladder import MAX_STEPS, Ladder, Level
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.shortage import (
     LONGTAKE,
@@ -160,7 +160,7 @@ def test_the_numbers_are_read() -> None:
     assert error.remedy.startswith("1. ")
 
 
-def ladder(levels: LearnedLevels = LearnedLevels(Facts(), ""), cap: int = 1000) -> Ladder:  # noqa: B008
+def ladder(learned: Facts = Facts(), cap: int = 1000, key: str = "x") -> Ladder:  # noqa: B008
     transformer = Weights("transformer", 610, (20,) * 30)
     vae = Weights("vae", 50)
 
@@ -168,7 +168,7 @@ def ladder(levels: LearnedLevels = LearnedLevels(Facts(), ""), cap: int = 1000) 
         return Demand(tile, (Stage("sample", transformer, 100), Stage("decode", vae, working)))
 
     budget = Budget(total_bytes=2000, cap_bytes=cap, preserved_bytes=0, reserve_bytes=0)
-    return Ladder(budget, [demand(256, 400), demand(128, 200), demand(64, 100)], levels)
+    return Ladder(budget, [demand(256, 400), demand(128, 200), demand(64, 100)], learned, key)
 
 
 def test_each_step_leaves_less_to_weights_and_the_last_the_least() -> None:
@@ -192,30 +192,30 @@ def test_where_the_vae_failed_its_tiles_become_smaller() -> None:
 
 
 def test_a_ladder_begins_where_the_last_one_ended(tmp_path: Path) -> None:
-    levels = LearnedLevels(Facts(tmp_path / "plans.json"), "x")
-    first = ladder(levels)
+    learned = Facts(tmp_path / "plans.json")
+    first = ladder(learned)
     first.step_down("sample")
-    again = ladder(levels)
+    again = ladder(learned)
     assert again.plan == first.plan
     assert again.retries == 0
 
 
 def test_levels_are_kept_by_card_and_size(tmp_path: Path) -> None:
     facts = Facts(tmp_path / "cache" / "plans.json")
-    one, other = LearnedLevels(facts, "gfx1100, 640x608"), LearnedLevels(facts, "gfx1100, 416x960")
-    assert one.read() == Level()
-    one.write(Level(2, 1))
-    other.write(Level(1, 0))
-    assert (one.read(), other.read()) == (Level(2, 1), Level(1, 0))
+    for key, stage in (("gfx1100, 640x608", "decode"), ("gfx1100, 416x960", "sample")):
+        assert Level.read(facts, key) == Level()
+        assert ladder(facts, 700, key).step_down(stage)
+    found = [Level.read(facts, key) for key in ("gfx1100, 640x608", "gfx1100, 416x960")]
+    assert found == [Level(1, 1), Level(1, 0)]
 
 
 @pytest.mark.parametrize("text", ['{"x": 3}', '{"x": {"weights": -1}}', '{"x": {"tile": "a"}}'])
 def test_an_entry_of_no_use_is_as_good_as_none(text: str, tmp_path: Path) -> None:
     file = tmp_path / "plans.json"
     file.write_text(text)
-    assert LearnedLevels(Facts(file), "x").read() == Level()
-    LearnedLevels(Facts(file), "x").write(Level(1, 0))
-    assert LearnedLevels(Facts(file), "x").read() == Level(1, 0)
+    assert Level.read(Facts(file), "x") == Level()
+    assert ladder(Facts(file)).step_down("sample")
+    assert Level.read(Facts(file), "x") == Level(1, 0)
 
 
 # Whole jobs, with a stage that runs out of memory on demand
