@@ -6,7 +6,6 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -35,7 +34,7 @@ from diffusers_helper.memory.device import Device
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.shortage import Shortage
-from diffusers_helper.planning.vae import Task, VaePlan, Video, settings_for, vae_plans
+from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, vae_plans
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.families import family_of
@@ -132,14 +131,13 @@ def plans(context: Context) -> Iterator[Case]:
     dtype = DTYPES.get(profile.vae_dtype.value, torch.float32)
     vae = nn.Module.to(vae, dtype).to(device.torch_device)
     device.adopt(vae)
-    settings = replace(settings_for(profile), precision="auto", largest_px=None)
     needs = family_of(vae).needs(dtype, profile.backend)
     latents = plan_sections(_SECONDS)[0].decode_latents
     tasks: tuple[tuple[Task, Video], ...] = (
         ("encode", Video(1, side, side)), ("decode", Video(latents, side, side)),
     )  # fmt: skip
     for task, video in tasks:
-        for plan in vae_plans(needs, video, task, settings):
+        for plan in vae_plans(needs, video, task, VaeSettings()):
             tiles = f", tiles of {plan.tiles.side}" if plan.tiles.side else ""
             yield f"{task}, {plan.time}{tiles}", partial(_plan, context, vae, video, plan)
 

@@ -175,7 +175,7 @@ class JobMemory:
         working_bytes = self.plans.plan.stage(VAE_STAGES[task]).working_bytes
         chunk = self.plans.request.vae_chunk if task == "decode" else OWN_CHUNK
         time = "stream" if family_of(self.vae).has_stream else "windows"
-        return VaePlan(task, time, chunk, tiles, working_bytes, False, "As the job's plan has it.")
+        return VaePlan(task, time, chunk, tiles, working_bytes, "As the job's plan has it.")
 
     def vae_use(self, height: int, width: int) -> tuple[int, str, int]:
         """Return the tile size, precision and chunk that the VAE works with now; see `recipe.VaeUse`."""

@@ -14,14 +14,13 @@ The estimates are those of `planning.vae_estimates`, which the plans of a job us
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
-from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import OWN_CHUNK
 from diffusers_helper.planning.estimates import TILES
-from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.planning.vae_estimates import VaeNeeds
 from diffusers_helper.units import gb_text
 
@@ -29,11 +28,6 @@ Task = Literal["decode", "encode"]
 Time = Literal["whole", "stream", "windows"]
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 CHUNKS = (1, 2, 4, 8)
-# The PSNR of a decode against one pass over everything, by the side of tiles in pixels and by the windows'
-# chunk, as docs/log/speed.md tells. The cause of the difference is the normalisation over each
-# piece, and not the pieces' edges.
-_TILE_DB = {64: 35, 96: 35, 128: 36, 192: 39, 256: 45}
-_WINDOW_DB = {1: 30, 2: 31, 3: 33, 4: 34, 8: 38}
 # The sides and overlaps of tiles are multiples of this, the pixels per latent of Wan 2.2.
 _LATENT_PX = 16
 
@@ -43,13 +37,13 @@ class VaeSettings:
     """The user's settings for the VAE; None and "auto" leave the choice to the plan.
 
     Attributes:
-        chunk: For a stream, the number of latent frames whose frames leave the device together, which does
-            not change the result. Otherwise the number of latent frames by which windows advance; None
-            means no windows if possible, and the VAE's own number of 3 otherwise.
-        tile_px: The side of the tiles in pixels; 0 for none.
+        chunk: One of `CHUNKS`. For a stream, the number of latent frames whose frames leave the device
+            together, which does not change the result. Otherwise the number of latent frames by which
+            windows advance; None means no windows if possible, and the VAE's own number of 3 otherwise.
+        tile_px: The side of the tiles in pixels, a multiple of 32; 0 for none.
         largest_px: The side of the largest tiles to try if `tile_px` is None; None allows the whole picture.
         fallback_px: The side of the largest tiles to try if the whole picture does not fit; None for any.
-        overlap: The least share of a tile that it has in common with its neighbour.
+        overlap: The least share of a tile, 0 to 0.5, that it has in common with its neighbour.
         precision: The type of the computation; "auto" is the type of the weights. Normalisation always
             computes in fp32, and if the result is not finite, everything is computed again in fp32.
         memory_threshold: The share of the free memory that a plan may use.
@@ -67,29 +61,6 @@ class VaeSettings:
     memory_threshold: float = 0.8
     cleanup_frequency: int = 0
     batch: bool = False
-
-    def __post_init__(self) -> None:
-        checks = {
-            "chunk": (self.chunk in (None, *CHUNKS), f"one of {CHUNKS}, or none"),
-            "tile_px": (_is_tile(self.tile_px), "0, or a multiple of 32"),
-            "largest_px": (_is_tile(self.largest_px) and self.largest_px != 0, "a multiple of 32"),
-            "fallback_px": (_is_tile(self.fallback_px) and self.fallback_px != 0, "a multiple of 32"),
-            "overlap": (0 <= self.overlap <= 0.5, "0 to 0.5"),
-            "precision": (self.precision in get_args(Precision), "auto, fp32, fp16 or bf16"),
-            "memory_threshold": (0 < self.memory_threshold <= 1, "0 to 1"),
-            "cleanup_frequency": (self.cleanup_frequency >= 0, "0 or more"),
-        }
-        for name, (is_good, expected) in checks.items():
-            if not is_good:
-                shown = short_repr(getattr(self, name))
-                raise InputError(f"{name} is {shown}; expected {expected}.", f"Correct {name}.")
-
-
-def settings_for(profile: Profile) -> VaeSettings:
-    """Return the settings of the VAE that suit a machine."""
-    dtype = profile.vae_dtype.value
-    precision = "auto" if dtype == "stored" else dtype
-    return VaeSettings(precision=precision, largest_px=profile.vae_tile.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +100,13 @@ class VaePlan:
     chunk: int
     tiles: Tiles
     working_bytes: int
-    is_exact: bool
     reason: str
     batch: int = 1
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether it gives what one pass over everything would give in the same number format."""
+        return not self.tiles.side and self.time != "windows"
 
 
 def vae_plans(needs: VaeNeeds, video: Video, task: Task, settings: VaeSettings) -> tuple[VaePlan, ...]:
@@ -171,10 +146,6 @@ def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -
     return tuple(plan for plan in fitting if plan.working_bytes <= first.working_bytes)
 
 
-def _is_tile(side: int | None) -> bool:
-    return side is None or (side >= 0 and side % 32 == 0)
-
-
 def _tiles(video: Video, settings: VaeSettings) -> tuple[int, ...]:
     """Return the sides of tiles to try; 0 means no tiles, and replaces sides that cover the picture."""
     side = max(video.height, video.width)
@@ -194,36 +165,14 @@ def _plan(needs: VaeNeeds, video: Video, task: Task, time: Time, tile: int, sett
     # A window has two latent frames more than the chunk: a lead-in, and one shared with the next window.
     at_once = video.latents if time == "whole" else min(video.latents, chunk + 2 * (time == "windows"))
     working = estimate(at_once, height, width, video.latents)
-    is_measured = task == "decode" and time != "stream"
-    frames = needs.stride * (at_once - 1) + 1
-    reason = _reason(time, at_once, frames, video.latents, tile, settings.precision, is_measured=is_measured)
-    is_exact = not tile and time != "windows"
-    tiles = Tiles.of(tile, settings.overlap)
-    return VaePlan(task, time, chunk, tiles, working, is_exact, reason)
-
-
-def _reason(
-    time: Time, at_once: int, frames: int, latents: int, tile: int, precision: Precision, *, is_measured: bool
-) -> str:
-    """Return a sentence on how the plan works, and on its PSNR against one pass if that was measured."""
     how = {
         "whole": "All frames in one pass",
-        "stream": "One latent frame after the other" if latents > 1 else "Each picture by itself",
-        "windows": f"In windows of {frames} frames, which is approximate",
+        "stream": "One latent frame after the other" if video.latents > 1 else "Each picture by itself",
+        "windows": "In windows of time",
     }[time]
-    costs = [_db(_WINDOW_DB, at_once - 2)] if time == "windows" else []
-    if tile:
-        how += f", in tiles of {tile} pixels"
-        costs.append(_db(_TILE_DB, tile))
-    if precision in ("fp16", "bf16"):
-        how += f", rounded as {precision}"
-    if not costs:
-        return f"{how}." if precision in ("fp16", "bf16") else f"{how}: exact."
-    if not is_measured:
-        return f"{how}. The result differs slightly from that of one pass; the difference was not measured."
-    return f"{how}: about {min(costs)} dB against one pass, measured with the bundled model's VAE."
-
-
-def _db(measured: Mapping[int, int], size: int) -> int:
-    """Return the PSNR of the largest measured size up to this one, or of the smallest measured size."""
-    return max((db for known, db in measured.items() if known <= size), default=min(measured.values()))
+    how += f", in tiles of {tile} pixels" if tile else ""
+    is_rounded = settings.precision in ("fp16", "bf16")
+    how += f", rounded as {settings.precision}" if is_rounded else ""
+    plan = VaePlan(task, time, chunk, Tiles.of(tile, settings.overlap), working, how)
+    ending = ": approximate" if not plan.is_exact else "" if is_rounded else ": exact"
+    return replace(plan, reason=f"{how}{ending}.")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.backend import MARGIN, SCORE_BYTES, Backend
@@ -22,26 +21,15 @@ class VaeNeeds:
 
     Attributes:
         has_stream: Whether frames can be computed one after the other with the exact result.
-        stride: The number of frames per latent frame after the first.
         weights_bytes: The bytes of its weights in the type that it computes in.
         decode_bytes, encode_bytes: Estimate the bytes for a piece, given the latent frames in one pass, the
             sides of the piece in pixels, and all latent frames; see the functions of these names.
     """
 
     has_stream: bool
-    stride: int
     weights_bytes: int
     decode_bytes: Callable[[int, int, int, int], int]
     encode_bytes: Callable[[int, int, int, int], int]
-
-
-def needs_of(network: Network, backend: Backend, *, is_folded: bool) -> VaeNeeds:
-    """Return the needs of a VAE of diffusers, from its configuration; see `decode_bytes`."""
-    return VaeNeeds(
-        has_stream(network), 4, network.weights.total_bytes,
-        partial(decode_bytes, network, backend=backend, is_folded=is_folded),
-        partial(encode_bytes, network, backend=backend),
-    )  # fmt: skip
 
 
 def has_stream(network: Network) -> bool:
@@ -114,9 +102,8 @@ def _attention(network: Network, area: int, backend: Backend) -> float:
 def _stream_decode(network: Network, area: int, latents: int) -> float:
     """Return the peak number of values while four frames are decoded, with the convolutions' past inputs.
 
-    Grid: widths of 8 to 32, 1 and 2 layers per block, 1 to 6 latent frames of 64x64 to 128x128 pixels, Wan
-        2.1
-    and 2.2 (which works on patches of 2x2), bf16 and fp32.
+    Grid: widths of 8 to 32, 1 and 2 layers per block, 1 to 6 latent frames of 64x64 to 128x128 pixels,
+    Wan 2.1 and 2.2 (which works on patches of 2x2), bf16 and fp32.
     """
     channels = network.config.get("decoder_base_dim") or network.config["base_dim"]
     layers, wide = network.config["num_res_blocks"], network.dtype_bytes < 4

@@ -8,7 +8,7 @@ diffusers are known by their names, because ComfyUI's nodes use this module wher
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property, singledispatch
+from functools import cached_property, partial, singledispatch
 from typing import Any, cast
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.sizes import Network, Weights
 from diffusers_helper.planning.backend import Backend
-from diffusers_helper.planning.vae_estimates import VaeNeeds, needs_of
+from diffusers_helper.planning.vae_estimates import VaeNeeds, decode_bytes, encode_bytes
 
 
 class VaeFamily:
@@ -63,7 +63,11 @@ class VaeFamily:
 
         is_folded = any(isinstance(layer, FoldedUpsample) for layer in self._vae.modules())
         network = Network(Weights("vae", total), self._vae.config, dtype.itemsize, 0)
-        return needs_of(network, backend, is_folded=is_folded)
+        return VaeNeeds(
+            self.has_stream, total,
+            partial(decode_bytes, network, backend=backend, is_folded=is_folded),
+            partial(encode_bytes, network, backend=backend),
+        )  # fmt: skip
 
 
 class HunyuanFamily(VaeFamily):

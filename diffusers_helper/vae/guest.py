@@ -235,7 +235,7 @@ class HostFamily(VaeFamily):
             return measured(vae.encode_need, 3, vae.stride * (at_once - 1) + 1, height, width)
 
         weights = sum(value.numel() for value in vae.parameters()) * dtype.itemsize
-        return VaeNeeds(vae.has_stream, vae.stride, weights, decode_bytes, encode_bytes)
+        return VaeNeeds(vae.has_stream, weights, decode_bytes, encode_bytes)
 
     def _placed(self, source: Tensor) -> Tensor:
         return source.to(self.dtype).to(self._vae.device)

@@ -14,10 +14,8 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
 from diffusers_helper.memory.device import Device
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
-from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.shortage import OutOfDeviceMemory
-from diffusers_helper.planning.vae import VaePlan, VaeSettings, Video, settings_for
-from diffusers_helper.units import GB
+from diffusers_helper.planning.vae import VaePlan, VaeSettings, Video
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.guest import Guest
 
@@ -319,39 +317,9 @@ def test_convolutions_of_wan_take_the_ladder() -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("family", "expected"),
-    [
-        ("gfx1100", VaeSettings(precision="fp16", largest_px=256)),
-        ("gfx1151", VaeSettings(precision="fp32", largest_px=256)),
-        ("cpu", VaeSettings(largest_px=256)),
-    ],
-)
-def test_a_machine_s_settings_are_those_of_its_profile(family: str, expected: VaeSettings) -> None:
-    machine = Machine("cpu" if family == "cpu" else "rocm", family, "", 16 * GB)
-    assert settings_for(profile_for(machine, {})) == expected
-
-
 def test_auto_begins_with_the_largest_piece_that_is_no_trouble() -> None:
     plans = engine_of(hunyuan(), largest_px=128).owner.plans("decode", Video(2, 256, 192))
     assert [plan.tiles.side for plan in plans] == [128, 96, 64]
-
-
-@pytest.mark.parametrize(
-    ("settings", "reported"),
-    [
-        ({"chunk": 3}, "chunk is 3; expected one of"),
-        ({"tile_px": 40}, "tile_px is 40; expected 0, or a multiple of 32"),
-        ({"largest_px": 0}, "largest_px is 0; expected a multiple of 32"),
-        ({"overlap": 0.6}, "overlap is 0.6; expected 0 to 0.5"),
-        ({"precision": "fp8"}, "precision is 'fp8'; expected auto, fp32, fp16 or bf16"),
-        ({"memory_threshold": 0.0}, "memory_threshold is 0.0"),
-        ({"cleanup_frequency": -1}, "cleanup_frequency is -1"),
-    ],
-)
-def test_settings_are_checked(settings: dict[str, Any], reported: str) -> None:
-    with pytest.raises(InputError, match=reported):
-        VaeSettings(**settings)
 
 
 def test_frames_that_the_vae_does_not_divide_are_refused() -> None:

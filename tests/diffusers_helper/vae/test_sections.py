@@ -34,7 +34,7 @@ class InWindows(Guest):
         self.tiles, self.parts = Tiles(), list[Part | None]()
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        return VaePlan(task, "windows", OWN_CHUNK, self.tiles, 0, False, "")
+        return VaePlan(task, "windows", OWN_CHUNK, self.tiles, 0, "")
 
     @contextmanager
     def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:
