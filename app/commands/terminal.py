@@ -16,7 +16,6 @@ from app.jobs.job import Job
 from app.jobs.stdio import complain, explained, say, write_whole
 from app.starting import EXIT_CANCELLED
 from diffusers_helper import events
-from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.families.packing import FPS
 from diffusers_helper.machine.terminal import one_line
@@ -153,7 +152,7 @@ def download(info: ModelInfo, *, as_json: bool) -> None:
 
     kept = "The next download continues from here."
     with Progress(info.name, "downloading", kept, as_json=as_json) as progress:
-        get_model(info, CancelToken(), progress.show)
+        get_model(info, progress.show)
 
 
 class Progress:

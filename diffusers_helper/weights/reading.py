@@ -46,11 +46,6 @@ def read_contents(file: Path) -> Contents:
     raise NotWeights(_foreign_content(start))
 
 
-def is_page(start: bytes) -> bool:
-    """Return whether a file with these first bytes is a web page."""
-    return _PAGE.match(start) is not None
-
-
 def _foreign_content(start: bytes) -> str:
     """Return what kind of file this is, as the end of a sentence that begins with the file's name.
 
@@ -63,7 +58,7 @@ def _foreign_content(start: bytes) -> str:
         size = re.search(rb"^size (\d{1,15})$", start, re.MULTILINE)
         what = f"{gb_text(int(size[1]))} GB of weights" if size else "weights"
         return f"is a Git LFS pointer to {what}, not the weights; run `git lfs pull` there, or {_AGAIN}"
-    if is_page(start):
+    if _PAGE.match(start):
         title = _TITLE.search(start)
         words = " ".join(title[1].decode("utf-8", "replace").split())[:80] if title else ""
         named = f' ("{words}")' if words else ""
@@ -90,11 +85,10 @@ def weight_files(place: Path) -> list[Path]:
 
 def is_complete(folder: Path) -> bool:
     """Return whether a part has its configuration and all files of its weights or vocabulary."""
-    return folder.is_file() or (has_all_files(folder) and not partial_files(folder))
-
-
-def has_all_files(folder: Path) -> bool:
-    """Return whether a part's folder has all its files, even if a program has one of them open."""
+    if folder.is_file():
+        return True
+    if partial_files(folder):
+        return False
     if (folder / "config.json").is_file():
         weights = {file.name for file in folder.glob("*.safetensors") if file.is_file()}
         for index in folder.glob("*.safetensors.index.json"):

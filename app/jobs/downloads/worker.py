@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from typing import Any
 
 from app.jobs.stdio import end_with, say
 from app.machine import know_added_models
-from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.machine.signals import ignore_ctrl_c
-from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.fetch import get_model
 from diffusers_helper.models.installed import installed_parts, verify
 from diffusers_helper.models.registry import ModelInfo, find_model
-
-_AGAIN_SECONDS = 5.0
 
 
 def main(task: str, model: str) -> int:
@@ -31,7 +26,7 @@ def main(task: str, model: str) -> int:
     try:
         info = find_model(model, allow_folder=True)
         if task == "get":
-            _get(info)
+            get_model(info, _progress)
         else:
             _verify(info)
     except LongtakeError as error:
@@ -47,26 +42,6 @@ def _say(**facts: Any) -> None:
 def _progress(done: int, total: int) -> None:
     """Tell the bytes that are here and those in all, for each piece of a file."""
     _say(done_bytes=done, total_bytes=total)
-
-
-def _get(info: ModelInfo) -> None:
-    """Download a model, again after a failure for as long as each attempt has brought something."""
-    here = _here(info)
-    while True:
-        try:
-            get_model(info, CancelToken(), _progress)
-        except LongtakeError as error:
-            before, here = here, _here(info)
-            if error.code != "download" or here <= before:
-                raise
-            time.sleep(_AGAIN_SECONDS)
-        else:
-            return
-
-
-def _here(info: ModelInfo) -> int:
-    absence = absence_of(info)
-    return sum(absence.here_bytes.values()) if absence else 0
 
 
 def _verify(info: ModelInfo) -> None:

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 from app.cli import main
-from diffusers_helper.cancel import CancelToken
 from diffusers_helper.families.family import SmallDecoder
 from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.models import downloads
@@ -100,7 +99,7 @@ def test_the_command_line_downloads_only_if_it_is_told_to(
 
 def test_a_download_is_told_by_bytes_of_the_whole_model(cache: Path, hub: Hub) -> None:
     reported: list[tuple[int, int]] = []
-    get_model(INFO, CancelToken(), lambda done, total: reported.append((done, total)))
+    get_model(INFO, lambda done, total: reported.append((done, total)))
     total = sum(bytes_in(part_folder(cache, INFO, part)) for part in PARTS)
     assert {whole for _, whole in reported} == {total}
     counts = [done for done, _ in reported]
@@ -160,7 +159,7 @@ def test_the_decoder_for_previews_comes_with_its_model(
     if not has_mirror:
         monkeypatch.setattr("diffusers_helper.models.fetch._HUB", hub.address)
         monkeypatch.setattr("diffusers_helper.families.family._GITHUB", hub.address)
-    get_model(info, CancelToken(), lambda done, total: None)
+    get_model(info, lambda done, total: None)
     assert absence_of(info) is None
     file = info.small_decoder_file
     assert file is not None
@@ -169,7 +168,7 @@ def test_the_decoder_for_previews_comes_with_its_model(
     for one in {file.resolve(), file}:  # it comes again although the model is complete
         one.unlink()
     hub.broken[file.name] = 8192
-    get_model(info, CancelToken(), lambda done, total: None)
+    get_model(info, lambda done, total: None)
     assert file.read_bytes() == content
     assert hub.begins(file.name)[-2:] == [0, 8192]
     assert hub.tokens == {"Bearer secret" if has_mirror else ""}
@@ -180,7 +179,7 @@ def test_a_model_is_complete_without_the_decoder_for_previews(hub: Hub, content:
     info = with_decoder(hub, b"the decoder")
     served = hub.folder / "somebody/tiny/safetensors/tiny.safetensors"
     served.unlink() if content is None else served.write_bytes(content)
-    get_model(info, CancelToken(), lambda done, total: None)
+    get_model(info, lambda done, total: None)
     assert absence_of(info) is None
     file = info.small_decoder_file
     assert file is not None

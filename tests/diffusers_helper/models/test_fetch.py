@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from diffusers_helper.cancel import CancelToken
-from diffusers_helper.errors import GenerationCancelled, LongtakeError
+from diffusers_helper.errors import LongtakeError
 from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.models import fetch
 from diffusers_helper.models.downloads import absence_of, bytes_in
@@ -39,6 +38,7 @@ def away(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hub(away: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "here"))
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(fetch, "_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 4096)
     with hub_of(away, INFO, tmp_path / "hub") as hub:
         use_hub(monkeypatch, hub)
@@ -57,14 +57,21 @@ def here(part: str = "vae") -> dict[str, bytes]:
 def ignore(*_: int) -> None: ...
 
 
-def get_part(source: PartSource, cancel: CancelToken, on_bytes: Callable[[int], None] = ignore) -> Path:
-    fetch.get_part(source, listed_files(source), cancel, on_bytes)
+def get_part(source: PartSource, on_bytes: Callable[[int], None] = ignore) -> Path:
+    files = listed_files(source)
+    received = {source.root / file.path: 0 for file in files}
+
+    def on_file(place: Path, count: int) -> None:
+        received[place] = count
+        on_bytes(sum(received.values()))
+
+    fetch.get_part(source, files, on_file)
     return source.folder
 
 
 def reason() -> str:
     with pytest.raises(LongtakeError) as caught:
-        get_part(VAE, CancelToken())
+        get_part(VAE)
     assert caught.value.code == "download"
     return caught.value.message
 
@@ -72,7 +79,7 @@ def reason() -> str:
 def test_a_model_is_downloaded_into_the_layout_of_the_hub(hub: Hub, away: Path) -> None:
     for part in PARTS:
         counts: list[int] = []
-        folder = get_part(INFO.parts[part], CancelToken(), counts.append)
+        folder = get_part(INFO.parts[part], counts.append)
         assert folder == INFO.parts[part].folder
         assert here(part) == whole(away, part)
         assert counts == sorted(counts)
@@ -83,14 +90,14 @@ def test_a_model_is_downloaded_into_the_layout_of_the_hub(hub: Hub, away: Path) 
             assert file.resolve().parent.name == "blobs"
     assert absence_of(INFO) is None
     asked = len(hub.asked)
-    get_model(INFO, CancelToken(), ignore)
+    get_model(INFO, ignore)
     assert len(hub.asked) == asked
 
 
 def test_huggingface_hub_finds_what_was_downloaded(hub: Hub) -> None:
     from huggingface_hub import snapshot_download, try_to_load_from_cache
 
-    folder = get_part(VAE, CancelToken())
+    folder = get_part(VAE)
     assert try_to_load_from_cache(VAE.location, "vae/config.json", revision=VAE.revision) == str(
         folder / "config.json"
     )
@@ -99,7 +106,7 @@ def test_huggingface_hub_finds_what_was_downloaded(hub: Hub) -> None:
 
 def test_a_connection_that_breaks_is_taken_up_at_the_byte(hub: Hub, away: Path) -> None:
     hub.broken[WEIGHTS] = 3 * 4096
-    get_part(VAE, CancelToken())
+    get_part(VAE)
     assert here() == whole(away)
     assert hub.begins(WEIGHTS) == [0, 3 * 4096]
 
@@ -112,7 +119,7 @@ def test_a_download_that_was_killed_goes_on(hub: Hub, away: Path) -> None:
     assert absence is not None
     assert absence.here_bytes["vae"] == 10_000
     counts: list[int] = []
-    get_part(VAE, CancelToken(), counts.append)
+    get_part(VAE, counts.append)
     assert here() == whole(away)
     assert hub.begins(WEIGHTS) == [10_000]
     assert counts[-1] == bytes_in(target.parent)
@@ -124,7 +131,7 @@ def test_a_damaged_rest_is_downloaded_again(hub: Hub, away: Path, garbage: bytes
     target.parent.mkdir(parents=True)
     partial_of(target).write_bytes(garbage)
     counts: list[int] = []
-    get_part(VAE, CancelToken(), counts.append)
+    get_part(VAE, counts.append)
     assert here() == whole(away)
     assert hub.begins(WEIGHTS)[-1] == 0
     assert counts[-1] == bytes_in(target.parent)
@@ -132,18 +139,18 @@ def test_a_damaged_rest_is_downloaded_again(hub: Hub, away: Path, garbage: bytes
 
 def test_a_part_is_incomplete_until_its_last_file_is_here(hub: Hub) -> None:
     hub.pages.add("config.json")
-    assert "the server answered with a web page in place of vae/config.json" in reason()
+    assert "cannot be downloaded" in reason()
     folder = VAE.folder
     assert not is_complete(folder)
     hub.pages.clear()
-    get_part(VAE, CancelToken())
+    get_part(VAE)
     assert is_complete(folder)
     assert partial_files(folder) == []
 
 
 def test_a_web_page_in_place_of_weights_or_of_the_list(hub: Hub) -> None:
     hub.pages.add(WEIGHTS)
-    assert f"the server answered with a web page in place of vae/{WEIGHTS}" in reason()
+    assert "Consistency check failed" in reason()
     assert not (VAE.folder / WEIGHTS).exists()
     hub.pages = {"tree"}
     assert "cannot be downloaded" in reason()
@@ -155,7 +162,7 @@ def test_a_server_that_lies_about_the_size(hub: Hub, away: Path, by: int) -> Non
     assert "cannot be downloaded" in reason()
     assert not is_complete(VAE.folder)
     hub.sizes.clear()
-    get_part(VAE, CancelToken())
+    get_part(VAE)
     assert here() == whole(away)
 
 
@@ -174,29 +181,29 @@ def test_a_hub_that_names_other_places_is_refused(
     assert not (tmp_path / "here").exists()
 
 
-def test_a_cancel_comes_during_a_file(hub: Hub, tmp_path: Path) -> None:
+def test_the_failure_of_a_file_ends_the_others(hub: Hub) -> None:
     hub.gate.clear()
-    cancel, ended = CancelToken(), threading.Event()
+    hub.pages.add("config.json")
+    ended = threading.Event()
 
     def run() -> None:
-        with pytest.raises(GenerationCancelled):
-            get_part(VAE, cancel)
+        assert "cannot be downloaded" in reason()
         ended.set()
 
     thread = threading.Thread(target=run)
     thread.start()
     assert hub.held.wait(60)
-    cancel.cancel()
     hub.gate.set()
     thread.join(60)
     assert ended.is_set()
     assert not is_complete(VAE.folder)
-    assert get_part(VAE, CancelToken()) == VAE.folder
+    hub.pages.clear()
+    assert get_part(VAE) == VAE.folder
 
 
 def test_two_programs_do_not_download_a_file_twice(hub: Hub, away: Path) -> None:
     hub.gate.clear()
-    threads = [threading.Thread(target=get_part, args=(VAE, CancelToken())) for _ in range(2)]
+    threads = [threading.Thread(target=get_part, args=(VAE,)) for _ in range(2)]
     threads[0].start()
     assert hub.held.wait(60)
     threads[1].start()
@@ -207,24 +214,9 @@ def test_two_programs_do_not_download_a_file_twice(hub: Hub, away: Path) -> None
     assert hub.begins(WEIGHTS) == [0]
 
 
-def test_a_program_that_looks_at_a_finished_file_does_no_harm(
-    hub: Hub, away: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch, "_WORKERS", 1)  # one file after the other
-    config = VAE.folder / "config.json"
-
-    def look(_: int) -> None:
-        if config.exists():
-            partial_of(config).touch()
-
-    folder = get_part(VAE, CancelToken(), look)
-    assert partial_files(folder) == [partial_of(config)]
-    assert here() == whole(away) | {partial_of(config).name: b""}
-
-
 def test_the_token_is_sent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    get_part(VAE, CancelToken())
+    get_part(VAE)
     assert hub.tokens == {"Bearer hf_secret"}
 
 
@@ -254,37 +246,17 @@ ENTRY = {"type": "file", "path": "vae/config.json", "size": 2, "oid": "a" * 40}
 
 
 @pytest.mark.parametrize(
-    ("size", "reported"),
-    [
-        ("12", "with a size of '12'"), (-1, "with a size of -1"), (2**70, f"with a size of {2**70}"),
-        (None, "with a size of None"), (True, "with a size of True"), (1.5, "with a size of 1.5"),
-        ([5], r"with a size of \[5\]"),
-    ],
-)  # fmt: skip
-def test_a_size_that_no_file_has_is_told(hub: Hub, size: object, reported: str) -> None:
-    hub.sizes[WEIGHTS] = size
-    with pytest.raises(LongtakeError, match=reported):
-        get_part(VAE, CancelToken())
-    assert len(hub.asked) == 0
-
-
-@pytest.mark.parametrize(
     ("listing", "reported"),
     [
-        ({"files": [ENTRY]}, "the hub's list of files is none"),
-        ([[ENTRY]], "which is no file"),
-        (["vae/config.json"], "which is no file"),
-        ([None, 5], "the hub lists None, which is no file"),
-        ([{"type": "file", "size": 2}], "which is no file"),
-        ([ENTRY | {"oid": None}], "does not belong there"),
-        ([ENTRY | {"oid": ["a" * 40]}], "does not belong there"),
-        ([ENTRY | {"lfs": "sha256"}], "which is no file"),
+        ({"files": [ENTRY]}, "cannot be downloaded"),
+        ([[ENTRY]], "cannot be downloaded"),
+        ([None, 5], "cannot be downloaded"),
+        ([{"type": "file", "path": "vae/config.json"}], "cannot be downloaded"),
+        ([ENTRY | {"oid": None}], "cannot be downloaded"),
+        ([ENTRY | {"oid": "../a"}], "does not belong there"),
         ([ENTRY | {"path": "vae/../../config.json"}], "does not belong there"),
-        ([{**ENTRY, "path": ["vae", "config.json"]}], "files are missing"),
         ([], "files are missing"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b"[" + b"0," * 2**22 + b"0]", "the server sends more than the"),
-        (b'[{"type": NaN}]', "which is no file"),
+        (b"[" * 100_000, "cannot be downloaded"),
         (b"\xff\xfe", "cannot be downloaded"),
     ],
 )
@@ -330,8 +302,8 @@ def _negative(handler: BaseHTTPRequestHandler) -> None:
 @pytest.mark.parametrize(
     ("liar", "reported"),
     [
-        (_endless, "is larger than the hub says|sends more than the"), (_ring, "redirect"),
-        (_torn, "breaks off .* again and again|is larger than"), (_empty, "Consistency check"),
+        (_endless, "sends more than the"), (_ring, "redirect"),
+        (_torn, "cannot be downloaded"), (_empty, "Consistency check"),
         (_negative, "cannot be downloaded"),
     ],
 )  # fmt: skip
@@ -348,7 +320,7 @@ def test_a_server_that_lies_about_a_file_is_left_in_a_sentence(
     assert all(one <= size for one in kept)
 
 
-@pytest.mark.parametrize("liar", [_endless, _ring, _torn, _empty, _negative])
+@pytest.mark.parametrize("liar", [_ring, _torn, _empty, _negative])
 def test_a_server_that_lies_about_its_list_is_left_in_a_sentence(
     hub: Hub, liar: Callable[[BaseHTTPRequestHandler], None]
 ) -> None:

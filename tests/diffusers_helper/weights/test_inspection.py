@@ -18,7 +18,7 @@ from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.strangers.limited_json import MOST_BYTES
 from diffusers_helper.weights.inspection import inspect_checkpoint
-from diffusers_helper.weights.reading import has_all_files
+from diffusers_helper.weights.reading import is_complete
 from diffusers_helper.weights.recognition import KeyStyle, expected_names
 from tests.support.checkpoints import comfyui_names, original_names, with_prefix, write_safetensors
 from tests.support.published import part_folder, write_published
@@ -329,7 +329,7 @@ def test_the_number_of_a_block_is_no_number_of_names(number: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "is_complete"),
+    ("listed", "is_whole"),
     [
         ({"a": "model.safetensors"}, True),
         ({"a": "model.safetensors", "b": "other.safetensors"}, False),
@@ -340,14 +340,12 @@ def test_the_number_of_a_block_is_no_number_of_names(number: str) -> None:
         ("x" * (MOST_BYTES + 1), False),
     ],
 )
-def test_an_index_of_unknown_origin_tells_only_names(
-    tmp_path: Path, listed: object, is_complete: bool
-) -> None:
+def test_an_index_of_unknown_origin_tells_only_names(tmp_path: Path, listed: object, is_whole: bool) -> None:
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_text("{}", encoding="utf-8")
     text = listed if isinstance(listed, str) else json.dumps({"metadata": {"x": "y"}, "weight_map": listed})
     (tmp_path / "model.safetensors.index.json").write_text(text, encoding="utf-8")
-    assert has_all_files(tmp_path) is is_complete
+    assert is_complete(tmp_path) is is_whole
 
 
 def test_an_index_names_no_file_of_another_folder(tmp_path: Path) -> None:
