@@ -21,14 +21,14 @@ from diffusers_helper.machine.limits import limit_process, limit_time
 from diffusers_helper.machine.signals import ignore_ctrl_c
 from diffusers_helper.models.installed import origin_at
 from diffusers_helper.models.sizes import count_values, layers_of
-from diffusers_helper.provenance.recipe import read_recipe_file
+from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.weights.inspection import inspect_weights
 from diffusers_helper.weights.lora_files import read_lora_file, read_lora_triggers
 
 READERS = {
     one.__name__: one
     for one in (
-        read_picture, read_footage, read_recipe_file, inspect_weights, origin_at, read_lora_triggers,
+        read_picture, read_footage, read_recipe, inspect_weights, origin_at, read_lora_triggers,
         read_lora_file, layers_of, count_values, count_tokens, largest_token,
     )
 }  # fmt: skip

@@ -10,13 +10,13 @@ later one is recorded only if it differs from its default, so that a file withou
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
-from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import SectionPlan
@@ -84,25 +84,13 @@ class Span:
         """Return the span of a dict that `to_dict` wrote.
 
         Raises:
-            InputError: If the data is not a valid span.
+            InputError: If one of its settings has another value than it may have.
+            KeyError, TypeError, AttributeError: If the data is anything else.
         """
-        fields: dict[str, Any] = cast(Any, data) if isinstance(data, dict) else {}
-        last, settings = fields.get("sections"), fields.get("settings")
-        if not isinstance(last, int) or last < 1 or not isinstance(settings, dict):
-            shown = short_repr(cast(object, data))
-            raise InputError(
-                f"An earlier span of sections is {shown}; expected its last section and its settings.",
-                "Use the file that Longtake wrote.",
-            )
-        settings = cast(dict[str, Any], settings)
-        known = names_of("section")
-        if unknown := sorted(set(settings) - set(known)):
-            raise InputError(
-                f"{short_repr(unknown[0])} is not a setting of an earlier span; expected some of "
-                f"{', '.join(known)}.",
-                "Use the file that Longtake wrote.",
-            )
-        return cls(last, {name: SETTINGS[name].check(value) for name, value in settings.items()})
+        fields: Any = data
+        checks = {name: SETTINGS[name] for name in names_of("section")}
+        settings = {name: checks[name].check(value) for name, value in fields["settings"].items()}
+        return cls(index(fields["sections"]), settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +182,13 @@ class Lineage:
             InputError: If the file is damaged.
             OSError: If the disk is out of reach.
         """
-        if not os.path.lexists(file):
-            return cls()
         try:
             data = plain_json(read_file(file))
             spans = tuple(Span.from_dict(item) for item in data["spans"])
-            return cls(spans, str(data["parent"]), int(data["kept"]))
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            return cls(spans, str(data["parent"]), index(data["kept"]))
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             if is_storage_trouble(error):
                 raise
             raise InputError(

@@ -10,24 +10,19 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 from uuid import UUID
 
-from PIL.PngImagePlugin import PngInfo
+from PIL.PngImagePlugin import PngImageFile, PngInfo
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, first_line
 from diffusers_helper.request import START_PICTURE, is_picture_name
 
 MAX_TEXT, MAX_PICTURE = 4 * 2**20, 64 * 2**20
-# A video has a few dozen boxes. Many programs write PNG chunks of 8 KiB, so there may be thousands of them.
-_MAX_BOXES, _MAX_CHUNKS = 1000, 100_000
-
 _PNG = b"\x89PNG\r\n\x1a\n"
-_KEYWORD = b"Longtake recipe"
-_KEY = len(_KEYWORD) + 1  # with the zero that ends it
+_KEYWORD = "Longtake recipe"
 _PICTURE_CHUNK = b"ltPc"  # the case of the letters means that it is ancillary, private and safe to copy
 _NAMED_CHUNK = b"ltNp"
 _PICTURE_BOX = UUID("6c6f6e67-7461-6b65-8070-696374757265").bytes
@@ -52,7 +47,7 @@ def append_pictures(video: Path, pictures: Mapping[str, bytes]) -> None:
 def png_chunks(text: str, pictures: Mapping[str, bytes]) -> PngInfo:
     """Return what a PNG file has beside its own picture to carry a recipe's text and pictures."""
     chunks = PngInfo()
-    chunks.add_itxt(_KEYWORD.decode(), text)
+    chunks.add_itxt(_KEYWORD, text)
     for name, picture in pictures.items():
         chunks.add(*_written(name, picture, _PICTURE_CHUNK, _NAMED_CHUNK))
     return chunks
@@ -76,110 +71,70 @@ def _take(pictures: dict[str, bytes], kind: bytes, content: bytes) -> None:
 def read_embedded(file: BinaryIO) -> Embedded | None:
     """Return the text and pictures of the recipe in an MP4 or PNG file, or None for a file of another kind.
 
-    Only the headers of boxes and chunks and these contents are read, within size limits.
-
     Raises:
-        InputError: If the file is damaged, or one of the contents is too large.
+        InputError: If the file is damaged.
         OSError: If the file cannot be read.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     head = file.read(12)
     if head.startswith(_PNG):
-        return _read_png(file, size)
+        file.seek(0)
+        return _read_png(file)
     return _read_mp4(file, size) if head[4:8] == b"ftyp" else None
 
 
 def _read_mp4(file: BinaryIO, size: int) -> Embedded:
-    pictures, room = dict[str, bytes](), MAX_PICTURE
+    pictures = dict[str, bytes]()
     for kind, begin, end in _boxes(file, 0, size):
-        box = _content(file, begin, min(end, begin + 16), 16) if kind == b"uuid" else b""
+        box = _content(file, begin, min(end, begin + 16)) if kind == b"uuid" else b""
         if box in (_PICTURE_BOX, _NAMED_BOX):
-            content = _content(file, begin + 16, end, room)
-            room -= len(content)
-            _take(pictures, box, content)
+            _take(pictures, box, _content(file, begin + 16, end))
     begin, end = 0, size
     for wanted in _COMMENT:
         found = next((box for box in _boxes(file, begin, end) if box[0] == wanted), None)
         if found is None:
             return None, pictures
         begin, end = found[1] + _SKIP.get(wanted, 0), found[2]
-    return _content(file, begin, end, MAX_TEXT), pictures
+    return _content(file, begin, end), pictures
 
 
 def _boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
     """Yield the type of each box in a part of the file, and the begin and end of its content."""
-    for _ in range(_MAX_BOXES):
-        if begin >= end:
-            return
-        length, kind = struct.unpack(">I4s", _content(file, begin, begin + 8, 8))
+    while begin < end:
+        length, kind = struct.unpack(">I4s", _content(file, begin, begin + 8))
         header = 8
         if length == 1:
-            (length,) = struct.unpack(">Q", _content(file, begin + 8, begin + 16, 8))
+            (length,) = struct.unpack(">Q", _content(file, begin + 8, begin + 16))
             header = 16
         length = length or end - begin  # 0 means that the box reaches to the end
         if length < header or begin + length > end:
             raise _damaged("a box extends past the end")
         yield kind, begin + header, begin + length
         begin += length
-    raise _damaged(f"it has more than {_MAX_BOXES} boxes")
 
 
-def _read_png(file: BinaryIO, size: int) -> Embedded:
-    text, pictures = None, dict[str, bytes]()
-    text_room, picture_room = MAX_TEXT, MAX_PICTURE  # for all chunks together, since the last of each counts
-    begin = len(_PNG)
-    for _ in range(_MAX_CHUNKS):
-        if begin >= size:
-            break
-        length, kind = struct.unpack(">I4s", _content(file, begin, begin + 8, 8))
-        end = begin + 8 + length
-        if end + 4 > size:
-            raise _damaged("a chunk extends past the end")
-        content = begin + 8
-        if kind == b"iTXt" and _content(file, content, min(end, content + _KEY), _KEY) == _KEYWORD + b"\0":
-            text = _text_of(_content(file, content + _KEY, end, text_room), text_room)
-            text_room -= len(text)
-        elif kind in (_PICTURE_CHUNK, _NAMED_CHUNK):
-            found = _content(file, content, end, picture_room)
-            picture_room -= length
-            (checksum,) = struct.unpack(">I", _content(file, end, end + 4, 4))
-            if checksum != zlib.crc32(kind + found):
-                raise _damaged("the checksum of a picture does not match")
-            _take(pictures, kind, found)
-        elif kind == b"IEND":
-            break
-        begin = end + 4
-    return text, pictures
-
-
-def _text_of(chunk: bytes, most: int) -> bytes:
-    """Return the recipe in an iTXt chunk, given the chunk's content after the keyword.
-
-    Raises:
-        InputError: If it is damaged, or has more than `most` bytes.
-    """
-    text = chunk[2:].split(b"\0", 2)[-1]
-    if not chunk[:1].strip(b"\0"):
-        return text
-    opened = zlib.decompressobj()  # an optimiser of PNG files may have compressed the text
-    try:
-        found = opened.decompress(text, most + 1)
-    except zlib.error as error:
-        raise _damaged("the recipe cannot be decompressed") from error
-    if len(found) > most:
-        raise _damaged(f"its texts have more than {MAX_TEXT} bytes when they are decompressed")
-    return found
-
-
-def _content(file: BinaryIO, begin: int, end: int, most: int) -> bytes:
-    if end - begin > most:
+def _content(file: BinaryIO, begin: int, end: int) -> bytes:
+    if end - begin > MAX_PICTURE:
         raise _damaged("its parts are larger than any recipe")
     file.seek(begin)
     content = file.read(end - begin)
     if len(content) < end - begin:
         raise _damaged("it ends early")
     return content
+
+
+def _read_png(file: BinaryIO) -> Embedded:
+    try:
+        image = PngImageFile(file)  # reads and checks the chunks before the pixels, where a recipe is
+    except (SyntaxError, ValueError, OSError) as error:
+        raise _damaged(first_line(error)) from error
+    pictures = dict[str, bytes]()
+    for kind, content, *_ in image.private_chunks:
+        if kind in (_PICTURE_CHUNK, _NAMED_CHUNK):
+            _take(pictures, kind, content)
+    text = image.info.get(_KEYWORD)
+    return text.encode() if isinstance(text, str) else None, pictures
 
 
 def _damaged(reason: str) -> InputError:

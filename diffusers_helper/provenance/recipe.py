@@ -6,15 +6,14 @@ job's name, paths and times are not part of it.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, Self, cast
 
 from diffusers_helper import __version__
-from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.placed import Placed
 from diffusers_helper.provenance.lineage import Lineage, Span, joined, recorded
@@ -33,16 +32,14 @@ from diffusers_helper.request import (
 )
 from diffusers_helper.setting import text_of
 from diffusers_helper.strangers.confined import confined
-from diffusers_helper.strangers.limited_json import parse_json, plain_json
+from diffusers_helper.strangers.limited_json import plain_json
 
 VERSION = 1
 # A recipe has this setting only where it is not empty. It names files without their folders, with checksums.
 _LORA = "lora"
 # A recipe has the checksum of the video that is continued, and the crop, which that has in common with it.
 _VIDEO = "video"
-_MOST_NOTICES, _MOST_VERSIONS = 20, 50
 _MOST_PARTS = 1000  # spans or uses of the VAE, which are as many as sections at most
-_KNOWN = ("recipe", "settings", "earlier", "vae", "made_with")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,153 +202,92 @@ class Recipe:
         return GenerationRequest.from_dict({**with_pictures(self.settings, pictures), **changes})
 
 
-def read_recipe(source: Path | bytes) -> Recipe:
+@confined
+def read_recipe(path: Path) -> Recipe:
     """Read a recipe from an MP4 or PNG file of Longtake, from a recipe's JSON, or from a `request.json`.
 
-    Pictures and video are not decoded, and sizes are limited. Unknown and unusable settings are left out,
-    with a sentence in `Recipe.notices`.
+    Pictures and video are not decoded. Unknown and unusable settings are left out, with a sentence in
+    `Recipe.notices`.
 
     Raises:
         InputError: If the file cannot be read, is damaged or carries no recipe.
     """
-    if isinstance(source, bytes):
-        return _read(io.BytesIO(source), "The file")
-    return read_recipe_file(source)
-
-
-@confined
-def read_recipe_file(path: Path) -> Recipe:
-    """Read a recipe from a file; see `read_recipe`."""
     try:
         with path.open("rb") as file:
-            return _read(file, path.name)
+            if (embedded := read_embedded(file)) is None:
+                file.seek(0)
+                embedded = file.read(MAX_TEXT + 1), {}
     except OSError as error:
         raise InputError(
             f"{path.name} cannot be read ({error.strerror}); expected a file with a recipe.",
             "Check the path.",
         ) from error
-
-
-def _read(file: BinaryIO, name: str) -> Recipe:
-    if (embedded := read_embedded(file)) is None:
-        file.seek(0)
-        return _parsed(file.read(MAX_TEXT + 1), name)
     text, pictures = embedded
     if text is None:
-        raise _no_recipe(name, "it was not made by Longtake, or another program has rewritten it")
-    return replace(_parsed(text, name), pictures=pictures)
+        raise _no_recipe(path.name, "it was not made by Longtake, or another program has rewritten it")
+    return replace(_parsed(text, path.name), pictures=pictures)
 
 
 def _parsed(text: bytes, name: str) -> Recipe:
     if len(text) > MAX_TEXT:
         raise _no_recipe(name, f"it has more than {MAX_TEXT // 2**20} MiB of text")
     try:
-        data: Any = parse_json(text, constant=_refuse_constant)
+        data: Any = plain_json(text)
     except ValueError as error:
         raise _no_recipe(name, f"it is not JSON: {str(error)[:100]}") from error
-    if not isinstance(data, dict):
-        raise _no_recipe(name, "it is not a JSON object")
-    data = cast(dict[str, Any], data)
-    if "recipe" not in data:
-        if not data.keys() & SETTINGS.keys():
-            raise _no_recipe(name, "it has none of the settings of a video")
-        settings, notices = _settings(data, known=PICTURES)
-        return Recipe(settings, notices=_shortened(notices))
-    found, notices = data.get("settings"), list[str]()
+    data = cast(dict[str, Any], data) if isinstance(data, dict) else {}
+    found: Any = data.get("settings") if "recipe" in data else data
+    if not isinstance(found, dict) or not cast(dict[str, Any], found).keys() & SETTINGS.keys():
+        raise _no_recipe(name, "it has none of the settings of a video")
+    settings, notices = _settings(cast(dict[str, Any], found))
+    if "recipe" not in data:  # a job's request or a preset
+        return Recipe(settings, notices=tuple(notices))
     if data["recipe"] != VERSION:
         notices.append(
             f"The recipe has version {short_repr(data['recipe'])}, and this program knows version {VERSION}; "
             "the video may differ from the original."
         )
-    for key in [key for key in data if key not in _KNOWN]:
-        notices.append(f"The recipe has {short_repr(key)}, which this version does not know; it is left out.")
-    if not isinstance(found, dict):
-        raise _no_recipe(name, "it has no settings")
-    settings, more = _settings(cast(dict[str, Any], found))
-    uses, vae_notices = _vae_uses(data.get("vae"))
+    try:
+        uses = tuple(VaeUse(**item) for item in (data.get("vae") or [])[:_MOST_PARTS])
+        spans = tuple(map(Span.from_dict, (data.get("earlier") or [])[:_MOST_PARTS]))
+        made_with = {key: str(value) for key, value in (data.get("made_with") or {}).items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        uses, spans, made_with = (), (), dict[str, str]()
+        notices.append(
+            f"The recipe has another form than this version knows ({first_line(error)}), so all sections are "
+            "made with the last settings."
+        )
     for use in uses[-1:]:
-        checked, worse = _settings(use.settings)
-        settings |= checked
-        more += worse
+        last, more = _settings(use.settings)
+        settings |= last
+        notices += more
+    if len(uses) > 1:
+        notices.append(
+            "The VAE's tiles or precision changed within this video, because memory ran out or values "
+            "overflowed. A video made from this recipe uses the last ones throughout and differs slightly."
+        )
     if continued := settings.pop(_VIDEO, ""):
         how = f", and `extend` as {BEFORE}," if settings.pop("extend", AFTER) == BEFORE else ""
-        more.append(
+        notices.append(
             f"The video continues another one, which the file does not contain (its checksum begins with "
             f"{continued[:8]}); give that one as `{_VIDEO}`{how} to continue it again."
         )
-    spans, span_notices = _spans(data.get("earlier"))
-    made_with = data.get("made_with")
-    versions = cast(dict[str, Any], made_with) if isinstance(made_with, dict) else {}
-    return Recipe(
-        settings, spans, uses,
-        {key[:200]: str(value)[:200] for key, value in list(versions.items())[:_MOST_VERSIONS]},
-        notices=_shortened([*notices, *more, *vae_notices, *span_notices]),
-    )  # fmt: skip
+    return Recipe(settings, spans, uses, made_with, notices=tuple(notices))
 
 
-def _shortened(notices: Sequence[str]) -> tuple[str, ...]:
-    """Return the first notices, and the number of the others."""
-    if len(notices) <= _MOST_NOTICES:
-        return tuple(notices)
-    left = len(notices) - _MOST_NOTICES
-    return (*notices[:_MOST_NOTICES], f"The same is true of {left} further entries of the file.")
-
-
-def _settings(data: Mapping[str, Any], known: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings that can be used, and a notice for each of the others."""
+def _settings(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that can be used, without paths of pictures, and notices about the others."""
     settings, notices = dict[str, Any](), list[str]()
     for name, value in data.items():
-        if name in known and value != "":
-            continue
-        if name not in SETTINGS or (name in PICTURES and value != ""):
-            notices.append(
-                f"The file has the setting {short_repr(name)} ({short_repr(value)}), which this version does "
-                "not know; it is left out."
-            )
-            continue
-        try:
-            settings[name] = SETTINGS[name].check(value)
-        except InputError as error:
-            notices.append(f"{error.message} The default is used instead.")
+        if name in SETTINGS and (name not in PICTURES or value == ""):
+            try:
+                settings[name] = SETTINGS[name].check(value)
+            except InputError as error:
+                notices.append(f"{error.message} The default is used instead.")
+    if unknown := data.keys() - SETTINGS.keys():
+        names = short_repr(", ".join(sorted(unknown)))
+        notices.append(f"The file has settings that this version does not know: {names}. They are left out.")
     return settings, notices
-
-
-def _vae_uses(data: object) -> tuple[tuple[VaeUse, ...], list[str]]:
-    try:
-        uses = tuple(VaeUse(**item) for item in cast(Any, data or []))
-        values: list[Any] = [value for use in uses for value in (use.section, use.tile, use.chunk)]
-        kinds = {use.precision for use in uses}
-        if len(uses) > _MOST_PARTS or not all(isinstance(value, int) for value in values):
-            raise TypeError("it is not a number, or there are too many")
-        if not kinds <= {"fp32", "fp16", "bf16"}:
-            raise TypeError("it is not a precision")
-    except TypeError:
-        return (), ["This version does not know the form of the recipe's VAE entries; they are left out."]
-    if len(uses) < 2:
-        return uses, []
-    changed = ", ".join(f"from section {use.section} on {use.tile} pixels, {use.precision}" for use in uses)
-    return uses, [
-        f"The VAE's tiles or precision changed within this video ({changed}), because memory ran out or "
-        "values overflowed. A video made from this recipe uses the last ones throughout and differs slightly."
-    ]
-
-
-def _spans(data: object) -> tuple[tuple[Span, ...], list[str]]:
-    if data is None:
-        return (), []
-    try:
-        items = cast(list[object], data)
-        if not isinstance(data, list) or len(items) > _MOST_PARTS:
-            raise InputError(
-                f"The earlier spans are {short_repr(items)}; expected a list of at most {_MOST_PARTS}."
-            )
-        return tuple(map(Span.from_dict, items)), []
-    except InputError as error:
-        return (), [f"{error.message} All sections are made with the last settings instead."]
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not a number")
 
 
 def _no_recipe(name: str, reason: str) -> InputError:

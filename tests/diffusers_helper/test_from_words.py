@@ -137,5 +137,7 @@ def test_a_recipe_of_a_video_from_words_says_so_in_a_png(tmp_path: Path) -> None
     from diffusers_helper.provenance.recipe import Recipe
 
     recipe = Recipe.of(request, (), (), model="demo", side=128, made_with={}, pictures={})
-    found = read_recipe(plain_png(Image.new("RGB", (16, 16)), png_chunks(recipe.to_json(), recipe.pictures)))
+    file = tmp_path / "first.png"
+    file.write_bytes(plain_png(Image.new("RGB", (16, 16)), png_chunks(recipe.to_json(), recipe.pictures)))
+    found = read_recipe(file)
     assert found.request({}) == replace(request, resolution=128)

@@ -80,7 +80,9 @@ def test_a_recipe_brings_every_setting_and_its_picture(folder: Path) -> None:
 
 
 def test_what_cannot_be_restored_is_told(folder: Path) -> None:
-    text = recipe(prompt="a ball", seed=MAX_SEED, sparkle="<b>", steps=1000, model="gone", mode="forward")
+    text = recipe(
+        prompt="a ball", seed=MAX_SEED, **{"sparkle <b>": 1}, steps=1000, model="gone", mode="forward"
+    )
     reported = FormCalls(CATALOGUE).recipe_read(upload(folder, "a.json", text.encode()), "a.json")
     values = filled(reported)
     notice = values["notice"]

@@ -111,7 +111,7 @@ def test_it_is_said_what_is_kept() -> None:
 
 @pytest.mark.parametrize(
     "spans",
-    [[{"sections": 0, "settings": {}}], [{"sections": 1}], [{"sections": 1, "settings": {"crf": 1}}], [7]],
+    [[{"sections": 0.5, "settings": {}}], [{"sections": 1}], [{"sections": 1, "settings": {"crf": 1}}], [7]],
 )
 def test_a_damaged_lineage_is_told(tmp_path: Path, spans: list[Any]) -> None:
     file = tmp_path / "lineage.json"
