@@ -39,7 +39,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - nothing can work here, and every job reports why
         while True:
             order = orders.take()
-            events.send(failed_event(error, order.job, 0.0, None, 0))
+            events.send(failed_event(error, order.job))
     gc.freeze()  # the libraries stay, so that a collection need not visit their objects
     gc.enable()
     while True:

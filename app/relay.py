@@ -91,7 +91,7 @@ def _make_all(errand: Errand, orders: Orders, events: EventPipe) -> None:
             host = host or ray.get_actor(errand.card)
             why = _make(ray, host, errand, order, events)
         except _Unwritable as error:
-            events.send(failed_event(error, order.job, 0.0, None, 0))
+            events.send(failed_event(error, order.job))
             continue
         except Exception as error:  # noqa: BLE001 - Ray raises all kinds, and each means that the card is away
             _log.info("the card %s is lost", errand.card, exc_info=error)

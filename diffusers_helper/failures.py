@@ -19,7 +19,6 @@ from diffusers_helper.foreign_errors import (
 from diffusers_helper.machine.signals import SIGHUP, SIGINT, SIGKILL, SIGTERM
 
 MAX_DETAIL = 8000  # in characters: enough for a deep traceback, small enough for one line of the log
-MAX_ERRORS = 4000  # characters of a dead engine's standard error
 _NO_MEMORY: tuple[FailureCode, str, str] = (
     "out_of_memory",
     "There was not enough memory to continue.",
@@ -44,13 +43,13 @@ _TROUBLES: dict[Trouble | None, tuple[FailureCode, str, str]] = {
         "Run ./webui.sh --setup-only to complete the installation.",
     ),
 }  # fmt: skip
-_KEPT = "Start again; the finished sections are kept."
+KEPT = "Start again; the finished sections are kept."
 _FROM_OUTSIDE = (SIGKILL, SIGTERM, SIGINT, SIGHUP)
 
 DriverStep = Literal["again", "cache", "find_mode", "blas", "versions", "report"]
 """The remedies for failures of the card's libraries. Each interface has its own sentence for each of them."""
 LONGTAKE_DRIVER: dict[DriverStep, str] = {
-    "again": _KEPT,
+    "again": KEPT,
     "cache": "Run `doctor` --clear-miopen-cache to remove what MIOpen has learned and compiled.",
     "find_mode": "Start Longtake with --miopen-find-mode NORMAL, with which MIOpen tries every kernel.",
     "blas": "On an AMD card, start Longtake with TORCH_BLAS_PREFER_HIPBLASLT=0 in the environment, so that "
@@ -85,19 +84,28 @@ def driver_failure(text: str, remedies: Mapping[DriverStep, str] = LONGTAKE_DRIV
 
 
 def failed_event(
-    error: BaseException, job: str, time: float, video: str | None, frames: int, folder: Path | None = None
+    error: BaseException,
+    job: str,
+    time: float = 0.0,
+    video: str | None = None,
+    frames: int = 0,
+    *,
+    folder: Path | None = None,
+    detail: str | None = None,
 ) -> Failed:
     """Return the `Failed` event for an exception that ended a job.
 
     Args:
         time: Seconds since the job started to run.
         video: The path of the video so far, if there is one.
+        detail: The technical detail; None for the exception's traceback.
     """
     known = error if isinstance(error, LongtakeError) else _explained(error, folder)
+    if detail is None:
+        detail = "".join(traceback.format_exception(error))[-MAX_DETAIL:]
     return Failed(
-        job=job, time=time,
-        message=known.message, remedy=known.remedy, code=known.code, setting=known.setting,
-        detail="".join(traceback.format_exception(error))[-MAX_DETAIL:], video=video, frames=frames,
+        job=job, time=time, message=known.message, remedy=known.remedy, code=known.code,
+        setting=known.setting, detail=detail, video=video, frames=frames,
     )  # fmt: skip
 
 
@@ -108,47 +116,21 @@ def cause_of_death(exit_code: int | None) -> str:
     return "ended by itself" + ("" if exit_code is None else f" with code {exit_code}")
 
 
-def engine_died_event(
-    exit_code: int | None,
-    job: str,
-    time: float,
-    video: str | None,
-    frames: int,
-    *,
-    attempts: int = 1,
-    conclusions: str = "",
-    errors: str = "",
-) -> Failed:
-    """Return the `Failed` event for a job whose engines keep dying.
+def engine_died(exit_code: int | None, attempts: int, errors: str) -> LongtakeError:
+    """Return the failure of a job whose engines keep dying.
 
     Args:
         exit_code: The last engine's `Popen.returncode`.
-        time: Seconds since the job started to run.
-        video: The path of the video so far, if there is one.
-        conclusions: The conclusions that were drawn from their deaths, one per line.
         errors: The last lines that the last engine wrote to standard error.
     """
-    remedy = _KEPT
+    remedy = KEPT
     if exit_code == -SIGKILL:
-        remedy = f"The usual cause is that main memory was full: close other programs. {_KEPT}"
+        remedy = f"The usual cause is that main memory was full: close other programs. {KEPT}"
     tries = f" It was tried {attempts} times." if attempts > 1 else ""
     if found := driver_failure(errors):
         remedy, tries = found.remedy, f"{tries} {found.message}"
-    return Failed(
-        job=job, time=time, remedy=remedy,
-        message=f"The engine, the process that makes the video, {cause_of_death(exit_code)}.{tries}",
-        detail="\n".join(filter(None, (conclusions, f"engine exit code {exit_code}", errors[-MAX_ERRORS:]))),
-        code="engine_died", video=video, frames=frames,
-    )  # fmt: skip
-
-
-def interrupted_event(job: str, time: float, video: str | None, frames: int, attempts: int) -> Failed:
-    """Return the `Failed` event for a job in which the whole program has ended repeatedly at one point."""
-    return Failed(
-        job=job, time=time, remedy=_KEPT,
-        message=f"Longtake was ended {attempts} times at the same point of this video.",
-        code="engine_died", video=video, frames=frames,
-    )  # fmt: skip
+    message = f"The engine, the process that makes the video, {cause_of_death(exit_code)}.{tries}"
+    return LongtakeError(message, remedy, code="engine_died")
 
 
 def _explained(error: BaseException, folder: Path | None) -> LongtakeError:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import io
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +15,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.pictures import kept_request, request_content
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.failures import failed_event
-from diffusers_helper.files import open_at_once, read_file, write_atomic
+from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.job.card import card_alone, check_card
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.machine.local import Local
@@ -81,9 +79,8 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - every error ends here and becomes the Failed event
             if self._models is not None:
                 check_card(self._models.device, error)
-            end = failed_event(
-                error, folder.name, time.monotonic() - started, reporter.video, reporter.frames, folder
-            )
+            elapsed = time.monotonic() - started
+            end = failed_event(error, folder.name, elapsed, reporter.video, reporter.frames, folder=folder)
             expected = isinstance(error, LongtakeError) or end.code in ("storage", "disk_full", "download")
             level = logging.INFO if isinstance(error, InputError) else logging.ERROR
             _log.log(level, "job %s: %s", folder.name, end.message, exc_info=not expected)
@@ -151,11 +148,15 @@ _CUT = b"(earlier lines were removed)\n"
 def job_log(file: Path) -> Iterator[None]:
     """Append the program's log records of level INFO and above to a file, within the context.
 
-    It has the lines of the memory document (docs/amd-memory.md), with their times: the free memory before a
-    stage, the memory that each flush has freed, and the statistics of the convolutions. If the file cannot be
-    written, this is ignored, since a log must not end a job.
+    It has the lines of the memory document (docs/amd-memory.md), with their times. Of a large file from
+    earlier runs, the end is kept. If the file cannot be written, this is ignored.
     """
-    handler = _BoundedFile(file)
+    with suppress(OSError):
+        if (size := file.stat().st_size) > MOST_BYTES:
+            _, _, lines = read_file(file, start=size - MOST_BYTES // 2).partition(b"\n")
+            write_atomic(file, _CUT + lines)
+    handler = _JobLog(file, encoding="utf-8", errors="backslashreplace", delay=True)
+    handler.setLevel(logging.INFO)
     handler.setFormatter(LogLines("%(asctime)s %(levelname)s %(message)s"))
     loggers = {name: logging.getLogger(name) for name in _PACKAGES}
     levels = {name: logger.level for name, logger in loggers.items()}
@@ -172,32 +173,13 @@ def job_log(file: Path) -> Iterator[None]:
         handler.close()
 
 
-class _BoundedFile(logging.FileHandler):
-    """A log file that loses its older half when it becomes too large."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__(file, encoding="utf-8", errors="backslashreplace", delay=True)
-        self.setLevel(logging.INFO)
-
-    def _open(self) -> io.TextIOWrapper:
-        descriptor = open_at_once(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        return open(descriptor, "a", encoding=self.encoding, errors=self.errors)
+class _JobLog(logging.FileHandler):
+    """A log file that loses what cannot be written, since the job itself reports a full disk."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append the record to the log file, and shorten the file if it is too large."""
-        try:
+        """Append the record, if the file can be opened."""
+        with suppress(OSError):
             super().emit(record)
-            if self.stream is not None and self.stream.tell() > MOST_BYTES:
-                self._cut()
-        except OSError:
-            self.handleError(record)
-
-    def _cut(self) -> None:
-        self.close()
-        file = Path(self.baseFilename)
-        kept = read_file(file, start=max(0, file.stat().st_size - MOST_BYTES // 2))
-        _, _, lines = kept.partition(b"\n")
-        write_atomic(file, _CUT + lines)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Do nothing, since the job itself reports a missing folder or a full disk."""
+        """Do nothing about a record that cannot be written."""

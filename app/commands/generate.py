@@ -325,7 +325,7 @@ class InProcessEngine:
             if self._runner is None:
                 self._runner = Runner(this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
         except Exception as error:  # noqa: BLE001 - the thread ends, and the job reports why
-            events.put(failed_event(error, job.id, 0.0, None, 0))
+            events.put(failed_event(error, job.id))
             return
         try:
             self._runner.run(job.folder, events.put, token)

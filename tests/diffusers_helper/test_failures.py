@@ -13,7 +13,7 @@ import pytest
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, PictureError
 from diffusers_helper.events import Event, Failed, from_dict, to_dict
-from diffusers_helper.failures import MAX_DETAIL, engine_died_event, failed_event, interrupted_event
+from diffusers_helper.failures import MAX_DETAIL, engine_died, failed_event
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.runner import Runner
 from tests.support.jobs import asked_in
@@ -124,7 +124,7 @@ def test_a_failure_of_the_cards_libraries_comes_with_its_guide(text: str) -> Non
     errors = (
         f"{text}\nMIOpen(HIP): Warning [Find] slow\nWARNING diffusers_helper.x: miopenStatusInternalError"
     )
-    died = engine_died_event(-signal.SIGABRT, "a-job", 1.5, None, 0, attempts=3, errors=errors)
+    died = engine_died(-signal.SIGABRT, 3, errors)
     assert died.message.endswith(f"It was tried 3 times. {event.message}")
     assert (died.remedy, died.code) == (event.remedy, "engine_died")
 
@@ -153,7 +153,7 @@ def test_the_detail_is_the_end_of_the_traceback() -> None:
     try:
         raise ValueError("x" * 2 * MAX_DETAIL + " the end")
     except ValueError as error:
-        event = failed_event(error, "a", 0.0, None, 0)
+        event = failed_event(error, "a")
     assert len(event.detail) == MAX_DETAIL
     assert event.detail.endswith("the end\n")
     assert len(event.message) < 400
@@ -167,11 +167,11 @@ def test_the_detail_is_the_end_of_the_traceback() -> None:
     ],
 )  # fmt: skip
 def test_a_dead_engine_is_told_by_how_it_died(exit_code: int | None, words: str) -> None:
-    event = engine_died_event(exit_code, "a", 2.0, None, 0)
-    assert event.code == "engine_died"
-    assert words in event.message
-    assert "kept" in event.remedy
-    assert ("memory" in event.remedy) == (exit_code == -signal.SIGKILL)
+    error = engine_died(exit_code, 1, "")
+    assert error.code == "engine_died"
+    assert words in error.message
+    assert "kept" in error.remedy
+    assert ("memory" in error.remedy) == (exit_code == -signal.SIGKILL)
 
 
 def test_no_number_of_the_system_stands_in_a_sentence() -> None:
@@ -180,22 +180,13 @@ def test_no_number_of_the_system_stands_in_a_sentence() -> None:
     assert "Errno" not in event.message
 
 
-def test_several_deaths_are_counted_and_their_conclusions_kept() -> None:
-    event = engine_died_event(-signal.SIGABRT, "a", 2.0, None, 0, attempts=3, conclusions="one\ntwo")
-    assert event.message.endswith("crashed. It was tried 3 times.")
-    assert event.detail == "one\ntwo\nengine exit code -6"
+def test_several_deaths_are_counted() -> None:
+    assert engine_died(-signal.SIGABRT, 3, "").message.endswith("crashed. It was tried 3 times.")
 
 
 def test_a_failure_of_version_0_1_is_readable() -> None:
     old = {"event": "failed", "job": "a", "time": 1.0, "message": "It broke.", "remedy": "", "code": "error"}
     assert from_dict(old) == Failed(job="a", time=1.0, message="It broke.", remedy="")
-
-
-def test_an_interrupted_job_keeps_what_there_is() -> None:
-    event = interrupted_event("a", 2.0, "/video.mp4", 73, attempts=50)
-    assert isinstance(event, Failed)
-    assert (event.code, event.video, event.frames) == ("engine_died", "/video.mp4", 73)
-    assert "ended 50 times" in event.message
 
 
 @pytest.mark.parametrize("content", [None, "[]", "{", '{"prompt": 5}'])

@@ -29,7 +29,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from diffusers_helper.failures import engine_died_event
+from diffusers_helper.failures import engine_died, failed_event
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.foreign_errors import last_trouble
 from diffusers_helper.machine.signals import SIGHUP, SIGKILL, SIGTERM
@@ -46,7 +46,7 @@ _MOST_DEATHS, _MOST_KILLS, _MOST_EARLY_KILLS = 3, 5, 25
 # at fault is avoided everywhere, so each further death needs another faulty way.
 _MOST_CHARGED = 7
 # The number of characters of an engine's standard error that a message quotes, and that a job's folder keeps.
-_MOST_WORDS, _MOST_ERRORS = 200, 65_536
+_MOST_WORDS, _MOST_ERRORS, _MOST_DETAIL = 200, 65_536, 4000
 _CANCEL_SECONDS = 30.0  # the time for a cancelled engine to end by itself, unless a step takes longer
 _NOTICE_SECONDS = 60.0
 _POLITE = (-SIGTERM, -SIGHUP)
@@ -284,20 +284,17 @@ class Supervisor:
         """Return the final event, with the video so far, of a job whose engines have died too often."""
         folder, shortage = JobFolder(self._job.folder), deaths[-1].shortage
         attempts = (f"Attempt {n}: it {one.cause} {one.place.words}." for n, one in enumerate(deaths, 1))
-        video, frames = salvage_if_there(folder)
-        end = engine_died_event(
-            died.exit_code, self._job.id, 0.0, video, frames,
-            attempts=len(deaths), conclusions="\n".join(attempts), errors=died.errors,
-        )  # fmt: skip
-        if not shortage:
-            return end
-        note = CrashRecord.read(folder.shortage)
-        error = OutOfDeviceMemory(
-            read_shortage(shortage),
-            smaller_plans=1 if note and note.change else 0,
-            is_apu=self._card.profile.machine.is_apu,
-        )
-        return replace(end, message=error.message, remedy=error.remedy, code=error.code)
+        detail = (*attempts, f"engine exit code {died.exit_code}", died.errors[-_MOST_DETAIL:])
+        error = engine_died(died.exit_code, len(deaths), died.errors)
+        if shortage:
+            note = CrashRecord.read(folder.shortage)
+            error = OutOfDeviceMemory(
+                read_shortage(shortage),
+                smaller_plans=1 if note and note.change else 0,
+                is_apu=self._card.profile.machine.is_apu,
+            )
+        where = self._job.id, 0.0, *salvage_if_there(folder)
+        return failed_event(error, *where, detail="\n".join(filter(None, detail)))
 
 
 def _is_charged(deaths: list[Death], index: int) -> bool:

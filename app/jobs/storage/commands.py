@@ -26,7 +26,7 @@ from diffusers_helper.conditions.pictures import (
     named_pictures,
     request_content,
 )
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import (
     Cancelled,
     Event,
@@ -36,7 +36,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from diffusers_helper.failures import interrupted_event
+from diffusers_helper.failures import KEPT, failed_event
 from diffusers_helper.files import read_file, replacing, sync_folder, write_atomic
 from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
@@ -203,7 +203,9 @@ def _settle(folder: JobFolder, *, adopt: bool) -> None:
         log.enter("paused", **PAUSED)
     elif is_interrupted and facts["deaths"] >= _MOST_DEATHS:
         video, frames = salvage(folder)
-        _end(folder, log, interrupted_event(folder.job, seconds, video, frames, facts["deaths"]))
+        message = f"Longtake was ended {facts['deaths']} times at the same point of this video."
+        error = LongtakeError(message, KEPT, code="engine_died")
+        _end(folder, log, failed_event(error, folder.job, seconds, video, frames, detail=""))
     elif is_interrupted and adopt:
         log.enter("queued", reason=TAKEN_OVER, message="", remedy="")
         _report(folder, Warned(job=folder.job, time=seconds, message=TAKEN_OVER))

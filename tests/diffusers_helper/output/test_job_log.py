@@ -54,12 +54,15 @@ def test_the_log_is_bounded_and_keeps_its_end(tmp_path: Path) -> None:
     with job_log(file):
         for number in range(12_000):
             _log.info("line %d of a job that has much to say about its convolutions", number)
+    with job_log(file):
+        _log.info("the next run")
     text = file.read_text(encoding="utf-8")
     assert MOST_BYTES / 3 < len(text.encode()) <= MOST_BYTES
-    first, second, *_, last = text.splitlines()
+    first, second, *_, before, last = text.splitlines()
     assert first == "(earlier lines were removed)"
     assert second.endswith("about its convolutions")
-    assert "INFO line 11999 of" in last
+    assert "INFO line 11999 of" in before
+    assert last.endswith("INFO the next run")
 
 
 def test_a_second_run_of_a_job_appends(tmp_path: Path) -> None:
