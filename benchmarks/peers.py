@@ -49,7 +49,7 @@ from diffusers_helper.families.packing import plan_sections  # noqa: E402
 from diffusers_helper.loading.loaders import Models  # noqa: E402
 from diffusers_helper.machine.limits import peak_host_bytes  # noqa: E402
 from diffusers_helper.machine.local import Local  # noqa: E402
-from diffusers_helper.output.frames import to_uint8  # noqa: E402
+from diffusers_helper.output.previews import to_uint8  # noqa: E402
 from diffusers_helper.output.video import GrowingVideo  # noqa: E402
 from diffusers_helper.pipeline import generate  # noqa: E402
 from diffusers_helper.planning.variables import engine_environment  # noqa: E402

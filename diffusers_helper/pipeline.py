@@ -39,7 +39,7 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.output.checkpoints import Checkpoints
-from diffusers_helper.output.frames import to_uint8
+from diffusers_helper.output.previews import to_uint8
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.request import GenerationRequest

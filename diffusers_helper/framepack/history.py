@@ -23,7 +23,7 @@ from diffusers_helper.families.packing import (
     Section,
 )
 from diffusers_helper.job.original import Original
-from diffusers_helper.output.frames import to_uint8
+from diffusers_helper.output.previews import to_uint8
 from diffusers_helper.sampling.guidance import CleanLatents
 
 _NONE: Mapping[int, Tensor] = MappingProxyType({})

@@ -32,7 +32,7 @@ from diffusers_helper.helios.schedule import (
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Join, Sample, TextStage, encode_pictures, latent_of
-from diffusers_helper.output.frames import to_uint8
+from diffusers_helper.output.previews import to_uint8
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.euler import sample_euler
 from diffusers_helper.sampling.guidance import CleanLatents, Guidance, GuidedDenoiser

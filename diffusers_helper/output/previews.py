@@ -1,4 +1,4 @@
-"""The previews of a section while it is being sampled, which are made without the VAE.
+"""The small pictures of a section: previews while it is sampled, without the VAE, and its thumbnail.
 
 A model may bring a small decoder, whose frames move; otherwise only colours are shown. For the latents of
 published models there is TAEHV by Ollin Boer Bohan (MIT licence, https://github.com/madebyollin/taehv), which
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from diffusers_helper.errors import first_line
+from diffusers_helper.families.packing import Mode, Section
 from diffusers_helper.files import make_folder, write_atomic
 from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.machine.sysfs import computes_bf16
@@ -35,6 +36,7 @@ SECONDS_BETWEEN = 0.5
 _PAUSE = 9  # a preview is followed by a pause of so many times as long as it took
 _EVERY = 2  # of the decoder's frames is shown, since each of them costs time
 _KEPT_FILES = 2
+MAX_SIDE = 384  # of a thumbnail in pixels, which is sharp on a card of the history
 _SCALE = 4
 _RIDGE = 1e-2
 _EARLY = 3  # frames that the published decoder makes before the one of the first latent
@@ -260,3 +262,27 @@ class Preview:
         now = time.monotonic()
         self._next = max(began + SECONDS_BETWEEN, now + _PAUSE * (now - began))
         return path
+
+
+def write_thumbnail(path: Path, section: Section, frames: Tensor, mode: Mode) -> None:
+    """Write a thumbnail from the middle of the frames that a section adds to the video.
+
+    Args:
+        path: The file, in a folder for thumbnails that is made if it is missing.
+        frames: All frames that were decoded for the section, (T, H, W, 3) in -1 to 1.
+        mode: The order of sections.
+    """
+    own = section.decoded_frames - section.overlap_frames
+    is_behind = mode == "forward" or section.is_closing
+    middle = own // 2 + (section.overlap_frames if is_behind else 0)
+    picture = Image.fromarray(to_uint8(frames[middle]))
+    picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
+    content = io.BytesIO()
+    picture.save(content, "WEBP", quality=80)
+    make_folder(path.parent)
+    write_atomic(path, content.getvalue())
+
+
+def to_uint8(frames: Tensor) -> np.ndarray:
+    """Convert frames in -1 to 1 to pixels of 0 to 255, clipped and rounded."""
+    return (frames / 2 + 0.5).clamp(0, 1).mul(255).round().to(torch.uint8).numpy()

@@ -12,7 +12,7 @@ from torch import Tensor
 from diffusers_helper import events
 from diffusers_helper.families.packing import Section, SectionPlan
 from diffusers_helper.machine.limits import peak_host_bytes
-from diffusers_helper.output.frames import write_thumbnail
+from diffusers_helper.output.previews import write_thumbnail
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.provenance.job_folder import JobFolder
 

@@ -28,7 +28,6 @@ from av.container import InputContainer, OutputContainer
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 
-from diffusers_helper.errors import LongtakeError
 from diffusers_helper.families.packing import FPS, Mode
 from diffusers_helper.files import file_sum, link_or_copy, make_folder, replacing, write_atomic
 from diffusers_helper.provenance.branch import read_sums
@@ -37,8 +36,6 @@ from diffusers_helper.provenance.metadata import append_pictures
 from diffusers_helper.provenance.recipe import Recipe
 
 MIN_CRF = 1  # below, x264 uses the lossless profile High 4:4:4 Predictive, which browsers do not play
-# The side of a macroblock. Other sizes need cropping in the stream, which some hardware decoders get wrong.
-SIZE_MULTIPLE = 16
 
 _PRESET = "medium"
 # The number of frame threads changes the stream, so it is fixed and does not depend on the machine.
@@ -65,10 +62,6 @@ _BITEXACT = {"fflags": "+bitexact"}
 _COPY_ONLY: Any = [{"skip_frame": "all"}]  # PyAV's stub asks for strings, its code for dictionaries
 _CONVERSION = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
 
-_CHANGED = (
-    "Files of the video so far were changed while it was made.",
-    "They are made again from the sections that are kept.",
-)
 _VERSION = re.compile(r"video-(\d+)\.mp4")
 _NO_FRAMES = np.empty((0, 0, 0, 3), np.uint8)
 
@@ -82,8 +75,6 @@ class GrowingVideo:
     - `video-0001.mp4` and so on, the playable version after each section, of which the last two are kept;
     - `segments/sums.json`, the SHA-256 checksums of these files. A file that has changed is made again;
     - `video.mp4`, after `finish()`.
-
-    Only one writer may use a folder at a time.
 
     Attributes:
         latest: The newest playable version; None before the first section.
@@ -99,19 +90,10 @@ class GrowingVideo:
         """Open a folder, which may have the sections of an earlier writer.
 
         Args:
-            folder: The job's folder, which exists.
-            width: The width of the frames in pixels, a multiple of 16.
-            height: The height of the frames in pixels, a multiple of 16.
-            mode: The order of sections.
+            width, height: The size in pixels. Where it is no multiple of 16, the side of a macroblock, the
+                stream needs cropping, which some hardware decoders get wrong.
             crf: The constant rate factor of x264, from 0 to 51. Lower is better; 0 counts as 1.
-            fps: The frames per second.
-
-        Raises:
-            ValueError: If the size cannot be used.
         """
-        for name, value in (("width", width), ("height", height)):
-            if value < SIZE_MULTIPLE or value % SIZE_MULTIPLE:
-                raise ValueError(f"{name} is {value}; expected a positive multiple of {SIZE_MULTIPLE}.")
         self._folder = JobFolder(folder.expanduser().absolute())
         self._folder.remove_leftovers()
         self._segment = self._folder.segment
@@ -136,9 +118,7 @@ class GrowingVideo:
         harmed = (n for n in range(1, last + 1) if not self._is_whole(self._segment(n)))
         self.sections = max(0, next(harmed, last + 1) - 1)
         self.doubt = ""
-        if not made and any(self._folder.segments.glob("[0-9]*.mp4")):
-            self.doubt = "The video's checksums are missing or damaged, so all of it is decoded again."
-        if self.sections < made:
+        if self.sections < made or (not made and any(self._folder.segments.glob("[0-9]*.mp4"))):
             self.doubt = (
                 f"Files of the video so far are damaged, so section {self.sections + 1} and all later ones "
                 "are decoded again."
@@ -202,13 +182,8 @@ class GrowingVideo:
 
         Returns:
             The new version. The previous one is kept, so that a player can read it to its end.
-
-        Raises:
-            LongtakeError: If an earlier segment is not as it was written. The next writer makes it again.
         """
         number = self.sections + 1
-        if not all(self._is_whole(self._segment(n)) for n in range(1, number)):
-            raise LongtakeError(*_CHANGED, code="storage")
         self._encode(self._segment(number), final, _X264)
         order = [self._segment(n) for n in range(1, number + 1)]
         provisional = self._folder.segments / "provisional.mp4"
@@ -225,10 +200,7 @@ class GrowingVideo:
         elif self._original and (self._mode == "forward" or not len(pending)):
             order.insert(0, self._original)
         version = self._version(number)
-        try:
-            frames = self._join(version, [path for path in order if path.stat().st_size])
-        except av.InvalidDataError as error:
-            raise LongtakeError(*_CHANGED, code="storage") from error
+        frames = self._join(version, [path for path in order if path.stat().st_size])
         self._note(number)
         self.latest, self.frames, self.sections = version, frames, number
 

@@ -28,7 +28,7 @@ from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Join
 from diffusers_helper.models.registry import find_model, plan_of
-from diffusers_helper.output.frames import to_uint8
+from diffusers_helper.output.previews import to_uint8
 from tests.support.making import load_tiny, make, tiny_request, write_scene
 
 WINDOW, FRAMES, RATE = 5, 17, 24

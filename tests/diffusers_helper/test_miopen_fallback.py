@@ -29,7 +29,7 @@ from diffusers_helper.miopen_fallback import (
     initialize_miopen_fallback,
 )
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.output.frames import to_uint8
+from diffusers_helper.output.previews import to_uint8
 from diffusers_helper.planning.variables import CONV_RUNGS
 from tests.support.drivers import (
     MEMORY,

@@ -20,7 +20,6 @@ from torch.nn.functional import conv2d
 from diffusers_helper.families.packing import MODES, Mode, Section, plan_sections
 from diffusers_helper.framepack.history import FrameBlender
 from diffusers_helper.memory.accounting import Account
-from diffusers_helper.output.frames import to_uint8
 from diffusers_helper.output.previews import (
     TINY_FILE,
     LatentColours,
@@ -28,6 +27,7 @@ from diffusers_helper.output.previews import (
     PreviewDecoder,
     TinyDecoder,
     VideoDecoder,
+    to_uint8,
 )
 from diffusers_helper.sampling.guidance import guide
 from tests.support.making import write_scene

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from diffusers_helper.families.packing import MODES, Mode, plan_sections
-from diffusers_helper.output.frames import MAX_SIDE, write_thumbnail
+from diffusers_helper.output.previews import MAX_SIDE, write_thumbnail
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
@@ -252,21 +251,6 @@ def test_finish_gives_the_latest_version_its_lasting_name(
         "video.mp4", "video-0001.mp4", "video-0002.mp4", "segments/0001.mp4", "segments/0002.mp4",
         "segments/sums.json",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"width": 97}, "width is 97; expected a positive multiple of 16"),
-        ({"height": 0}, "height is 0; expected a positive multiple of 16"),
-    ],
-)
-def test_a_size_that_players_get_wrong_is_refused(
-    tmp_path: Path, changes: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        writer(tmp_path / "new", **changes)
-    assert not list((tmp_path / "new").iterdir())
 
 
 def test_frames_may_lie_in_memory_in_any_order(tmp_path: Path, clip: np.ndarray) -> None:
