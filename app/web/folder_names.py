@@ -1,7 +1,8 @@
 """The names that replace folders in messages, so that the messages do not reveal where the folders are.
 
 Gradio sends the path of an upload to the page and expects it back; the page gets and returns `uploads/...`
-instead. Other folders appear only in the texts of errors, which are not sent back.
+instead. Other folders appear only in the texts of errors, which are not sent back. A wheel installs the
+command `longtake`, which messages name there.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from app.commands.arguments import as_typed
 from app.redact import known_folders
 
-_UPLOADS = "uploads/"
+_UPLOADS, _PROGRAM = "uploads/", b"python -m app"
 
 
 class FolderNames:
@@ -31,6 +33,7 @@ class FolderNames:
         self._uploads = f"{uploads}/"
         named = [*known_folders(), (outputs, "outputs"), (uploads, _UPLOADS[:-1])]
         self._names = {form: name.encode() for folder, name in named for form in _spellings(folder)}
+        self._names[_PROGRAM] = as_typed(_PROGRAM.decode()).encode()
         # The innermost folder comes first. A path in the middle of a longer address is left alone.
         forms = b"|".join(map(re.escape, sorted(self._names, key=len, reverse=True)))
         self._forms = re.compile(rb"(?<![\w.-])(?:" + forms + rb")(?![\w.-])")

@@ -58,3 +58,10 @@ def test_what_is_no_upload_is_no_description_of_a_file(path: str, encoding: str)
 
 def test_a_message_that_nests_too_deep_to_be_looked_at_is_not_passed_on() -> None:
     assert json.loads(NAMES.inward(b"[" * 100_000 + b"]" * 100_000)) is None
+
+
+def test_commands_are_told_by_the_name_that_a_wheel_installs(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = b'{"remedy":"Run python -m app models get demo."}'
+    assert NAMES.outward(told) == told
+    monkeypatch.setattr("sys.argv", ["/usr/bin/longtake"])
+    assert FolderNames(UPLOADS, OUTPUTS).outward(told) == b'{"remedy":"Run longtake models get demo."}'
