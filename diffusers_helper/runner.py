@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.pictures import kept_request, request_content
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.failures import failed_event
-from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.files import open_at_once, read_file, write_atomic
 from diffusers_helper.job.card import card_alone, check_card
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.machine.local import Local
@@ -155,7 +156,7 @@ def job_log(file: Path) -> Iterator[None]:
         if (size := file.stat().st_size) > MOST_BYTES:
             _, _, lines = read_file(file, start=size - MOST_BYTES // 2).partition(b"\n")
             write_atomic(file, _CUT + lines)
-    handler = _JobLog(file, encoding="utf-8", errors="backslashreplace", delay=True)
+    handler = _JobLog(file, errors="backslashreplace", delay=True)
     handler.setLevel(logging.INFO)
     handler.setFormatter(LogLines("%(asctime)s %(levelname)s %(message)s"))
     loggers = {name: logging.getLogger(name) for name in _PACKAGES}
@@ -175,6 +176,9 @@ def job_log(file: Path) -> Iterator[None]:
 
 class _JobLog(logging.FileHandler):
     """A log file that loses what cannot be written, since the job itself reports a full disk."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", errors=self.errors, opener=open_at_once)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append the record, if the file can be opened."""

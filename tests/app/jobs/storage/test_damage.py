@@ -140,8 +140,7 @@ def test_a_job_with_a_damaged_log_is_made_once_a_user_resumes_it(studio: Studio)
 @pytest.mark.parametrize(
     ("name", "damage"),
     [("events.jsonl", damage) for damage in OTHERS]
-    + list(itertools.product(["lineage.json", "memory.json", "wish-cancel"], ["folder", "pipe"]))
-    + [("job.log", "folder")],
+    + list(itertools.product(["lineage.json", "memory.json", "wish-cancel", "job.log"], ["folder", "pipe"])),
 )
 def test_other_damaged_files_hold_up_no_job(studio: Studio, name: str, damage: str) -> None:
     odd, whole = studio.submit("steps=1"), studio.submit("steps=1")
