@@ -9,13 +9,14 @@ from app.jobs.stdio import complain, say
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.known import all_parts
 from diffusers_helper.files import given_path
+from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.units import count_text, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
 
 _ABOUT = (
     "Read the headers of a file or folder with weights: format, model, names, types and problems.\n"
     "PATH is a file (safetensors, GGUF, .ckpt, .pt), the index of several files, a part's folder, or a\n"
-    "folder with a model's parts. No tensor is read, and nothing is unpickled."
+    "folder with a model's parts. No tensor is read, and no code of a pickle is run."
 )
 _EXIT_CODES = "exit codes: 0 the weights can be used, 2 they are damaged, unsuitable or cannot be read."
 INSPECTED = (
@@ -40,11 +41,12 @@ def print_inspection(arguments: argparse.Namespace) -> int:
     """Print the facts, and one sentence if the weights cannot be used.
 
     Raises:
-        InputError: If the path cannot be read.
+        InputError: If the path cannot be read, or takes too much memory.
     """
     path = given_path(arguments.path, "path")
     try:
-        facts = inspect_checkpoint(path if path.name else path.absolute(), arguments.place)
+        with limited_memory():
+            facts = inspect_checkpoint(path if path.name else path.absolute(), arguments.place)
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror}); expected a file or folder with weights.",

@@ -15,17 +15,14 @@ from diffusers_helper.files import sha256_of
 from diffusers_helper.strangers.limited_json import parse_json
 from diffusers_helper.weights.tensors import (
     BITS,
-    MOST_TENSORS,
     Contents,
     NotWeights,
     TensorInfo,
-    check_name,
-    check_unknown,
     cut_off,
     shape_of,
+    unknown_types,
 )
 
-_MOST_HEADER_BYTES = 24 * 2**20  # those of known models have less than 1 MB
 _NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
     "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
@@ -69,64 +66,41 @@ def read_safetensors(file: Path) -> Contents:
         size = os.fstat(stream.fileno()).st_size
         start = stream.read(8)
         length = int.from_bytes(start, "little")
-        if len(start) < 8 or size < 8 + length <= _MOST_HEADER_BYTES:
+        if len(start) < 8 or size < 8 + length:
             raise NotWeights(cut_off(size))
         try:
-            return _contents(_entries(stream, length), 8 + length, size)
-        except ValueError as error:
-            raise NotWeights(f"has a damaged header ({error}); download it again.") from error
-
-
-def _entries(stream: BinaryIO, length: int) -> dict[str, Any]:
-    """Return the entries of a header, in which all numbers are whole.
-
-    Raises:
-        ValueError: If it is not a header.
-    """
-    if length > _MOST_HEADER_BYTES:
-        raise ValueError(f"a header of {length} bytes")
-    content: Any = parse_json(stream.read(length), number=int)
-    if not isinstance(content, dict):
-        raise ValueError("a header that is not a JSON object")
-    if len(cast(dict[str, Any], content)) > MOST_TENSORS:
-        raise ValueError(f"more than {MOST_TENSORS} tensors")
-    return cast(dict[str, Any], content)
+            return _contents(parse_json(stream.read(length), number=int), 8 + length, size)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NotWeights("has a damaged header; download it again.") from error
 
 
 def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
-    """Return the contents that the entries of a header describe.
+    """Return the contents that the entries of a header describe, in which all numbers are whole.
 
     Args:
         begin: The number of bytes before the first tensor.
 
     Raises:
-        ValueError: If an entry does not describe a tensor.
+        ValueError, KeyError, TypeError, AttributeError: If an entry does not describe a tensor.
     """
     metadata: Any = entries.pop("__metadata__", {})
     tensors: dict[str, TensorInfo] = {}
-    needed, unknown, damaged = begin, set[str](), list[str]()
-    try:
-        for name, entry in entries.items():
-            kind, (first, end) = entry["dtype"], shape_of(entry.get("data_offsets", (0, 0)))
-            dtype, shape, found = _NAMES.get(kind) or check_name(kind), shape_of(entry["shape"]), end - first
-            tensors[check_name(name)] = TensorInfo(dtype, shape, found, begin + first)
-            if begin + end > needed:  # faster than max(); a load waits for this
-                needed = begin + end
-            if kind not in _NAMES:
-                unknown.add(dtype)
-                check_unknown(unknown)
-            elif found != (expected := math.prod(shape) * BITS[dtype] // 8):
-                damaged.append(f"tensor {name} has {found} bytes of {expected}")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError("a header without the type and shape of each tensor") from error
+    needed, unknown, damaged = begin, list[str](), list[str]()
+    for name, entry in entries.items():
+        kind: str = entry["dtype"]
+        first, end = shape_of(entry.get("data_offsets", (0, 0)))
+        dtype, shape, found = _NAMES.get(kind, kind), shape_of(entry["shape"]), end - first
+        tensors[name] = TensorInfo(dtype, shape, found, begin + first)
+        if begin + end > needed:  # faster than max(); a load waits for this
+            needed = begin + end
+        if kind not in _NAMES:
+            unknown.append(dtype)
+        elif found != (expected := math.prod(shape) * BITS[dtype] // 8):
+            damaged.append(f"is damaged: tensor {name} has {found} bytes of {expected}; download it again.")
     problems = [cut_off(size, needed)] if size < needed else []
     if size > needed:
         problems.append(f"has {size - needed} bytes after its last tensor; download it again.")
-    if unknown:
-        kinds = ", ".join(sorted(unknown))
-        problems.append(f"has the types {kinds}, which are not known; use another file.")
-    if damaged:
-        problems.append(f"is damaged: {damaged[0]}; download it again.")
+    problems += [*unknown_types(unknown), *damaged[:1]]
     return Contents("safetensors", tensors, _texts(metadata), tuple(problems))
 
 

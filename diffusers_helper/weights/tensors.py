@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 Format = Literal["safetensors", "gguf", "pickle", "diffusers"]
-# Far more than any model has. Files of unknown origin are refused beyond, before anything is built of them.
-MOST_TENSORS, MOST_SIDES, MOST_NAME, MOST_UNKNOWN = 100_000, 16, 500, 8
-_MOST_SIDE = 2**48
+_MOST_SIDES, _MOST_SIDE = 16, 2**48  # far more than any model has
+_MOST_NAMED = 8
 
 
 class NotWeights(ValueError):
@@ -24,13 +23,15 @@ class TensorInfo(NamedTuple):  # a tuple is made in half the time of a frozen da
 
     Attributes:
         dtype: The name of the type in torch, or in GGUF for types that only GGUF has.
-        begin: The place of its bytes in a safetensors or GGUF file; 0 in other formats.
+        begin: The place of its bytes in the file.
+        strides: The steps between its values along each side; none if they lie one after the other.
     """
 
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
     begin: int = 0
+    strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def shape_of(sides: Any) -> tuple[int, ...]:
     Raises:
         ValueError: If it is no shape.
     """
-    if not isinstance(sides, list | tuple) or len(cast(list[Any], sides)) > MOST_SIDES:
+    if not isinstance(sides, list | tuple) or len(cast(list[Any], sides)) > _MOST_SIDES:
         raise ValueError("a shape that no tensor has")
     shape = tuple(cast(list[Any], sides))
     if not all(type(side) is int and 0 <= side < _MOST_SIDE for side in shape):  # True is no size
@@ -70,27 +71,14 @@ def shape_of(sides: Any) -> tuple[int, ...]:
     return shape
 
 
-def check_name(name: Any) -> str:
-    """Return the name of a tensor or a type, of unknown origin.
+def unknown_types(kinds: Iterable[str], what: str = "") -> list[str]:
+    """Return the problem of a file with types of tensors that are not known; none if there is none.
 
-    Raises:
-        ValueError: If it is no text, or longer than any name.
+    Args:
+        what: The format that these types belong to, if it has its own.
     """
-    if not isinstance(name, str):
-        raise ValueError("a name that is no text")
-    if len(name) > MOST_NAME:
-        raise ValueError(f"a name of {len(name)} letters")
-    return name
-
-
-def check_unknown(kinds: Collection[object]) -> None:
-    """Check the number of types that are not known, since a sentence names all of them.
-
-    Raises:
-        ValueError: If there are more than any file has.
-    """
-    if len(kinds) > MOST_UNKNOWN:
-        raise ValueError(f"more than {MOST_UNKNOWN} types that are not known")
+    named = ", ".join(sorted(set(kinds))[:_MOST_NAMED])
+    return [f"has the {what}types {named}, which are not known; use another file."] if named else []
 
 
 def cut_off(size: int, needed: int | None = None) -> str:

@@ -288,7 +288,6 @@ HOSTILE: dict[str, Callable[[], Files]] = {
     "safetensors": hostile_headers,
     "GGUF": lambda: _written(_ggufs(), ".gguf"),
     "pickle": lambda: _written(((name, archive(data)) for name, data in _pickles()), ".pt"),
-    "old pickle": lambda: _written(_pickles(), ", of old.ckpt"),
     "archive": lambda: dict(_archives()),
     "other": lambda: _written(_others()),
 }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import collections
+import copyreg
 import io
 import json
 import os
-import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,13 @@ from safetensors.torch import save_file
 from diffusers_helper.weights.reading import read_contents
 from diffusers_helper.weights.safetensors_file import read_safetensors
 from diffusers_helper.weights.tensors import NotWeights, TensorInfo
+from tests.support.hostile import archive, gguf, text
 from tests.support.weights import PAGE, POINTER, write_gguf
 
 STATE = {
     "layer.weight": torch.zeros(4, 6, dtype=torch.bfloat16),
     "layer.bias": torch.nn.Parameter(torch.zeros(4)),
     "count": torch.zeros((), dtype=torch.int64),
-}
-LISTED = {
-    "layer.weight": TensorInfo("bfloat16", (4, 6), 48),
-    "layer.bias": TensorInfo("float32", (4,), 16),
-    "count": TensorInfo("int64", (), 8),
 }
 
 
@@ -67,31 +63,35 @@ def test_a_gguf_file_of_unknown_kinds(tmp_path: Path) -> None:
     file.write_bytes(b"GGUF\x01\0\0\0" + bytes(16))
     with pytest.raises(NotWeights, match="has GGUF version 1"):
         read_contents(file)
-    file.write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 16)
+    file.write_bytes(gguf(text(b"a") + b"\x63\0\0\0", 1))
     with pytest.raises(NotWeights, match="has a damaged GGUF header"):
         read_contents(file)
 
 
-OLD = {True: [], False: ["is in the format of torch before version 1.6, "]}
-
-
-@pytest.mark.parametrize("is_new", [True, False])
 @pytest.mark.parametrize("wrap", [dict, collections.OrderedDict])
-def test_a_checkpoint_of_torch_is_listed_without_unpickling(
-    tmp_path: Path, is_new: bool, wrap: type[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_of_torch_is_listed(tmp_path: Path, wrap: type[dict[str, Any]]) -> None:
     file = tmp_path / "model.ckpt"
-    torch.save(
-        {"state_dict": wrap(STATE), "epoch": 3}, file, _use_new_zipfile_serialization=is_new
-    )  # what training writes
-    monkeypatch.setattr(pickle, "Unpickler", None)
+    turned = torch.arange(6.0).reshape(2, 3).T[1:]
+    small = torch.ones(3).to(torch.float8_e4m3fn)
+    content = {**STATE, "turned": turned, "small": small}
+    torch.save({"state_dict": wrap(content), "epoch": 3}, file)  # what training writes
     contents = read_contents(file)
-    assert (contents.format, contents.tensors) == ("pickle", LISTED)
-    assert [problem[:46] for problem in contents.problems] == OLD[is_new]
+    assert (contents.format, contents.problems) == ("pickle", ())
+    assert {name: one._replace(begin=0) for name, one in contents.tensors.items()} == {
+        "layer.weight": TensorInfo("bfloat16", (4, 6), 48),
+        "layer.bias": TensorInfo("float32", (4,), 16),
+        "count": TensorInfo("int64", (), 8),
+        "turned": TensorInfo("float32", (2, 2), 16, strides=(1, 3)),
+        "small": TensorInfo("float8_e4m3fn", (3,), 3),
+    }
+    data, begin = file.read_bytes(), contents.tensors["turned"].begin
+    assert data[begin : begin + 4] == turned[0, 0].numpy().tobytes()
+    torch.save(STATE, file, _use_new_zipfile_serialization=False)
+    with pytest.raises(NotWeights, match=r"is in the format of torch before version 1\.6, "):
+        read_contents(file)
 
 
-@pytest.mark.parametrize("is_new", [True, False])
-def test_a_pickle_that_would_run_code_is_told(tmp_path: Path, is_new: bool) -> None:
+def test_a_pickle_that_would_run_code_is_told(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
 
     class Bad:
@@ -99,11 +99,39 @@ def test_a_pickle_that_would_run_code_is_told(tmp_path: Path, is_new: bool) -> N
             return os.mkdir, (str(mark),)
 
     file = tmp_path / "model.pt"
-    torch.save({"a": torch.zeros(2), "b": Bad()}, file, _use_new_zipfile_serialization=is_new)
+    torch.save({"a": torch.zeros(2), "b": Bad()}, file)
     contents = read_contents(file)
-    assert contents.tensors == {"a": TensorInfo("float32", (2,), 8)}
-    problem = contents.problems[0]
-    assert problem.startswith(f"contains more than weights: it names {os.mkdir.__module__}.mkdir")
+    assert contents.tensors["a"][:3] == ("float32", (2,), 8)
+    assert contents.problems[0].startswith(
+        f"contains more than weights: it names {os.mkdir.__module__}.mkdir"
+    )
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "opcodes",
+    [
+        b"cos\nmkdir\n(V{mark}\ntR.",  # a call
+        b"\x80\x04\x8c\x02os\x8c\x05mkdir\x93V{mark}\n\x85R.",
+        b"(V{mark}\nios\nmkdir\n.",  # as old classes were made
+        b"(cos\nmkdir\nV{mark}\no.",
+        b"\x80\x02cos\nmkdir\nV{mark}\n\x85\x81.",  # as new ones are
+        b"\x80\x02cos\nX\n)R}V__setstate__\ncos\nmkdir\nsbV{mark}\nb.",  # by the state of an object
+        b"\x80\x02cbuiltins\ngetattr\ncos\nX\nV__class__\n\x86RV{mark}\n\x85R.",
+        b"\x82\x01V{mark}\n\x85R.",  # by a number of the registry
+    ],
+)
+def test_no_opcode_of_a_pickle_calls_what_the_pickle_names(opcodes: bytes, tmp_path: Path) -> None:
+    mark, file = tmp_path / "ran", tmp_path / "model.pt"
+    file.write_bytes(archive(opcodes.replace(b"{mark}", str(mark).encode())))
+    copyreg.add_extension("os", "mkdir", 1)
+    try:
+        found = read_contents(file).problems[0]
+    except NotWeights as error:
+        found = str(error)
+    finally:
+        copyreg.remove_extension("os", "mkdir", 1)
+    assert found.startswith(("contains more than weights: it names ", "is damaged, or contains no weights"))
     assert not mark.exists()
 
 
@@ -112,7 +140,7 @@ def test_damaged_checkpoints_of_torch(tmp_path: Path) -> None:
     torch.save(STATE, file)
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(NotWeights, match="is damaged or incomplete"):
+    with pytest.raises(NotWeights, match="is damaged, or contains no weights"):
         read_contents(file)
     with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(file, "w") as new:
         for name in old.namelist():
@@ -128,11 +156,7 @@ def test_damaged_checkpoints_of_torch(tmp_path: Path) -> None:
         new.writestr("notes.txt", "no weights")
     with pytest.raises(NotWeights, match="ZIP archive without weights"):
         read_contents(file)
-    torch.save(STATE | {"large": torch.zeros(99)}, file, _use_new_zipfile_serialization=False)
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-200])
-    assert read_contents(file).problems[0].startswith(f"is incomplete: it has {len(whole) - 200} bytes")
-    for damaged in (whole[:200], b"\x80\x02" + b"garbage" * 20):
+    for damaged in (archive(b"\x80\x02" + b"garbage" * 20), b"PK" + whole[2:200]):
         file.write_bytes(damaged)
         with pytest.raises(NotWeights, match="is damaged, or contains no weights"):
             read_contents(file)
@@ -155,7 +179,7 @@ def test_damaged_checkpoints_of_torch(tmp_path: Path) -> None:
         ((40).to_bytes(8, "little") + b'{"a":', "is incomplete: it ends within its header, after 13 bytes"),
         ((4).to_bytes(8, "little") + b"{ab}" + bytes(64), "has a damaged header"),
         ((2).to_bytes(8, "little") + b"{]", "has a damaged header"),
-        ((2**39).to_bytes(8, "little") + b"{]", f"has a damaged header (a header of {2**39} bytes)"),
+        ((2**39).to_bytes(8, "little") + b"{]", "is incomplete: it ends within its header, after 10 bytes"),
     ],
 )
 def test_files_that_are_no_weights(tmp_path: Path, content: bytes, reported: str) -> None:
@@ -200,26 +224,27 @@ def test_a_header_that_contradicts_itself(tmp_path: Path, entry: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    ("text", "reported"),
+    "text",
     [
-        (b"[]", "a header that is not a JSON object"),
-        (b'{"a": 1}', "a header without the type and shape of each tensor"),
-        (b'{"a": {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 8]}}', "a shape that no tensor has"),
-        (b'{"a": {"dtype": "F32", "shape": [Infinity], "data_offsets": [0, 8]}}', "invalid literal"),
-        (b'{"a": {"dtype": "F32", "shape": [0.5], "data_offsets": [0, 8]}}', "invalid literal"),
-        (b'{"a": ' + b"[" * 100_000, "lists within lists, nested too deeply"),
-        (b"{", "Expecting property name"),
+        b"[]",
+        b'{"a": 1}',
+        b'{"a": {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 8]}}',
+        b'{"a": {"dtype": "F32", "shape": [Infinity], "data_offsets": [0, 8]}}',
+        b'{"a": {"dtype": "F32", "shape": [0.5], "data_offsets": [0, 8]}}',
+        b'{"a": {"dtype": ["F32"], "shape": [2], "data_offsets": [0, 8]}}',
+        b'{"a": ' + b"[" * 100_000,
+        b"{",
     ],
 )
-def test_headers_that_are_no_list_of_tensors(tmp_path: Path, text: bytes, reported: str) -> None:
+def test_headers_that_are_no_list_of_tensors(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(len(text).to_bytes(8, "little") + text)
-    with pytest.raises(NotWeights, match=rf"has a damaged header \({reported}.*\); download it again"):
+    with pytest.raises(NotWeights, match=r"has a damaged header; download it again"):
         read_safetensors(file)
 
 
 def test_a_header_of_impossible_length(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"\xff" * 8)
-    with pytest.raises(NotWeights, match=rf"has a damaged header \(a header of {2**64 - 1} bytes\)"):
+    with pytest.raises(NotWeights, match=r"is incomplete: it ends within its header, after 8 bytes"):
         read_safetensors(file)

@@ -273,7 +273,7 @@ def test_a_part_in_the_wrong_place(folder: Path, part: str, place: str, reported
         (b"", "model.safetensors is empty; download it again."),
         (PAGE.encode(), "model.safetensors is a web page"),
         (POINTER.encode(), "model.safetensors is a Git LFS pointer to 10 GB of weights"),
-        (b"PK\x03\x04" + bytes(40), "model.safetensors is damaged or incomplete"),
+        (b"PK\x03\x04" + bytes(40), "model.safetensors is damaged, or contains no weights"),
         (b"GGUF\x03\0\0\0", "model.safetensors is incomplete"),
         (
             (40).to_bytes(8, "little") + b'{"a":',
@@ -352,7 +352,7 @@ def test_an_index_names_no_file_of_another_folder(tmp_path: Path) -> None:
     (tmp_path / "secret.safetensors").write_bytes(b"x")
     index = tmp_path / "own" / "model.safetensors.index.json"
     index.parent.mkdir()
-    for name in ("../secret.safetensors", str(tmp_path / "secret.safetensors"), ["x"], "x" * 5000):
+    for name in ("../secret.safetensors", str(tmp_path / "secret.safetensors"), ["x"]):
         index.write_text(json.dumps({"weight_map": {"a": name}}), encoding="utf-8")
         assert inspect_checkpoint(index).problems == (
             "model.safetensors.index.json is not an index of weights; download it again.",
