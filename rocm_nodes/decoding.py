@@ -12,13 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffusers_helper.errors import InputError
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
-from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, vae_plans
+from diffusers_helper.planning.vae import Task, VaeSettings
 from diffusers_helper.planning.variables import CONV_OFF, conv_rung
 from diffusers_helper.units import count_text, duration
 from diffusers_helper.vae.engine import Part, VaeEngine
-from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.guest import Guest, HostVae
 from rocm_nodes.host import device, free_bytes, interruptible, management, progress_bar
 from rocm_nodes.page import COMFYUI, Run, timing
@@ -32,29 +30,14 @@ _QUANTISED_SHARE = 0.5
 class ComfyOwner(Guest):
     """The owner of a `comfy.sd.VAE` for the engine. ComfyUI puts it on the device and frees memory for it."""
 
-    def __init__(self, vae: Any, settings: VaeSettings, *, has_ladder: bool = True) -> None:
-        """Prepare the use of a VAE.
+    remedies = COMFYUI
 
-        Raises:
-            InputError: If the engine cannot drive it.
-        """
+    def __init__(self, vae: Any, settings: VaeSettings, *, has_ladder: bool = True) -> None:
         module = HostVae(vae)
-        super().__init__(module, device(), settings, remedies=COMFYUI)
+        super().__init__(module, device(), settings)
         self.device.adopt(module)
         self._comfy = vae
         self.convolutions = initialize_miopen_fallback(rung=conv_rung(os.environ) if has_ladder else CONV_OFF)
-
-    def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
-        """Return the plans for the memory that ComfyUI can free, or the smallest plan if none fits.
-
-        ComfyUI's estimates are large, so a plan that does not fit according to them is still worth a try.
-        """
-        try:
-            return super().plans(task, video)
-        except InputError:
-            needs = family_of(self.vae).needs(self.dtype, self._backend)
-            every = vae_plans(needs, video, task, self._settings)
-            return (min(every, key=lambda plan: plan.working_bytes),)
 
     @contextmanager
     def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:

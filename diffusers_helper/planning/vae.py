@@ -18,11 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import OWN_CHUNK
 from diffusers_helper.planning.estimates import TILES
 from diffusers_helper.planning.vae_estimates import VaeNeeds
-from diffusers_helper.units import gb_text
 
 Task = Literal["decode", "encode"]
 Time = Literal["whole", "stream", "windows"]
@@ -128,18 +126,11 @@ def vae_plans(needs: VaeNeeds, video: Video, task: Task, settings: VaeSettings) 
 def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -> tuple[VaePlan, ...]:
     """Return the first plan that fits into the free memory, followed by the smaller ones to try after it.
 
-    Raises:
-        InputError: If no plan fits.
+    If none fits by the estimates, which may be too large, the smallest plan is still worth a try.
     """
     usable = int(free_bytes * settings.memory_threshold)
     fitting = [plan for plan in plans if plan.working_bytes <= usable]
-    if not fitting:
-        least = min(plan.working_bytes for plan in plans)
-        raise InputError(
-            f"The VAE needs {gb_text(least, up=True)} GB to {plans[0].task} this; of "
-            f"{gb_text(free_bytes)} GB of free memory, {settings.memory_threshold:.0%} may be used.",
-            "Free memory, or choose smaller tiles or a smaller picture.",
-        )
+    fitting = fitting or [min(plans, key=lambda plan: plan.working_bytes)]
     first = fitting[0]
     if settings.batch and first.time == "stream" and not first.tiles.side:
         fitting[0] = replace(first, batch=max(1, usable // max(1, first.working_bytes)))

@@ -71,7 +71,6 @@ class Owner(Protocol):
         """Return the plan in force for a task.
 
         Raises:
-            InputError: If no plan fits into the memory.
             OutOfDeviceMemory: If the memory has run out and no smaller plan is left.
         """
         ...
@@ -130,7 +129,6 @@ class VaeEngine(Generic[_Owner]):
             The frames on the host, about -1 to 1, in the type of the computation.
 
         Raises:
-            InputError: If no plan fits into the memory.
             OutOfDeviceMemory: If the memory runs out with every plan.
             NotFinite: If values overflow even in fp32.
             GenerationCancelled: If the task was cancelled.
@@ -154,8 +152,8 @@ class VaeEngine(Generic[_Owner]):
         The moments are the mean and the log-variance. The arguments and errors are those of `decode`.
 
         Raises:
-            InputError: If no plan fits into the memory, the VAE cannot encode this number of frames, or the
-                sides are not multiples of its factor.
+            InputError: If the VAE cannot encode this number of frames, or sides that are no multiples of its
+                factor.
         """
         if frames.dim() == 4:
             return self.encode(frames.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)

@@ -1,14 +1,13 @@
 """The kinds of VAE, which differ in how they compute a pass and whether they can stream frames.
 
-The VAEs belong to their owner: nothing in them is changed, not even their settings. Further kinds are added
-with `family_of.register(TheirClass, TheirFamily)`; `vae.guest` does so for those of ComfyUI. The classes of
-diffusers are known by their names, because ComfyUI's nodes use this module where diffusers may be missing.
+The VAEs belong to their owner: nothing in them is changed, not even their settings. The classes of diffusers
+are known by their names, because ComfyUI's nodes use this module where diffusers may be missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial, singledispatch
+from functools import cached_property, partial
 from typing import Any, cast
 
 import torch
@@ -133,18 +132,18 @@ _DIFFUSERS: dict[str, Callable[[Any], VaeFamily]] = {
 }
 
 
-@singledispatch
 def family_of(vae: nn.Module) -> VaeFamily:
-    """Return the family of a VAE.
+    """Return the family of a VAE, which may be one itself, as `vae.guest.HostVae` is.
 
     Raises:
         InputError: If it is of an unknown kind.
     """
+    if isinstance(vae, VaeFamily):
+        return vae
     for kind in type(vae).__mro__:
         if kind.__name__ in _DIFFUSERS and kind.__module__.startswith("diffusers."):
             return _DIFFUSERS[kind.__name__](vae)
-    registered = [kind.__name__ for kind in family_of.registry if kind is not object]
     raise InputError(
-        f"The VAE is {type(vae).__name__}; expected {', '.join(sorted([*_DIFFUSERS, *registered]))}.",
+        f"The VAE is {type(vae).__name__}; expected {', '.join(_DIFFUSERS)}.",
         "Use a model with one of these.",
     )

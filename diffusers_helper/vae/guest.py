@@ -10,6 +10,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -39,45 +40,30 @@ class Guest:
         dtype: The type that it computes in.
         plan: The plan that was tried last; None before the first.
         shortages: The number of plans that did not fit.
+        remedies: The sentences of the interface that shows the advice after a shortage.
     """
 
+    remedies: Mapping[Step, str] = LONGTAKE
+
     def __init__(
-        self,
-        vae: nn.Module,
-        device: Device,
-        settings: VaeSettings = VaeSettings(),
+        self, vae: nn.Module, device: Device, settings: VaeSettings = VaeSettings(),
         backend: Backend = Backend(),
-        remedies: Mapping[Step, str] = LONGTAKE,
-    ) -> None:
-        """Prepare the use of a VAE that is on the device.
-
-        Args:
-            remedies: The sentences of the interface that shows the advice after a shortage.
-
-        Raises:
-            InputError: If the VAE is of an unknown kind.
-        """
-        family = family_of(vae)
+    ) -> None:  # fmt: skip
         self.vae, self.device, self.cleanup_frequency = vae, device, settings.cleanup_frequency
-        self._settings, self._backend, self._remedies = settings, backend, remedies
-        self.dtype = DTYPES.get(settings.precision, family.dtype)
+        self._settings, self._backend = settings, backend
+        self.dtype = DTYPES.get(settings.precision, family_of(vae).dtype)
         self.plan: VaePlan | None = None
         self.shortages = 0
         self._failed: tuple[VaePlan, Shortage] | None = None
 
     def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
-        """Return the plan for the memory that is free now, and the plans to try if it does not suffice.
-
-        Raises:
-            InputError: If nothing would fit.
-        """
+        """Return the plan for the memory that is free now, and the plans to try if it does not suffice."""
         needs = family_of(self.vae).needs(self.dtype, self._backend)
         plans = vae_plans(needs, video, task, self._settings)
         copied = needs.weights_bytes if self._needs_copy() else 0
         return plan_vae(plans, max(0, self._free_bytes(plans[0].working_bytes) - copied), self._settings)
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        """Return the first plan that fits and needs less than the plans that failed."""
         for plan in self.plans(task, video):
             if self._failed is None or plan.working_bytes < self._failed[0].working_bytes:
                 _log.info("%s: %s", task, plan.reason)
@@ -88,17 +74,25 @@ class Guest:
             self._failed[1],
             smaller_plans=self.shortages - 1,
             is_apu=detect({}).is_apu,
-            remedies=self._remedies,
+            remedies=self.remedies,
         )
 
     @contextmanager
     def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:
         """Yield the VAE, or a copy of it in the precision that it computes in."""
+        vae = self.vae
         with self.device:
-            yield _copy(self.vae, self.dtype) if self._needs_copy() else _typed(self.vae, self.dtype)
+            if self._needs_copy():
+                # `deepcopy` then uses these tensors as if it had already copied them, so none is copied first
+                # in its present type.
+                tensors = (one for one in chain(vae.parameters(), vae.buffers()) if one.is_floating_point())
+                vae = copy.deepcopy(vae, {id(one): one.detach().to(self.dtype) for one in tensors})
+            elif isinstance(vae, HostVae):
+                vae = copy.copy(vae)
+                vae.asked = self.dtype
+            yield vae
 
     def step_down(self, shortage: Shortage) -> None:
-        """Exclude all plans that need as much as the last one."""
         _log.warning("out of memory: %s", shortage.text)
         assert self.plan is not None
         self._failed = self.plan, shortage
@@ -114,48 +108,24 @@ class Guest:
         return self.device.free_bytes()
 
     def _needs_copy(self) -> bool:
-        casts: bool = getattr(self.vae, "casts", False)
-        return not casts and family_of(self.vae).dtype != self.dtype
-
-
-def _typed(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return a VAE that casts, as `HostVae` can, with this type for what it gets; others as they are."""
-    if not getattr(vae, "casts", False):
-        return vae
-    typed = copy.copy(vae)
-    typed.dtype = dtype  # type: ignore[assignment] - a plain attribute there
-    return typed
-
-
-def _copy(vae: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return the same VAE in another type, without an intermediate copy in its present type."""
-    # `deepcopy` then uses these tensors as if it had already copied them.
-    memo: dict[int, Any] = {
-        id(value): nn.Parameter(value.detach().to(dtype), requires_grad=False) for value in vae.parameters()
-    }
-    copied = copy.deepcopy(vae, memo)
-    for buffer in copied.buffers():
-        buffer.data = buffer.data.to(dtype) if buffer.is_floating_point() else buffer.data
-    return copied
+        return not getattr(self.vae, "casts", False) and family_of(self.vae).dtype != self.dtype
 
 
 _PATCH = 2  # Wan 2.2 works on patches of 2x2 pixels, which ComfyUI's object does not report
-Bytes = Callable[[tuple[int, ...], torch.dtype], float]
 
 
-class HostVae(nn.Module):
-    """The network of a `comfy.sd.VAE`, with facts that only the VAE object knows.
+class HostVae(nn.Module, VaeFamily):
+    """A `comfy.sd.VAE` as a `VaeFamily`.
 
-    The network is a submodule. It is neither moved nor changed.
+    It decodes pictures one by one, Wan's video as a stream, and other video in one pass. The network is
+    neither moved nor changed.
 
     Attributes:
         network: The object's `first_stage_model`.
-        shrink, stride: See `vae.families.VaeFamily`.
-        has_stream: Whether the network is Wan's, whose frames can be streamed exactly.
-        dtype: The type of the latents and frames that it gets.
-        casts: Whether each layer converts its weights to that type when it runs, wherever they are. With
-            dynamic memory they stay in the file's type and on the host, and a copy of the network would free
-            ComfyUI's buffers a second time.
+        casts: Whether each layer converts its weights when it runs, wherever they are. With dynamic memory
+            they stay in the file's type and on the host, and a copy of the network would free ComfyUI's
+            buffers a second time.
+        asked: The type that a network that casts computes in.
     """
 
     def __init__(self, vae: Any) -> None:
@@ -165,87 +135,59 @@ class HostVae(nn.Module):
             InputError: If its latents are neither pictures nor video, but for example sound.
         """
         super().__init__()
-        network = vae.first_stage_model
-        if (kind := unsupported(vae)) != "":
+        if kind := unsupported(vae):
             raise InputError(f"The VAE is {kind}.", "Decode with ComfyUI's own node.")
-        self.network: Any = network
-        self.device, self.dtype = vae.device, vae.vae_dtype
+        self.network: Any = vae.first_stage_model
+        self.asked: torch.dtype = vae.vae_dtype
         self.casts = bool(getattr(vae.patcher, "is_dynamic", bool)())
-        self.latent_dim, self.channels = vae.latent_dim, vae.latent_channels
+        self._place, self._is_video, self._channels = vae.device, vae.latent_dim == 3, vae.latent_channels
         self.shrink = int(vae.spacial_compression_decode())
-        self.stride = (vae.temporal_compression_decode() or 1) if vae.latent_dim == 3 else 1
-        self.is_wan = type(network).__name__ == "WanVAE"
-        self.has_stream = self.is_wan or vae.latent_dim == 2
-        self.decode_need, self.encode_need = vae.memory_used_decode, vae.memory_used_encode
+        self.stride = (vae.temporal_compression_decode() or 1) if self._is_video else 1
+        self._is_wan = type(self.network).__name__ == "WanVAE"
+        self.has_stream = self._is_wan or not self._is_video
+        self._decode_need, self._encode_need = vae.memory_used_decode, vae.memory_used_encode
 
-
-def unsupported(vae: Any) -> str:
-    """Return the reason why the engine cannot drive a VAE, or "" if it can."""
-    network = vae.first_stage_model
-    if network is None:
-        return "missing from the file"
-    if vae.latent_dim not in (2, 3) or getattr(vae, "extra_1d_channel", None) is not None:
-        return f"{type(network).__name__}, whose latents are neither pictures nor video"
-    decoder = getattr(network, "decoder", None)
-    if type(decoder).__name__ == "VideoDecoder" or type(network).__name__ in ("StageA", "StageC_coder"):
-        return f"{type(network).__name__}, which decodes several latents at once or has no pictures"
-    return ""
-
-
-class HostFamily(VaeFamily):
-    """ComfyUI's VAE as a `VaeFamily`.
-
-    It decodes pictures one by one, Wan's video as a stream, and other video in one pass.
-    """
-
-    def __init__(self, vae: HostVae) -> None:
-        self._vae = vae
-        self.has_stream, self.shrink, self.stride = vae.has_stream, vae.shrink, vae.stride
-        kept = () if vae.casts else vae.network.parameters()
-        self.dtype: torch.dtype = next((value.dtype for value in kept), vae.dtype)
+    @property
+    def dtype(self) -> torch.dtype:
+        kept = () if self.casts else self.network.parameters()
+        return next((value.dtype for value in kept), self.asked)
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
-        if self._vae.is_wan:
+        if self._is_wan:
             return self._stream(latents)
-        if self._vae.latent_dim == 2:
-            return (self._plain(self._vae.network.decode, frame) for frame in latents.unbind(2))
-        return iter((self._vae.network.decode(self._placed(latents)),))
+        parts = (latents,) if self._is_video else latents.unbind(2)
+        return (self._whole(self.network.decode, part) for part in parts)
 
     def encode(self, frames: Tensor) -> Tensor:
         """Return latents instead of moments, because ComfyUI's VAEs give the mean."""
-        network = self._vae.network
-        if self._vae.latent_dim == 2:
-            parts = [self._plain(network.encode, frame) for frame in frames.unbind(2)]
-            return torch.cat(parts, dim=2)
-        return network.encode(self._placed(frames))
+        parts = (frames,) if self._is_video else frames.unbind(2)
+        return torch.cat([self._whole(self.network.encode, part) for part in parts], dim=2)
 
     def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
-        vae = self._vae
-
-        def measured(need: Bytes, channels: int, *size: int) -> int:
+        def measured(need: Callable[..., float], channels: int, *size: int) -> int:
             # ComfyUI's estimates are never less than those of its own nodes.
-            shape = (1, channels, *(size if vae.latent_dim == 3 else size[1:]))
-            return int(need(shape, dtype))
+            return int(need((1, channels, *(size if self._is_video else size[1:])), dtype))
 
         def decode_bytes(at_once: int, height: int, width: int, latents: int) -> int:
-            sides = height // vae.shrink, width // vae.shrink
-            return measured(vae.decode_need, vae.channels, at_once, *sides)
+            sides = height // self.shrink, width // self.shrink
+            return measured(self._decode_need, self._channels, at_once, *sides)
 
         def encode_bytes(at_once: int, height: int, width: int, latents: int) -> int:
-            return measured(vae.encode_need, 3, vae.stride * (at_once - 1) + 1, height, width)
+            return measured(self._encode_need, 3, self.stride * (at_once - 1) + 1, height, width)
 
-        weights = sum(value.numel() for value in vae.parameters()) * dtype.itemsize
-        return VaeNeeds(vae.has_stream, weights, decode_bytes, encode_bytes)
+        weights = sum(value.numel() for value in self.parameters()) * dtype.itemsize
+        return VaeNeeds(self.has_stream, weights, decode_bytes, encode_bytes)
 
     def _placed(self, source: Tensor) -> Tensor:
-        return source.to(self.dtype).to(self._vae.device)
+        return source.to(self.dtype).to(self._place)
 
-    def _plain(self, work: Callable[[Tensor], Tensor], picture: Tensor) -> Tensor:
-        return work(self._placed(picture)).unsqueeze(2)
+    def _whole(self, work: Callable[[Tensor], Tensor], source: Tensor) -> Tensor:
+        result = work(self._placed(source))
+        return result if self._is_video else result.unsqueeze(2)
 
     def _stream(self, latents: Tensor) -> Iterator[Tensor]:
         """Yield Wan's frames, with a memory of the last frames that belongs to this pass alone."""
-        network, memory = self._vae.network, empty_memory(self._vae.network.decoder)
+        network, memory = self.network, empty_memory(self.network.decoder)
         has_patches = "first_chunk" in inspect.signature(network.decoder.forward).parameters
         states = network.conv2(self._placed(latents))
         # Newer versions keep what they need of the past only if they get two latent frames after the first.
@@ -260,4 +202,14 @@ class HostFamily(VaeFamily):
             del frames  # otherwise they stay on the device while the next ones are decoded
 
 
-family_of.register(HostVae, HostFamily)
+def unsupported(vae: Any) -> str:
+    """Return the reason why the engine cannot drive a VAE, or "" if it can."""
+    network = vae.first_stage_model
+    if network is None:
+        return "missing from the file"
+    if vae.latent_dim not in (2, 3) or getattr(vae, "extra_1d_channel", None) is not None:
+        return f"{type(network).__name__}, whose latents are neither pictures nor video"
+    decoder = getattr(network, "decoder", None)
+    if type(decoder).__name__ == "VideoDecoder" or type(network).__name__ in ("StageA", "StageC_coder"):
+        return f"{type(network).__name__}, which decodes several latents at once or has no pictures"
+    return ""
