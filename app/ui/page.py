@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -41,16 +40,10 @@ class Page:
     updates: Updates
 
 
-def build_page(
-    service: JobService, catalogue: Catalogue, listens: Callable[[str | None], bool] = lambda _: True
-) -> Page:
-    """Return the page of a job service, which may be started later.
-
-    Args:
-        listens: Returns whether a program listens to the messages of a session.
-    """
+def build_page(service: JobService, catalogue: Catalogue) -> Page:
+    """Return the page of a job service, which may be started later."""
     groups = (
-        endpoints(service, catalogue, listens),
+        endpoints(service, catalogue),
         served(
             JobCalls(service, catalogue), HistoryCalls(service, catalogue), CardCalls(service),
             FormCalls(catalogue), LoraCalls(), ModelCalls(service, catalogue),

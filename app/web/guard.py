@@ -10,13 +10,12 @@ import asyncio
 import ipaddress
 import json
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.formparsers import MultiPartException
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -58,7 +57,6 @@ _READ = re.compile(
 )
 _WRITE = re.compile(rf"/login|{_API}/(queue/join|upload|cancel|reset|run/[^/]+|api/[^/]+|call/(v2/)?[^/]+)")
 _JOIN = re.compile(rf"{_API}/(queue/join|call/.+)")
-_LISTEN = f"{_API}/queue/data"
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
 
 
@@ -202,11 +200,6 @@ class Guard:
         self.calls = Calls()
         self._joins = {from_page: asyncio.Semaphore(_JOINS) for from_page in (True, False)}
         self._names = FolderNames(files.uploads, files.outputs)
-        self._listening: Counter[str] = Counter()
-
-    def listens(self, session: str | None) -> bool:
-        """Return whether a program listens to the messages of a session, as far as that has a name."""
-        return session is None or self._listening[session] > 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # the page uses none
@@ -229,14 +222,6 @@ class Guard:
             await self._app(scope, _bounded(receive, MAX_MESSAGE_BYTES), send)
         elif scope["method"] == "POST":
             await self._pass_on(path, scope, receive, send)
-        elif path == _LISTEN:
-            session = Request(scope).query_params.get("session_hash", "")
-            self._listening[session] += 1
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                self._listening[session] -= 1
-                self._listening += Counter()  # drops those with none left
         else:
             await self._app(scope, receive, send)
 

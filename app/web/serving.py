@@ -97,7 +97,7 @@ def open_page(
     files, room = ServedFiles(outputs, uploads), UploadRoom(uploads, UPLOAD_BYTES)
     room.make_room()
     guard = Guard(page_server.unguarded, hosts=hosts, files=files, uploads=room, login=login)
-    page = build_page(service, Catalogue.starting_with(model, Planner(profile, local)), guard.listens)
+    page = build_page(service, Catalogue.starting_with(model, Planner(profile, local)))
     guard.calls = Calls(page.endpoints)
     page_server.guard = guard
     _add_routes(page_server, page, files, login)

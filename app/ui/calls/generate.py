@@ -7,22 +7,22 @@ from collections.abc import Awaitable, Callable
 from inspect import Parameter, Signature
 from typing import Any
 
-import gradio as gr
 from gradio.data_classes import FileData
 
-from app.jobs.job import Job
+from app.jobs.job import Job, NoSuchJob
 from app.jobs.service import JobService
+from app.jobs.storage.trouble import TROUBLE
 from app.ui.calls.jobs import Records
 from app.ui.calls.serve import CallLimiter, Endpoint, refusal, signed
 from app.ui.catalogue import Catalogue
 from app.ui.pictures import picture_paths, upload_path
-from app.ui.waiting import Endings, Limiter, has_ended
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.request import FILES, PICTURES, PLACED, SETTINGS
 
 MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1024 of them
 MOST_TAKEN_IN = 1000
-_REQUEST = "request"  # gradio's parameter for the caller, which is not a setting
+_LOOK_SECONDS = 0.2
+_LOOK_SECONDS_A_CALL = 0.01  # many calls look more rarely each
 _WAIT = "wait"  # whether the job waits for a user after each section
 _GENERATE = "Make a video from a prompt, a picture or both. Wait for its turn, and return the finished MP4."
 _ADD = "Put a new job into the queue, and return its record without waiting for it."
@@ -34,7 +34,7 @@ class _Calls:
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
         self._taken_in = CallLimiter(MOST_TAKEN_IN)
-        self._room, self._endings = Limiter(MOST_WAITING, newcomer_goes=True), Endings(service)
+        self._waiting = 0
 
     async def store(self, settings: dict[str, Any], *, waits: bool) -> Job:
         async def work(threads: asyncio.Semaphore) -> Job:
@@ -45,37 +45,43 @@ class _Calls:
 
         return await self._taken_in.run(work)
 
-    async def wait(self, job: Job, listens: Callable[[], bool]) -> Job:
-        """Return the job once it is over.
+    async def wait(self, job: Job) -> Job:
+        """Return the job once it is over, or waits for a user to resume it.
 
         Raises:
             LongtakeError: If too many calls wait. The job is made nevertheless.
         """
-        with self._room.place(listens) as place:
-            await self._endings.wait(job.id, place.is_lost)
-        job = await asyncio.to_thread(self._service.job, job.id)
-        if not has_ended(job):
+        if self._waiting >= MOST_WAITING:
             raise LongtakeError(
                 f"Job {job.id} is stored and will be made, but {MOST_WAITING} calls already wait for theirs.",
                 f"Its video will be on the page, and in the outputs folder as {job.id}/video.mp4.",
             )
+        self._waiting += 1
+        try:
+            while not job.is_over and job.state != "interrupted":
+                await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_A_CALL * self._waiting)
+                job = await asyncio.to_thread(self._look_at, job)
+        finally:
+            self._waiting -= 1
         return job
 
+    def _look_at(self, job: Job) -> Job:
+        try:
+            return self._service.job(job.id)
+        except NoSuchJob:  # a user removed it
+            raise
+        except (LongtakeError, *TROUBLE):  # as when the folder is missing for a moment
+            return job
 
-def endpoints(
-    service: JobService, catalogue: Catalogue, listens: Callable[[str | None], bool] = lambda _: True
-) -> list[Endpoint]:
-    """Return the endpoints `/generate` and `/jobs_add`. A job continues even if its caller no longer waits.
 
-    Args:
-        listens: Returns whether somebody listens to the messages of a session.
-    """
+def endpoints(service: JobService, catalogue: Catalogue) -> list[Endpoint]:
+    """Return the endpoints `/generate` and `/jobs_add`. A job continues even if its caller is gone."""
     calls, records = _Calls(service, catalogue), Records(service, catalogue)
 
-    async def generate(job: Job, request: gr.Request | None) -> dict[str, Any]:
-        return _video(await calls.wait(job, lambda: listens(request and request.session_hash)))
+    async def generate(job: Job) -> dict[str, Any]:
+        return _video(await calls.wait(job))
 
-    async def add(job: Job, _: gr.Request | None) -> dict[str, Any]:
+    async def add(job: Job) -> dict[str, Any]:
         return records.of(job)
 
     parameters = _parameters(catalogue)
@@ -88,20 +94,19 @@ def endpoints(
 
 
 def _endpoint(
-    calls: _Calls, signature: Signature, answer: Callable[[Job, gr.Request | None], Awaitable[dict[str, Any]]]
+    calls: _Calls, signature: Signature, answer: Callable[[Job], Awaitable[dict[str, Any]]]
 ) -> Callable[..., Awaitable[dict[str, Any]]]:
     """Return a function that stores a job and returns what `answer` makes of it."""
 
     async def endpoint(*values: object, **named: object) -> Any:
         given = signature.bind(*values, **named)
         given.apply_defaults()
-        settings, request = dict(given.arguments), given.arguments[_REQUEST]
-        del settings[_REQUEST]
+        settings = dict(given.arguments)
         waits = settings.pop(_WAIT)
         try:
             settings |= picture_paths(settings)
             settings["video"] = upload_path(settings["video"], "video")
-            return await answer(await calls.store(settings, waits=waits), request)
+            return await answer(await calls.store(settings, waits=waits))
         except LongtakeError as error:
             raise refusal(error) from error
 
@@ -124,7 +129,6 @@ def _parameters(catalogue: Catalogue) -> list[Parameter]:
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
     parameters.append(Parameter(_WAIT, kind, default=False, annotation=bool))
-    parameters.append(Parameter(_REQUEST, kind, default=None, annotation=gr.Request | None))
     return parameters
 
 

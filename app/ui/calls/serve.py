@@ -6,12 +6,13 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, Signature
-from types import FunctionType, NoneType, UnionType
-from typing import Any, get_args, get_origin
+from types import FunctionType
+from typing import Any
 
 import gradio as gr
+from pydantic import TypeAdapter, ValidationError
 
 from app.jobs.storage.trouble import TROUBLE
 from app.redact import plain_paths
@@ -19,7 +20,6 @@ from diffusers_helper.errors import InputError, LongtakeError, first_line, short
 
 MOST_WAITING = 200
 _THREADS = 2  # calls that run at once; other work needs threads meanwhile
-_KINDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", dict: "an object"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,7 @@ class Endpoint:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Return the parameters that callers give; gradio itself adds the request."""
-        every = inspect.signature(self.function).parameters.values()
-        return [one for one in every if one.annotation != gr.Request | None]
+        return [*inspect.signature(self.function).parameters.values()]
 
 
 def served(*groups: object) -> list[Endpoint]:
@@ -120,27 +118,13 @@ def _check(name: str, value: object, hint: Any) -> None:
     Raises:
         InputError: If the argument has another type.
     """
-    if not _fits(value, hint):
-        kinds = " or ".join(_words(one) for one in _choices(hint) if one is not NoneType)
-        raise InputError(f"{name} is {short_repr(value)}; expected {kinds}.", f"Correct {name}.")
+    try:
+        _adapter(hint).validate_python(value, strict=True)
+    except ValidationError as error:
+        expected = error.errors()[0]["msg"].removeprefix("Input should be ")
+        raise InputError(
+            f"{name} is {short_repr(value)}; expected {expected}.", f"Correct {name}."
+        ) from error
 
 
-def _choices(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
-
-
-def _fits(value: object, hint: Any) -> bool:
-    if len(_choices(hint)) > 1:
-        return any(_fits(value, one) for one in _choices(hint))
-    if get_origin(hint) is list:
-        return isinstance(value, list) and all(_fits(one, get_args(hint)[0]) for one in value)
-    if isinstance(value, bool):
-        return hint is bool
-    kind: Any = get_origin(hint) or hint
-    return isinstance(value, (int, float) if kind is float else kind)
-
-
-def _words(hint: Any) -> str:
-    if get_origin(hint) is list:
-        return f"a list of {_KINDS[get_args(hint)[0]].split()[-1]}s"
-    return _KINDS[get_origin(hint) or hint]
+_adapter = cache(TypeAdapter[Any])

@@ -14,8 +14,8 @@ import pytest
 
 from app.jobs.service import JobService
 from app.ui.calls import generate as api
+from app.ui.catalogue import Catalogue
 from app.ui.live import subscribe
-from app.ui.waiting import Endings, Limiter
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.asking import ask, form
 from tests.support.jobs import wait_until
@@ -133,44 +133,6 @@ def test_a_call_beyond_the_bound_is_stored_and_says_so(
         assert not newest.is_over
 
 
-def test_a_deserted_place_is_lost_first_then_by_the_rooms_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.ui.waiting._GRACE_SECONDS", -1.0)
-    heard = {"a": True, "b": False, "c": True, "d": True}
-
-    def lost(newcomer_goes: bool) -> list[str]:
-        room = Limiter(2, newcomer_goes=newcomer_goes)
-        contexts = {name: room.place(lambda name=name: heard[name]) for name in heard}
-        places = {name: context.__enter__() for name, context in contexts.items()}
-        found = [name for name in heard if places[name].is_lost.is_set()]
-        for context in contexts.values():
-            context.__exit__(None, None, None)
-        assert not room._places
-        return found
-
-    assert lost(newcomer_goes=True) == ["b", "d"]
-    assert lost(newcomer_goes=False) == ["a", "b"]
-
-
-def test_all_who_wait_for_a_job_are_told_of_its_end(tmp_path: Path) -> None:
-    service = JobService(tmp_path / "outputs", StagedEngine())
-    photo = write_photo(tmp_path / "photo.png")
-    first, second = (service.queue.add(GenerationRequest(image=str(photo), seconds=1)) for _ in range(2))
-
-    async def wait() -> None:
-        endings = Endings(service)
-        waits = [asyncio.create_task(endings.wait(job.id, asyncio.Event())) for job in (first, first, second)]
-        await asyncio.sleep(0)
-        service.queue.cancel(first.id)
-        await asyncio.gather(*waits[:2])
-        assert not waits[2].done()
-        waits[2].cancel()
-        (ended,) = await asyncio.gather(waits[2], return_exceptions=True)
-        assert isinstance(ended, asyncio.CancelledError)
-        assert not endings._waiting
-
-    asyncio.run(wait())
-
-
 def test_one_watch_serves_all_pages_and_ends_with_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,33 +147,52 @@ def test_one_watch_serves_all_pages_and_ends_with_the_last(
     service = JobService(tmp_path / "outputs", StagedEngine())
 
     async def follow() -> None:
-        sender, room = subscribe.Updates(service), Limiter(10, newcomer_goes=False)
-        with room.place(lambda: True) as place:
-            pages = [sender.changes(place) for _ in range(5)]
-            shown = [(await anext(page))["state"] for page in pages]
-            assert shown == ["idle"] * 5
-            (thread,) = (one.thread for one in sender._watches.values())
-            for page in pages:
-                await page.aclose()
-            assert not sender._watches
-            await asyncio.to_thread(thread.join, 30)
-            assert not thread.is_alive()
+        sender = subscribe.Updates(service)
+        pages = [sender.stream() for _ in range(5)]
+        shown = [json.loads((await anext(page)).removeprefix("data: "))["state"] for page in pages]
+        assert shown == ["idle"] * 5
+        (thread,) = (one.thread for one in sender._watches.values())
+        for page in pages:
+            await page.aclose()
+        assert not sender._watches
+        await asyncio.to_thread(thread.join, 30)
+        assert not thread.is_alive()
 
     asyncio.run(follow())
     assert len(watches) == 1
 
 
-def test_a_page_whose_place_is_lost_is_left(tmp_path: Path) -> None:
+def test_a_further_page_takes_the_place_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscribe, "MOST_PAGES", 1)
     service = JobService(tmp_path / "outputs", StagedEngine())
 
     async def follow() -> None:
-        sender, room = subscribe.Updates(service), Limiter(1, newcomer_goes=False)
-        with room.place(lambda: True) as place:
-            page = sender.changes(place)
-            await anext(page)
-            with room.place(lambda: True) as other:
-                assert place.is_lost.is_set()
-                assert not other.is_lost.is_set()
-                assert [change async for change in page] == []
+        sender = subscribe.Updates(service)
+        first, second = sender.stream(), sender.stream()
+        await anext(first)
+        await anext(second)
+        assert [change async for change in first] == []
+        assert sender._watches
+        await second.aclose()
 
     asyncio.run(follow())
+
+
+def test_a_call_ends_with_its_job_and_gives_its_room_back(tmp_path: Path) -> None:
+    service = JobService(tmp_path / "outputs", StagedEngine())
+    photo = write_photo(tmp_path / "photo.png")
+    first, second = (service.queue.add(GenerationRequest(image=str(photo), seconds=1)) for _ in range(2))
+
+    async def wait() -> None:
+        calls = api._Calls(service, Catalogue())
+        waits = [asyncio.create_task(calls.wait(job)) for job in (first, first, second)]
+        await asyncio.sleep(0)
+        service.queue.cancel(first.id)
+        assert [job.state for job in await asyncio.gather(*waits[:2])] == ["cancelled"] * 2
+        assert not waits[2].done()
+        waits[2].cancel()
+        (ended,) = await asyncio.gather(waits[2], return_exceptions=True)
+        assert isinstance(ended, asyncio.CancelledError)
+        assert not calls._waiting
+
+    asyncio.run(wait())

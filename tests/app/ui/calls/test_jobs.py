@@ -216,10 +216,10 @@ def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [
-        ("jobs_show", (5,), "job is 5; expected text."),
-        ("jobs_pause", ("one",), "jobs is 'one'; expected a list of texts."),
-        ("jobs_queue", (0, 1.5), "limit is 1.5; expected a whole number."),
-        ("jobs_queue", (True, 5), "first is True; expected a whole number."),
+        ("jobs_show", (5,), "job is 5; expected a valid string."),
+        ("jobs_pause", ("one",), "jobs is 'one'; expected a valid list."),
+        ("jobs_queue", (0, 1.5), "limit is 1.5; expected a valid integer."),
+        ("jobs_queue", (True, 5), "first is True; expected a valid integer."),
         ("jobs_show", ("../../etc",), "There is no job '../../etc'"),
         ("jobs_restore", (["x"],), "There is no job 'x'"),
         ("jobs_list", ("", ["done"], None, None, None, False, "", 5), "'done' is not a state"),
