@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
 
 from diffusers_helper.events import STAGES
 from diffusers_helper.files import read_file
-from diffusers_helper.strangers.limited_json import plain_json
 from diffusers_helper.units import duration, gb_text
 
 Shown = dict[str, Any]
@@ -17,19 +17,29 @@ Shown = dict[str, Any]
 _CAP_DRAWN = 4.0
 _HEADROOM = 1.06
 _MAX_BYTES = 4_000_000
-_MOST_NUMBER = 1e18
+_Bytes = Annotated[int, Field(ge=0, le=10**18)]
+_Seconds = Annotated[float, Field(ge=0, le=1e18)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
+class _Use(BaseModel):
     """One use of one network, as in `store.StageRecord`."""
 
     stage: str
-    begin: float
-    end: float
-    predicted_bytes: int
-    measured_bytes: int
-    streamed_bytes: int
+    begin: _Seconds
+    end: _Seconds
+    predicted_bytes: _Bytes
+    measured_bytes: _Bytes
+    streamed_bytes: _Bytes
+
+
+class _Record(BaseModel):
+    """The part of a job's memory.json that is shown."""
+
+    stages: Annotated[list[_Use], Field(min_length=1)]
+    cap_bytes: _Bytes
+    peak_device_bytes: _Bytes
+    reserve_bytes: _Bytes
+    retries: int
 
 
 def memory_of(file: Path) -> Shown | None:
@@ -45,31 +55,14 @@ def memory_of(file: Path) -> Shown | None:
 def _read(file: Path, changed: int, size: int) -> Shown | None:
     """Read the file. `changed` is only a key for the cache."""
     try:
-        record = plain_json(read_file(file, _MAX_BYTES))
-        uses = [_use(stage) for stage in record["stages"]]
-        numbers = [
-            _number(record[name]) for name in ("cap_bytes", "peak_device_bytes", "reserve_bytes", "retries")
-        ]
-    except (OSError, ValueError, TypeError, KeyError):
+        return _show(_Record.model_validate_json(read_file(file, _MAX_BYTES)))
+    except (OSError, ValueError, KeyError):
         return None
-    return _show(uses, *map(int, numbers)) if uses else None
 
 
-def _use(stage: dict[str, Any]) -> _Use:
-    if not STAGES[stage["stage"]].network:
-        raise ValueError(stage["stage"])
-    names = ("begin", "end", "predicted_bytes", "measured_bytes", "streamed_bytes")
-    begin, end, *counts = (_number(stage[name]) for name in names)
-    return _Use(stage["stage"], begin, max(begin, end), *map(int, counts))
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_NUMBER:
-        raise ValueError(value)
-    return value
-
-
-def _show(uses: list[_Use], cap: int, peak: int, reserve: int, retries: int) -> Shown:
+def _show(record: _Record) -> Shown:
+    uses, cap, reserve = record.stages, record.cap_bytes, record.reserve_bytes
+    peak = gb_text(record.peak_device_bytes)
     highest = max(max(use.measured_bytes, use.predicted_bytes) for use in uses)
     drawn = cap <= _CAP_DRAWN * highest
     whole = _HEADROOM * max(highest, cap if drawn else 0, 1)
@@ -77,16 +70,16 @@ def _show(uses: list[_Use], cap: int, peak: int, reserve: int, retries: int) -> 
     length = max(last - first, 1e-6)
     kept = f"Only tensors are shown. {gb_text(reserve)} GB of the cap are reserved for all other memory."
     heaviest = max(uses, key=lambda use: use.measured_bytes)
-    facts = [("Peak on the device", f"{gb_text(peak)} of {gb_text(cap)} GB")]
-    if retries:
-        facts.append(("Smaller plans tried", str(retries)))
+    facts = [("Peak on the device", f"{peak} of {gb_text(cap)} GB")]
+    if record.retries:
+        facts.append(("Smaller plans tried", str(record.retries)))
     return {
         "facts": facts,
         "cap": round(cap / whole, 4) if drawn else None,
         "capText": f"cap {gb_text(cap)} GB" if drawn else f"cap {gb_text(cap)} GB, far above",
         "length": duration(length),
         "said": (
-            f"Memory on the device over {duration(length)}: at most {gb_text(peak)} GB, in “"
+            f"Memory on the device over {duration(length)}: at most {peak} GB, in “"
             f"{STAGES[heaviest.stage].network}”; the cap is {gb_text(cap)} GB."
         ),
         "bars": [

@@ -174,7 +174,7 @@ class LiveJob:
 
     def _step(self, event: events.StepDone) -> None:
         self.section, self.step = event.section, event.step
-        self.timing.expect(event)
+        event.place(self.timing.steps)
         self.timing.step_took(event.time - self._mark, is_first=event.step == 1)
         self.preview = event.preview or self.preview
         self._mark = self._tail_began = event.time
@@ -221,9 +221,7 @@ class LiveJob:
     @property
     def tail_share(self) -> float:
         """Return the share of a section's decode that is done."""
-        if not self.in_tail or not self.pieces:
-            return 0.0
-        return self.timing.share_of_tail(self.section, self.piece, self.pieces)
+        return self.piece / self.pieces if self.in_tail and self.pieces else 0.0
 
     @property
     def cells(self) -> list[Cell]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
 from statistics import fmean, median
 
 from app.jobs.pace import Effort, Pace
-from diffusers_helper.events import STAGES, StepDone
+from diffusers_helper.events import STAGES
 from diffusers_helper.families.packing import OWN_CHUNK, SectionPlan, decode_windows
 
 _SHORTEST = 0.001  # in seconds; the clock behind the times may be set back
@@ -33,7 +31,7 @@ class Timing:
     pace in earlier jobs counts as one more measurement, and at first is the only one.
 
     Attributes:
-        steps: The number of steps of each section; see `expect`.
+        steps: The number of steps of each section.
         chunk: The latent frames by which the VAE's windows of time advance.
         skips: Whether a step cache makes some of the steps short, so their median says little.
         start_up: The time before the first section; None if unknown.
@@ -48,31 +46,10 @@ class Timing:
     _lead_seconds: list[float] = field(default_factory=list[float])
     _tail_seconds: list[float] = field(default_factory=list[float])  # per latent frame
     _tail_so_far: float | None = None  # the same, of the section that is being decoded
-    _windows: tuple[tuple[int, ...], ...] = ()
-    _work: tuple[int, ...] = ()
-    # The sums over a section and all later ones, so that an event costs the same in videos of any length
-    _steps_from: tuple[int, ...] = ()
-    _work_from: tuple[int, ...] = ()
-    _frames_from: tuple[int, ...] = ()
+    _work: tuple[int, ...] = ()  # the latent frames that each section decodes, with those of the overlaps
 
     def __post_init__(self) -> None:
-        self._windows = decode_windows(self.plan, self.chunk)
-        self._work = tuple(map(sum, self._windows))
-        self._steps_from, self._work_from = _sums_from(self.steps), _sums_from(self._work)
-        self._frames_from = _sums_from(section.decoded_frames for section in self.plan)
-
-    def expect(self, event: StepDone) -> None:
-        """Take the number of steps of a section, and perhaps of later ones, from an event."""
-        if self.steps[event.section - 1] != event.steps:
-            event.place(self.steps)
-            self._steps_from = _sums_from(self.steps)
-
-    def share_of_tail(self, section: int, piece: int, pieces: int) -> float:
-        """Return the share of a section's decode that is done after so many pieces: tiles of its windows."""
-        windows = self._windows[section - 1]
-        done, part = divmod(piece * len(windows), pieces)
-        latents = sum(windows[:done]) + (part / pieces * windows[done] if part else 0.0)
-        return min(1.0, latents / self._work[section - 1])
+        self._work = tuple(map(sum, decode_windows(self.plan, self.chunk)))
 
     def foresee(self, pace: Pace, work: Effort) -> None:
         """Take the machine's pace for this job's work as the first measurement."""
@@ -134,9 +111,9 @@ class Timing:
 
     def total(self, first: int = 1) -> float:
         """Return the cost of a section and all later ones; 0 after the last one."""
-        at = first - 1
-        sampling = self._sampling(len(self.plan) - at, self._steps_from[at])
-        return sampling + self._tail(self._work_from[at], self._frames_from[at])
+        steps = self.steps[first - 1 :]
+        frames = sum(section.decoded_frames for section in self.plan if section.number >= first)
+        return self._sampling(len(steps), sum(steps)) + self._tail(sum(self._work[first - 1 :]), frames)
 
     def rest_of(self, place: TimelinePoint) -> float:
         sampling, tail = self.sampling(place.section), self.tail(place.section)
@@ -164,8 +141,3 @@ class Timing:
             return max(0.0, usual * (steps - step) - min(since, usual))
         sampling = self.sampling(section)
         return sampling - min(since, sampling - usual * (steps - 1))
-
-
-def _sums_from(values: Iterable[int]) -> tuple[int, ...]:
-    """Return the sum of each value and all later ones, and 0 at the end."""
-    return tuple(accumulate(reversed([*values]), initial=0))[::-1]
