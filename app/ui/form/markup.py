@@ -186,8 +186,3 @@ def _card(index: int, prompt: str) -> str:
         f'<button type="button" data-example="{index}" aria-label="Make this video now: {escape(prompt)}">'
         f"{image if still else ''}<span>{escape(prompt)}</span></button>"
     )
-
-
-def start_label(jobs_before: int) -> str:
-    """Return the start button's label, which says what a press would do now."""
-    return "Start Generation" + (f" (number {jobs_before + 1})" if jobs_before else "")

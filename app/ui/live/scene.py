@@ -8,7 +8,7 @@ import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +26,7 @@ from app.ui.live.watch import Scene
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.files import read_file
-from diffusers_helper.models.registry import ModelInfo, family_of, find_model
+from diffusers_helper.models.registry import family_of
 from diffusers_helper.provenance.branch import count_kept, keepable
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.units import about, count_text, duration, gb_text
@@ -76,18 +76,11 @@ def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
     return "-".join(filter(None, ("longtake", slug, job_id.rpartition("-")[2], part))) + ".mp4"
 
 
-def show(
-    scene: Scene,
-    now: float,
-    *,
-    find_model: Callable[[str], ModelInfo | None],
-    report: Callable[[Job], str],
-) -> Shown:
+def show(scene: Scene, now: float, report: Callable[[Job], str]) -> Shown:
     """Return the data that the live view shows for a scene.
 
     Args:
         now: Seconds since the epoch.
-        find_model: Returns the facts of a model by its name in a request.
         report: Returns the text of the problem report of a failed job.
     """
     live = scene.live
@@ -118,7 +111,7 @@ def show(
         "left": rounded(left),
         "warnings": _warnings(live),
         "cells": [_cell(live, cell) for cell in live.cells],
-        "settings": words.settings(live.job.request, find_model(live.job.request.model)),
+        "settings": words.settings(live.job.request),
         "log": file_url(live.job, JobFolder(live.job.folder).log.name),
         "memory": memory_of(JobFolder(live.job.folder).memory),
     }
@@ -137,13 +130,11 @@ def show(
 
 
 def _elapsed(live: LiveJob, now: float) -> float:
-    """Return the seconds for which a job was or has been made, without the pauses."""
     until = live.job.ended or (now if live.job.state in BEGUN else None)
     return max(0.0, until - live.job.started) if until and live.job.started else live.last_sign
 
 
 def _standing(scene: Scene, live: LiveJob, headline: str) -> Shown:
-    """Return what the job's state means for the page."""
     state = WORDS[live.job.state]
     return view(live.job, scene.commands, held=scene.held, work=headline) | {
         "buttons": buttons(live.job, scene.commands, live.section, live.sections),
@@ -175,7 +166,6 @@ def rounded(seconds: float | None) -> float | None:
 
 
 def _warnings(live: LiveJob) -> list[str]:
-    """Return each distinct warning in order of first appearance, without paths, with a count if repeated."""
     times = Counter(page_words(warning, live.job.folder.parent) for warning in live.warnings)
     return [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
 
@@ -291,17 +281,16 @@ def _inline(path: Path) -> str | None:
 
 
 class Presenter:
-    """A presenter of one service's jobs, which caches facts about models and reports of failures."""
+    """A presenter of one service's jobs, which keeps the last reports of failures."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service
-        self._find_model = cache(_find_model)
         self._reports = lru_cache(8)(lambda job_id, _log_bytes: report_text(service, job_id))
         # The takes between which a user has to choose change only with the index.
         self._takes = lru_cache(1)(lambda job_id, _revision: takes_for(service, job_id) if job_id else None)
 
     def show(self, seen: Scene) -> Shown:
-        shown = show(seen, time.time(), find_model=self._find_model, report=self._report)
+        shown = show(seen, time.time(), self._report)
         return shown | {"takes": self._takes(shown["job"], self._service.revision)}
 
     def _report(self, job: Job) -> str:
@@ -320,13 +309,6 @@ class Presenter:
         for event in self._service.events(job_id):
             live.apply(event)
         return self.show(Scene(live, None, (), frozenset(self._service.commands(job))))
-
-
-def _find_model(name: str) -> ModelInfo | None:
-    try:
-        return find_model(name, allow_folder=True)
-    except InputError:  # the folder is gone
-        return None
 
 
 def takes_for(service: JobService, job_id: str) -> Shown | None:

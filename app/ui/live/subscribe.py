@@ -16,7 +16,6 @@ from typing import Any
 from app.jobs.job import MOVABLE
 from app.jobs.service import JobService
 from app.ui import scripts
-from app.ui.form.markup import start_label
 from app.ui.live import scene
 from app.ui.live.scene import Presenter
 from app.ui.live.watch import watch
@@ -53,10 +52,11 @@ class _Watch:
                 return
             shown = presenter.show(seen)
             shown["open"] = [job.id for job in (seen.running, *seen.waiting) if job is not None]
+            number = f" (number {seen.open_jobs + 1})" if seen.open_jobs else ""
             shown["queue"] = {
                 "waiting": self._service.history.count(MOVABLE), "held": self._service.queue.is_held,
                 "revision": self._service.revision, "download": self._service.downloads.share,
-                "models": ADDED_MODELS.revision, "start": start_label(seen.open_jobs),
+                "models": ADDED_MODELS.revision, "start": f"Start Generation{number}",
                 "can_end": seen.open_jobs > 0,
             }  # fmt: skip
             self.latest = shown

@@ -9,9 +9,10 @@ from pathlib import Path
 from app.jobs.job import Command, JobState
 from app.jobs.view import WORDS, title_of
 from app.ui.live.progress import Cell, LiveJob
+from diffusers_helper.errors import InputError
 from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.families.packing import Mode
-from diffusers_helper.models.registry import ModelInfo, family_of
+from diffusers_helper.models.registry import family_of, find_model
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.units import about, count_text, duration, gb_text
 
@@ -189,8 +190,12 @@ def _title(stage: Stage | None) -> str:
     return STAGES[stage].title if stage else "Starting the engine"
 
 
-def settings(request: GenerationRequest, info: ModelInfo | None) -> list[tuple[str, str]]:
+def settings(request: GenerationRequest) -> list[tuple[str, str]]:
     """Return the job's settings by their labels, without those that were left to the machine."""
+    try:
+        info = find_model(request.model, allow_folder=True)
+    except InputError:  # the folder is gone
+        info = None
     values = asdict(request) | {
         "model": info.title if info else Path(request.model).name,
         "resolution": request.resolution or (info.side if info else None),

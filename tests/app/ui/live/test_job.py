@@ -64,7 +64,7 @@ def test_sections_that_a_branch_kept_have_their_pictures(tmp_path: Path) -> None
             (thumbs / f"{event.section:04}.webp").touch()
             if event.section == 2:
                 live.apply(event)
-    shown = show(Scene(live, live.job, ()), 1000.0, find_model=lambda name: None, report=lambda job: "")
+    shown = show(Scene(live, live.job, ()), 1000.0, lambda job: "")
     found = [cell["thumb"] and Path(cell["thumb"]).name for cell in shown["cells"]]
     assert found == ["0001.webp", "0002.webp", None]
 
@@ -187,7 +187,7 @@ def test_silence_is_measured_by_the_pace_of_this_job() -> None:
 
 def scene_of(live: LiveJob, now: float = 1010.0, **facts: Any) -> dict[str, Any]:
     scene = Scene(live, None, (), **facts)
-    shown = show(scene, now, find_model=lambda name: None, report=lambda job: f"report of {job.id}")
+    shown = show(scene, now, lambda job: f"report of {job.id}")
     assert json.loads(json.dumps(shown, allow_nan=False)) == json.loads(json.dumps(shown))
     return shown
 
