@@ -63,7 +63,6 @@ class Field {
   #label;
   #hole;
   #frame;
-  #sizes = new ResizeObserver(() => this.#place());
   #shown; // the path of the picture; null for none
   #described = null; // the address of the picture that the server's crop belongs to
 
@@ -79,7 +78,6 @@ class Field {
       move: (position) => this.#move(position),
       done: changed,
     });
-    this.#sizes.observe(this.#block);
     onDescribed(() => {
       this.#described = this.#find('img')?.getAttribute('src') ?? null;
       this.#place();
@@ -95,27 +93,13 @@ class Field {
 
   get #room() { const [, , width, height] = this.#crop; return [100 - width, 100 - height]; }
 
-  /** Return where the picture lies in its block: an image element is larger than the picture that it fits in. */
-  #placeOf(image) {
-    const box = image.getBoundingClientRect();
-    const outer = this.#block.getBoundingClientRect();
-    const scale = Math.min(box.width / image.naturalWidth, box.height / image.naturalHeight);
-    const width = image.naturalWidth * scale;
-    const height = image.naturalHeight * scale;
-    const left = box.left - outer.left + (box.width - width) / 2;
-    const top = box.top - outer.top + (box.height - height) / 2;
-    return { left, top, width, height };
-  }
-
   /** Draw the crop where it belongs. */
   #place() {
     const image = this.#find('img');
     this.#frame.hidden = !this.#crop || !image?.naturalWidth || this.#described !== image.getAttribute('src');
     if (this.#frame.hidden) return;
-    if (this.#frame.parentElement !== this.#block) this.#block.append(this.#frame);
-    this.#sizes.observe(image);
-    const zoom = this.#block.currentCSSZoom ?? 1; // boxes are measured in the window's pixels
-    for (const [side, length] of Object.entries(this.#placeOf(image))) this.#frame.style[side] = `${length / zoom}px`;
+    if (!this.#frame.isConnected) this.#find('.lt-well').append(this.#frame);
+    this.#frame.style.setProperty('--ratio', image.naturalWidth / image.naturalHeight);
     const [, , width, height] = this.#crop;
     const [x, y] = this.#room.map((share) => share * this.#position);
     this.#frame.style.setProperty('--hole', `${y}% ${100 - x - width}% ${100 - y - height}% ${x}%`);

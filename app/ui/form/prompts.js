@@ -14,7 +14,6 @@ const LITTLE_ROOM = 0.9; // the share of the limit from which the counter is sho
 const PAUSE = 900; // milliseconds without a key before a screen reader is reported
 const MOST_SHOWN = 12;
 const MOST_PROMPTS = 30;
-const TEXT_STYLES = ['font', 'letterSpacing', 'wordSpacing', 'textIndent', 'padding', 'borderWidth', 'lineHeight'];
 
 // The mirror lies over the prompt; its words are invisible, and only their marks are seen.
 const prepared = document.querySelector('#prompt-parts').content;
@@ -92,19 +91,6 @@ function reportPrompt() {
   speaking = setTimeout(() => setText(spoken, lines.map((line) => line.textContent).join(' ')), PAUSE);
 }
 
-function placeMirror() {
-  const style = getComputedStyle(box);
-  for (const name of TEXT_STYLES) mirror.style[name] = style[name];
-  const inner = box.getBoundingClientRect();
-  const outer = mirror.parentElement.getBoundingClientRect();
-  const zoom = box.currentCSSZoom ?? 1; // boxes are measured in the window's pixels
-  mirror.style.left = `${(inner.left - outer.left) / zoom}px`;
-  mirror.style.top = `${(inner.top - outer.top) / zoom}px`;
-  mirror.style.width = `${box.clientWidth}px`; // without a scroll bar
-  mirror.style.height = `${box.clientHeight}px`;
-  mirror.scrollTop = box.scrollTop;
-}
-
 function noteWhatIsLeftOut(event) {
   const given = event.data ?? event.dataTransfer?.getData('text/plain') ?? '';
   const room = box.maxLength - box.value.length + (box.selectionEnd - box.selectionStart);
@@ -114,8 +100,7 @@ function noteWhatIsLeftOut(event) {
 
 function prepareHelp() {
   box.setAttribute('aria-describedby', 'lt-unknown lt-count');
-  new ResizeObserver(placeMirror).observe(box);
-  box.addEventListener('scroll', placeMirror);
+  box.addEventListener('scroll', () => { mirror.scrollTop = box.scrollTop; });
   box.addEventListener('beforeinput', noteWhatIsLeftOut);
   for (const name of ['input', 'blur']) box.addEventListener(name, reportPrompt);
   onDescribed(reportPrompt);
@@ -163,6 +148,7 @@ function drawPrompts() {
 
 /** Put the menu above the prompt and the help beneath it, and follow what is typed. */
 export function preparePrompts() {
+  box.after(mirror);
   document.querySelector('#set-prompt').append(prepared); // not into the label, whose text names the prompt
   box.setAttribute('aria-keyshortcuts', 'Control+Enter');
   drawPrompts();
