@@ -2,8 +2,8 @@
 
 A rung is one way to compute a convolution, and the ladder is the order in which the rungs are tried. The
 first rung is the plain call of torch. A rung is skipped if it raised a recognised error, if it has ended a
-process at this case or at similar ones, or if a measurement showed that another rung is faster. Unknown
-errors are raised. The caller supplies the function that recognises errors.
+process at this case or at several others, or if a measurement showed that another rung is faster. Unknown
+errors are raised.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Callable, Iterable
 from functools import partialmethod
 from typing import Any, cast
 
@@ -22,18 +21,22 @@ from torch.nn import functional
 
 from cache.conv_routes import ConvCase, RouteStore, shorten
 from cache.conv_rungs import RUNGS, SMALLER_RUNGS, Convolution, FlatConvolution, Rung, understood
+from diffusers_helper.foreign_errors import Trouble, trouble_of
 
 _log = logging.getLogger(__name__)
 
 Hook = Callable[[ConvCase, str], None]
 
 
-class ErrorKind(StrEnum):
-    """The kind of a recognised error, which determines the rungs to try next."""
+_MEMORY: tuple[Trouble, ...] = ("device_memory", "host_memory")
+# After trouble with the device, it may be unusable until the process ends.
+_KNOWN: tuple[Trouble, ...] = (*_MEMORY, "device", "miopen", "blas", "kernel")
 
-    DRIVER = "driver"  # this kernel is not available, but another one may be
-    MEMORY = "memory"  # only rungs that need less memory are worth trying
-    DEVICE = "device"  # the device may be unusable until the process ends
+
+def classify(error: BaseException) -> Trouble | None:
+    """Return the driver, memory or device fault that an error tells, or None for others, such as our own."""
+    trouble = trouble_of(error) if isinstance(error, RuntimeError) else None
+    return trouble if trouble in _KNOWN else None
 
 
 @functools.cache
@@ -66,7 +69,6 @@ class ConvLadder:
         avoided: The cases and rungs that were not tried, since the rung is suspected of ending the process.
 
     Args:
-        classify: A function that returns the kind of an error, or None for an unknown one.
         forced: The only rung to use, for debugging. Its errors are raised unchanged.
         on_first_call: A function that is called before a rung's first call for a case, unless the rung is
             known to work for it. If the process dies before `after_first_call`, the rung has ended it, and
@@ -77,7 +79,6 @@ class ConvLadder:
     def __init__(
         self,
         routes: RouteStore,
-        classify: Callable[[BaseException], ErrorKind | None],
         *,
         forced: str | None = None,
         on_first_call: Hook | None = None,
@@ -85,7 +86,7 @@ class ConvLadder:
     ) -> None:
         if forced is not None and forced not in RUNGS:
             raise ValueError(f"rung is {forced!r}; expected one of {', '.join(RUNGS)}.")
-        self._routes, self._classify, self._forced = routes, classify, forced
+        self._routes, self._forced = routes, forced
         self._on_first_call, self._after_first_call = on_first_call, after_first_call
         self._settled: dict[Any, Rung] = {}
         self._called: set[tuple[ConvCase, str]] = set()
@@ -117,21 +118,42 @@ class ConvLadder:
         rung = self._settled.get(key)
         if rung is None:
             return self._climb(key, x, conv)
+        outcome = self._run(rung, x, conv, RUNGS.values())
+        if isinstance(outcome, Tensor):
+            return outcome
+        del self._settled[key]
+        return self._climb(key, x, conv)
+
+    def _run(
+        self, rung: Rung, x: Tensor, conv: Convolution, waiting: Iterable[Rung], first: ConvCase | None = None
+    ) -> Tensor | Trouble:
+        """Return the result, or a known trouble that one of the waiting rungs may avoid.
+
+        Args:
+            first: The case, if this is its first call.
+        """
         self.attempts[rung.name] += 1
         try:
             result = rung.run(x, conv)
+            if first and result.is_cuda:
+                torch.cuda.synchronize(result.device)  # an error of this rung must not count for a later call
         except RuntimeError as error:
-            kind = self._kind(error, x.device)
-            if kind is None:
+            trouble, reason = classify(error), shorten(str(error))
+            if trouble == "device" and not works(x.device):
+                if first:
+                    self._routes.block(first, rung.name, reason)
                 raise
-            reason = shorten(str(error))
+            if trouble is None:
+                raise
+            if not _rest(trouble, waiting):
+                self._leave(case_of(x, conv), rung, trouble, reason, x.device)
+                raise
         else:
             self.successes[rung.name] += 1
             return result
         # This is outside of the except block, so that the memory of the failed call is freed before the next.
-        del self._settled[key]
-        self._leave(case_of(x, conv), rung, kind, reason, x.device)
-        return self._climb(key, x, conv)
+        self._leave(case_of(x, conv), rung, trouble, reason, x.device)
+        return trouble
 
     def block(self, case: ConvCase | str, rung: str, reason: str) -> None:
         """Record that a rung has ended a process at a case. The rung is not used for that case again.
@@ -148,9 +170,9 @@ class ConvLadder:
         """Return which rungs of the ladder are left out, or come first, for any case on a device."""
         plain = next(iter(RUNGS))
         stored = {
-            text: (route.rung, sorted(route.failed), sorted(route.blocklist))
+            text: (route.rung, sorted(route.failed), sorted(route.deadly))
             for text, route in self._routes.routes(card_of(device)[0]).items()
-            if route.rung not in ("", plain) or route.failed or route.blocklist
+            if route.rung not in ("", plain) or route.failed or route.deadly
         }
         return f"{sorted(stored.items())} {len(self.left)}"
 
@@ -167,43 +189,24 @@ class ConvLadder:
             if isinstance(outcome, Tensor):
                 self._settle(key, case, rung, needs_little)
                 return outcome
-            kind, reason = outcome
-            self._leave(case, rung, kind, reason, x.device)
-            waiting = _rest(kind, waiting)
-            needs_little |= kind is ErrorKind.MEMORY
+            waiting = _rest(outcome, waiting)
+            needs_little |= outcome in _MEMORY
 
     def _try(
         self, rung: Rung, case: ConvCase, x: Tensor, conv: Convolution, waiting: list[Rung]
-    ) -> Tensor | tuple[ErrorKind, str]:
-        """Return the result, or a recognised error after which another rung can be tried."""
-        is_first = not self._is_known_to_work(case, rung)
-        if is_first and x.is_cuda:
+    ) -> Tensor | Trouble:
+        """Return what `_run` does, with an announcement of a first call."""
+        if self._is_known_to_work(case, rung):
+            return self._run(rung, x, conv, waiting)
+        if x.is_cuda:
             torch.cuda.synchronize(x.device)  # an error of an earlier kernel must not count for this rung
-        if is_first and self._on_first_call is not None:
+        if self._on_first_call is not None:
             self._on_first_call(case, rung.name)
-        self.attempts[rung.name] += 1
         try:
-            result = rung.run(x, conv)
-            if is_first and result.is_cuda:
-                torch.cuda.synchronize(result.device)  # an error of this rung must not count for a later call
-        except RuntimeError as error:
-            kind = self._kind(error, x.device)
-            if kind is None and is_first and self._classify(error) is ErrorKind.DEVICE:
-                self._routes.block(case, rung.name, str(error))
-            if kind is None:
-                raise
-            if not _rest(kind, waiting):
-                self._leave(case, rung, kind, shorten(str(error)), x.device)
-                raise
-            failure = kind, shorten(str(error))
-        else:
-            self._called.add((case, rung.name))
-            self.successes[rung.name] += 1
-            return result
+            return self._run(rung, x, conv, waiting, case)
         finally:
-            if is_first and self._after_first_call is not None:
+            if self._after_first_call is not None:
                 self._after_first_call(case, rung.name)
-        return failure
 
     def _is_known_to_work(self, case: ConvCase, rung: Rung) -> bool:
         route = self._routes.get(case)
@@ -218,7 +221,7 @@ class ConvLadder:
                 return [RUNGS[self._forced]]
             _log.warning("rung %s is forced but cannot compute %s: %s", self._forced, case, reason)
         route = self._routes.get(case)
-        alive = [rung for rung in able if rung.name not in route.blocklist]
+        alive = [rung for rung in able if rung.name not in route.deadly]
         # If every rung has failed before, all are tried again.
         working = [rung for rung in alive if rung.name not in route.failed]
         trusted = self._trusted(case, working)
@@ -230,22 +233,13 @@ class ConvLadder:
         doubtful = [
             rung for rung in rungs if rung.name in suspects and not self._is_known_to_work(case, rung)
         ]
-        for rung in doubtful:
-            _log.info("rung %s is not tried for %s (%s)", rung.name, case, suspects[rung.name])
-            self.avoided.add((case, rung.name))
+        self.avoided.update((case, rung.name) for rung in doubtful)
         return [rung for rung in rungs if rung not in doubtful]
 
-    def _kind(self, error: RuntimeError, device: torch.device) -> ErrorKind | None:
-        """Return the kind of an error that another rung may avoid, or None for other errors."""
-        kind = self._classify(error)
-        if kind is ErrorKind.DEVICE and not works(device):
-            return None
-        return kind
-
-    def _leave(self, case: ConvCase, rung: Rung, kind: ErrorKind, reason: str, device: torch.device) -> None:
+    def _leave(self, case: ConvCase, rung: Rung, trouble: Trouble, reason: str, device: torch.device) -> None:
         self.left[case, rung.name] = reason
         _log.warning("rung %s cannot compute %s (%s)", rung.name, case, reason)
-        if kind is ErrorKind.MEMORY:
+        if trouble in _MEMORY:
             # The free memory is no property of the case, so the rung is not recorded as failed.
             if device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -253,6 +247,7 @@ class ConvLadder:
             self._routes.add_failure(case, rung.name, reason)
 
     def _settle(self, key: Any, case: ConvCase, rung: Rung, needs_little: bool) -> None:
+        self._called.add((case, rung.name))
         if needs_little and rung.name == "cpu":
             return  # the CPU takes minutes, so the next call tries the other rungs again
         self._settled[key] = rung
@@ -267,11 +262,9 @@ class ConvLadder:
             self._routes.choose(case, rung.name, "works")
 
 
-def _rest(kind: ErrorKind, waiting: list[Rung]) -> list[Rung]:
-    """Return the remaining rungs that are worth trying after an error of this kind."""
-    if kind is ErrorKind.MEMORY:
-        return [rung for rung in waiting if rung.name in SMALLER_RUNGS]
-    return waiting
+def _rest(trouble: Trouble, waiting: Iterable[Rung]) -> list[Rung]:
+    """Return the remaining rungs that are worth trying after some trouble."""
+    return [rung for rung in waiting if rung.name in SMALLER_RUNGS or trouble not in _MEMORY]
 
 
 def works(device: torch.device) -> bool:

@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from cache.conv import ErrorKind
+from cache.conv import classify
 from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, output_shape, window_of
 
@@ -60,7 +60,6 @@ def measure(
     case: ConvCase,
     device: torch.device,
     routes: RouteStore,
-    classify: Callable[[BaseException], ErrorKind | None],
     *,
     leave_out: Collection[str] | None = None,
 ) -> Measurement:
@@ -70,7 +69,6 @@ def measure(
     measuring, call `condemn_interrupted`.
 
     Args:
-        classify: See `cache.conv.ConvLadder`.
         leave_out: The rungs not to try; None for those that may end the process.
 
     Raises:
@@ -84,7 +82,7 @@ def measure(
             continue  # the CPU is the last resort, and takes long to try
         begin = time.perf_counter()
         with routes.trying(case, rung.name):
-            failure = _failure(partial(inputs.run_checked, rung), device, classify)
+            failure = _failure(partial(inputs.run_checked, rung), device)
         found.first_seconds[rung.name] = time.perf_counter() - begin
         if failure is None:
             seconds[rung.name] = []
@@ -94,7 +92,7 @@ def measure(
     while waiting := _unsettled(seconds):
         for name in waiting:
             start = time.perf_counter()
-            failure = _failure(partial(inputs.run, RUNGS[name]), device, classify)
+            failure = _failure(partial(inputs.run, RUNGS[name]), device)
             seconds[name].append(time.perf_counter() - start)
             if failure is not None:
                 found.failed[name] = failure
@@ -107,7 +105,7 @@ def measure(
 def risky_rungs(case: ConvCase, routes: RouteStore) -> set[str]:
     """Return the rungs that ended a process at a case, and suspected ones that were never measured for it."""
     route = routes.get(case)
-    return {*route.blocklist, *(set(routes.suspects(case)) - set(route.measured))}
+    return {*route.deadly, *(routes.suspects(case) - set(route.measured))}
 
 
 def multiplications(case: ConvCase) -> int:
@@ -208,11 +206,7 @@ class _Inputs:
                 raise _WrongResult(f"wrong result: relative error {error:.2g}")
 
 
-def _failure(
-    attempt: Callable[[], object],
-    device: torch.device,
-    classify: Callable[[BaseException], ErrorKind | None],
-) -> str | None:
+def _failure(attempt: Callable[[], object], device: torch.device) -> str | None:
     """Return the reason why a rung cannot be used, or None if its attempt succeeds."""
     try:
         attempt()

@@ -9,29 +9,22 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
-import os
 import re
-import secrets
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-try:
-    import fcntl
-except ImportError:  # on Windows, if two processes write at once, the routes of one may be lost
-    fcntl = None
+from diffusers_helper.files import read_file, set_aside, write_atomic
+from diffusers_helper.machine.file_locks import take_lock
 
 _log = logging.getLogger(__name__)
 
 VERSION = 1
-_NAMES = {"blocklist": "deadly"}  # those in the file
 MAX_ROUTES = 2000  # per file
-# The number of deaths after which rungs are suspected at similar convolutions, and at all of a card's.
-_SOME_DEATHS, _MANY_DEATHS = 2, 3
+MANY_DEATHS = 2  # on one card with the same software, after which the rungs involved are suspected everywhere
 MAX_REASON = 300  # characters
 
 Triple = tuple[int, int, int]
@@ -77,16 +70,6 @@ class ConvCase:
         """Return the versions of the software on which a fault depends, besides the card."""
         return self.rocm, self.torch
 
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Return the properties that similar convolutions share: kernel size, stride and dtype."""
-        return self.is_flat, self.weight[2:], self.stride, self.dtype
-
-    @property
-    def positions(self) -> int:
-        """Return the number of positions in time and space, the size in which similar convolutions differ."""
-        return math.prod(self.shape[2:])
-
     @classmethod
     def from_text(cls, text: str) -> ConvCase:
         """Return the case of a text that `str` made.
@@ -124,7 +107,7 @@ class Route:
         rung: The rung to try first; empty if none was chosen.
         when: The time of the last change, in UTC.
         failed: The rungs that raised a recognised error, with its text.
-        blocklist: The rungs that ended the process, with the cause. Only `tune --again` tries them again.
+        deadly: The rungs that ended the process, with the cause. Only `tune --again` tries them again.
         measured: The times of the rungs that were measured, in milliseconds.
     """
 
@@ -132,7 +115,7 @@ class Route:
     reason: str = ""
     when: str = ""
     failed: dict[str, str] = field(default_factory=dict[str, str])
-    blocklist: dict[str, str] = field(default_factory=dict[str, str])
+    deadly: dict[str, str] = field(default_factory=dict[str, str])
     measured: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -166,27 +149,18 @@ class RouteStore:
         with self._lock:
             return dict(self._table(arch))
 
-    def suspects(self, case: ConvCase) -> dict[str, str]:
-        """Return the rungs that may end the process at a case, as they did at others, with the reasons.
+    def suspects(self, case: ConvCase) -> set[str]:
+        """Return the rungs that may end the process at a case, as they did at others with the same software.
 
-        After two deaths at similar convolutions, which have the same kernel size, stride and dtype, the rungs
-        involved are suspected at similar ones that are at least as large as the smallest of these. After
-        three deaths on this card with this software, the rungs involved are suspected at all convolutions.
+        All rungs involved are suspected after the second death.
         """
         deaths = [
-            (other, rung)
+            rung
             for text, route in self.routes(case.arch).items()
-            for rung in route.blocklist
-            if (other := ConvCase.from_text(text)).software == case.software
+            for rung in route.deadly
+            if ConvCase.from_text(text).software == case.software
         ]
-        where = "on this card"
-        if len(deaths) < _MANY_DEATHS:
-            where = "in convolutions like this one"
-            deaths = [death for death in deaths if death[0].kind == case.kind]
-            least = min((other.positions for other, _ in deaths), default=0)
-            if len(deaths) < _SOME_DEATHS or case.positions < least:
-                return {}
-        return {rung: f"processes ended {len(deaths)} times {where}" for _, rung in deaths}
+        return set(deaths) if len(deaths) >= MANY_DEATHS else set()
 
     def choose(self, case: ConvCase, rung: str, reason: str) -> None:
         """Record a rung that works for a case as the first one to use."""
@@ -206,7 +180,7 @@ class RouteStore:
 
         def change(route: Route) -> Route:
             left = replace(route, rung="", reason="") if route.rung == rung else route
-            return replace(left, blocklist={**route.blocklist, rung: shorten(reason)})
+            return replace(left, deadly={**route.deadly, rung: shorten(reason)})
 
         self._change(case, change)
 
@@ -254,7 +228,7 @@ class RouteStore:
                 reason=shorten(reason),
                 measured={name: round(value, 4) for name, value in milliseconds.items()},
                 failed={name: shorten(text) for name, text in failed.items()},
-                blocklist={name: text for name, text in route.blocklist.items() if name not in milliseconds},
+                deadly={name: text for name, text in route.deadly.items() if name not in milliseconds},
             ),
         )
 
@@ -276,27 +250,26 @@ class RouteStore:
 
     def _change(self, case: ConvCase, change: Callable[[Route], Route]) -> None:
         """Apply a change to the route on the disk, which another process may have changed in the meantime."""
-        key, file = str(case), self._file(case.arch)
+        file = self._file(case.arch)
         with self._lock:
-            if file is None or not self._is_writable:
-                _apply(self._table(case.arch), key, change)
-                return
-            try:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                with _locked(file):
-                    table = _read(file)
-                    _apply(table, key, change)
-                    _write(file, table)
-                self._tables[case.arch] = table
-            except OSError as error:
-                self._is_writable = False
-                _log.warning(
-                    "%s cannot be written (%s); decisions about convolutions last until the end "
-                    "of this process",
-                    file,
-                    error.strerror or error,
-                )
-                _apply(self._table(case.arch), key, change)
+            if file is not None and self._is_writable:
+                try:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    # The lock is on a file of its own, since `file` is replaced.
+                    with file.with_name(f".{file.name}.lock").open("ab") as lock:
+                        take_lock(lock, waits=True)
+                        self._tables[case.arch] = _read(file)
+                        _apply(self._tables[case.arch], str(case), change)
+                        _write(file, self._tables[case.arch])
+                except OSError as error:
+                    self._is_writable = False
+                    _log.warning(
+                        "%s cannot be written (%s); decisions about convolutions last until the end "
+                        "of this process", file, error.strerror or error,
+                    )  # fmt: skip
+                else:
+                    return
+            _apply(self._table(case.arch), str(case), change)
 
 
 def _apply(table: dict[str, Route], key: str, change: Callable[[Route], Route]) -> None:
@@ -304,70 +277,36 @@ def _apply(table: dict[str, Route], key: str, change: Callable[[Route], Route]) 
     table[key] = replace(change(table.pop(key, Route())), when=now)
     if len(table) > MAX_ROUTES:
         # Routes with a blocked rung are deleted last, and of the others the oldest first.
-        oldest = sorted(table, key=lambda name: (bool(table[name].blocklist), table[name].when))
+        oldest = sorted(table, key=lambda name: (bool(table[name].deadly), table[name].when))
         for name in oldest[: len(table) - MAX_ROUTES]:
             del table[name]
 
 
 def _read(file: Path) -> dict[str, Route]:
     """Return the routes in a file; none if it cannot be opened. A damaged one is set aside."""
+    table: dict[str, Route] = {}
     try:
-        return _parsed(json.loads(file.read_text(encoding="utf-8")))
+        content = json.loads(read_file(file))
+        if content["version"] != VERSION:
+            raise ValueError(content["version"])
+        for key, fields in content["routes"].items():
+            ConvCase.from_text(key)
+            table[key] = Route(**fields)
     except FileNotFoundError:
         return {}
     except OSError as error:
         _log.warning("%s cannot be read (%s); starting without it", file, error.strerror or error)
         return {}
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        aside = file.with_name(file.name + ".damaged")
-        _log.warning("%s is damaged (%s); it is kept as %s", file, shorten(str(error)), aside.name)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         with contextlib.suppress(OSError):
-            file.replace(aside)
+            set_aside(file)
         return {}
-
-
-def _parsed(content: Any) -> dict[str, Route]:
-    """Return the routes in a file's content, or raise a built-in error if it is in another form."""
-    if content["version"] != VERSION:
-        raise ValueError(f"its version is {content['version']}; expected {VERSION}")
-    table: dict[str, Route] = {}
-    for key, fields in content["routes"].items():
-        ConvCase.from_text(key)
-        route = Route(blocklist=fields.pop(_NAMES["blocklist"], {}), **fields)
-        values: list[Any] = [route.rung, route.reason, route.when]
-        values += [
-            text for reasons in (route.failed, route.blocklist) for item in reasons.items() for text in item
-        ]
-        numbers: list[Any] = list(route.measured.values())
-        if not all(isinstance(value, str) for value in values) or not all(
-            isinstance(number, int | float) for number in numbers
-        ):
-            raise ValueError(f"the route of {key} has fields of another type")
-        table[key] = route
     return table
 
 
 def _write(file: Path, table: dict[str, Route]) -> None:
     routes = {
-        key: {_NAMES.get(name, name): value for name, value in asdict(route).items() if value}
-        for key, route in table.items()
+        key: {name: value for name, value in asdict(route).items() if value} for key, route in table.items()
     }
-    data = json.dumps({"version": VERSION, "routes": routes}, indent=1, ensure_ascii=False).encode()
-    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(data + b"\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _locked(file: Path) -> Generator[None]:
-    """Keep other processes from changing a file, by a lock on a separate file, since `file` is replaced."""
-    with file.with_name(f".{file.name}.lock").open("ab") as stream:
-        if fcntl is not None:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+    data = json.dumps({"version": VERSION, "routes": routes}, indent=1, ensure_ascii=False)
+    write_atomic(file, data.encode() + b"\n")

@@ -19,27 +19,15 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from cache.conv import ConvLadder, ErrorKind, Hook
+from cache.conv import ConvLadder, Hook
 from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS
-from diffusers_helper.foreign_errors import Trouble, trouble_of
 from diffusers_helper.memory.status import report
 from diffusers_helper.planning.variables import CONV_AUTO, CONV_OFF, CONV_RUNG_VARIABLE, conv_rung
 
 _log = logging.getLogger(__name__)
 
 DEVIATION = "Each way rounds once, so pictures differ only by rounding (about 55 dB), which is invisible."
-
-_KINDS: dict[Trouble, ErrorKind] = {
-    "device_memory": ErrorKind.MEMORY, "host_memory": ErrorKind.MEMORY, "device": ErrorKind.DEVICE,
-    "miopen": ErrorKind.DRIVER, "blas": ErrorKind.DRIVER, "kernel": ErrorKind.DRIVER,
-}  # fmt: skip
-
-
-def classify(error: BaseException) -> ErrorKind | None:
-    """Return the kind of a driver, memory or device fault, or None for all other errors, such as our own."""
-    trouble = trouble_of(error) if isinstance(error, RuntimeError) else None
-    return None if trouble is None else _KINDS.get(trouble)
 
 
 def initialize_miopen_fallback(
@@ -64,7 +52,7 @@ def initialize_miopen_fallback(
     ladder, forced = None, None if rung == CONV_AUTO else rung
     if rung != CONV_OFF:
         ladder = ConvLadder(
-            RouteStore(folder), classify, forced=forced,
+            RouteStore(folder), forced=forced,
             on_first_call=on_first_call, after_first_call=after_first_call,
         )  # fmt: skip
     handler = MIOpenFallbackHandler(ladder, forced or " → ".join(RUNGS))

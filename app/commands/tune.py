@@ -124,7 +124,6 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     """Measure the cases without a stored measurement, and return all results in the order of `cases`."""
     from cache.conv_probe import condemn_interrupted, measure
     from cache.conv_routes import RouteStore
-    from diffusers_helper.miopen_fallback import classify
 
     routes = RouteStore(routes_folder())
     if death := condemn_interrupted(routes, cases[0].arch):
@@ -140,7 +139,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     with bar:
         for number, case in enumerate(waiting, 1):
             bar.set_description_str(f"shape {number} of {len(waiting)}")
-            measure(case, device, routes, classify)
+            measure(case, device, routes)
             bar.update()
             if bar.disable:
                 _say(f"shape {number} of {len(waiting)}: {_in_words(routes.get(case).reason, case)}")
@@ -158,7 +157,7 @@ def _result(routes: RouteStore, case: ConvCase) -> dict[str, Any]:
     route = routes.get(case)
     return {
         "case": str(case), "rung": route.rung, "reason": route.reason,
-        "milliseconds": route.measured, "failed": route.failed, "deadly": route.blocklist,
+        "milliseconds": route.measured, "failed": route.failed, "deadly": route.deadly,
     }  # fmt: skip
 
 
@@ -239,7 +238,7 @@ def _left_out(case: ConvCase, routes: RouteStore, again: bool) -> bool:
     from cache.conv_probe import risky_rungs
 
     risky = risky_rungs(case, routes)
-    return bool(risky if again else risky - set(routes.get(case).blocklist))
+    return bool(risky if again else risky - set(routes.get(case).deadly))
 
 
 def _measure(cases: list[str], device: str, folder: Path, again: bool) -> None:
@@ -248,11 +247,10 @@ def _measure(cases: list[str], device: str, folder: Path, again: bool) -> None:
 
     from cache.conv_probe import measure
     from cache.conv_routes import ConvCase, RouteStore
-    from diffusers_helper.miopen_fallback import classify
 
     prepare_streams()
     ignore_ctrl_c()  # the parent ends this process
     routes = RouteStore(folder)
     for case in map(ConvCase.from_text, cases):
-        leave_out = () if again else tuple(routes.get(case).blocklist)
-        measure(case, torch.device(device), routes, classify, leave_out=leave_out)
+        leave_out = () if again else tuple(routes.get(case).deadly)
+        measure(case, torch.device(device), routes, leave_out=leave_out)

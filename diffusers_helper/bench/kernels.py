@@ -17,7 +17,6 @@ from diffusers_helper.files import replacing
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.machine.local import disk_speed
 from diffusers_helper.memory.measuring import wait_for
-from diffusers_helper.miopen_fallback import classify
 from diffusers_helper.planning.estimates import OWN_WINDOW
 from diffusers_helper.vae.convolutions import conv_cases
 from diffusers_helper.vae.passes import DTYPES
@@ -96,7 +95,7 @@ def convolutions(context: Context) -> Iterator[Case]:
     if context.is_quick:
         cases = spread(cases, min(_QUICK_SHAPES, len(cases)))
     for case in cases:
-        deadly = tuple(routes.get(case).blocklist)
+        deadly = tuple(routes.get(case).deadly)
         without = f", without {' and '.join(deadly)}" if deadly else ""
         yield f"{_words(case)}{without}", partial(_measured, context, case, routes, deadly)
 
@@ -109,7 +108,7 @@ def _words(case: ConvCase) -> str:
 
 def _measured(context: Context, case: ConvCase, routes: RouteStore, deadly: tuple[str, ...]) -> Figures:
     with torch.inference_mode():
-        found = measure(case, context.torch_device, routes, classify, leave_out=deadly)
+        found = measure(case, context.torch_device, routes, leave_out=deadly)
     plain = {} if case.rocm != "none" else {"miopen": "plain"}  # other platforms have no MIOpen
 
     def named(by_rung: dict[str, Any]) -> Figures:

@@ -205,19 +205,14 @@ def avoided(learned: ConvLadder, case: ConvCase) -> set[str]:
     return set(RUNGS) - {rung.name for rung in learned._order(case)}
 
 
-def test_after_two_deaths_siblings_as_large_avoid_the_rung_and_after_three_all_do(tmp_path: Path) -> None:
+def test_after_two_deaths_the_rungs_are_avoided_on_this_card(tmp_path: Path) -> None:
     learned = ladder(tmp_path)
     learned.block(case_of_size(64), "miopen", "SIGABRT")
     assert avoided(learned, case_of_size(128)) == set()
-    learned.block(case_of_size(48), "miopen", "SIGABRT")
-    for again in (learned, ladder(tmp_path)):
-        assert avoided(again, case_of_size(48, weight=(9, 3, 3, 3, 3))) == {"miopen"}
-        assert avoided(again, case_of_size(47)) == set()
-        for other in ({"dtype": "bfloat16"}, {"stride": (1, 2, 2)}, {"weight": (5, 3, 1, 1, 1)}):
-            assert avoided(again, case_of_size(128, **other)) == set()
-        assert avoided(again, case_of_size(128, torch="9.0")) == set()  # another driver may be better
     learned.block(case_of_size(96, stride=(2, 2, 2)), "taps", "SIGABRT")
-    assert avoided(learned, case_of_size(8, dtype="bfloat16", weight=(5, 3, 1, 1, 1))) == {"miopen", "taps"}
+    for again in (learned, ladder(tmp_path)):
+        assert avoided(again, case_of_size(8, dtype="bfloat16")) == {"miopen", "taps"}
+        assert avoided(again, case_of_size(128, torch="9.0")) == set()  # another driver may be better
 
 
 def test_a_rung_that_has_worked_for_a_case_is_not_suspected_there(
@@ -248,7 +243,7 @@ def test_a_lost_device_is_charged_to_the_first_call_and_raised(
         ladder(tmp_path).conv3d(*call)
     assert driver.failed == 1
     route = RouteStore(tmp_path).get(case_of(call[0], Convolution(*call[1:])))
-    assert route.blocklist == {"miopen": driver.text}
+    assert route.deadly == {"miopen": driver.text}
     ladder(tmp_path).conv3d(*call)
     assert driver.failed == 1
 

@@ -68,7 +68,7 @@ def test_what_one_process_learns_another_knows(tmp_path: Path) -> None:
     assert again.get(CASE) == store.get(CASE)
     assert again.get(CASE).rung == "taps"
     assert again.get(CASE).failed == {"miopen": "miopenStatusUnknownError"}
-    assert again.get(OTHER).blocklist == {"miopen": "the engine was ended by SIGABRT"}
+    assert again.get(OTHER).deadly == {"miopen": "the engine was ended by SIGABRT"}
     assert again.get(CASE).when.endswith("+00:00")
     assert set(again.routes("gfx1100")) == {str(CASE), str(OTHER)}
 
@@ -98,7 +98,7 @@ def test_a_blocked_rung_is_not_the_chosen_one_any_more(tmp_path: Path) -> None:
     store.choose(CASE, "miopen", "works")
     store.block(CASE, "miopen", "SIGSEGV")
     route = RouteStore(tmp_path).get(CASE)
-    assert (route.rung, route.reason, route.blocklist) == ("", "", {"miopen": "SIGSEGV"})
+    assert (route.rung, route.reason, route.deadly) == ("", "", {"miopen": "SIGSEGV"})
 
 
 def test_what_was_tried_when_a_process_died_is_told_once(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_measuring_replaces_failures_but_not_deaths(tmp_path: Path) -> None:
     route = RouteStore(tmp_path).get(CASE)
     assert route.measured == {"miopen": 1.2346, "taps": 2}
     assert route.failed == {"tiles": "wrong result"}
-    assert route.blocklist == {"native": "SIGABRT"}
+    assert route.deadly == {"native": "SIGABRT"}
 
 
 def test_the_newest_are_kept_and_the_blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ DAMAGED = [
     *(
         b'{"version": 1, "routes": {"%s": %s}}' % (str(CASE).encode(), route)
         for route in (
-            b"3", b'{"rung": 3}', b'{"speed": 1}', b'{"failed": {"miopen": 1}}', b'{"measured": {"a": "b"}}',
+            b"3", b'{"speed": 1}',
         )
     ),
 ]  # fmt: skip
@@ -165,7 +165,8 @@ def test_a_damaged_file_is_set_aside(data: bytes, tmp_path: Path, caplog: pytest
     (tmp_path / "gfx1100.json").write_bytes(data)
     store = RouteStore(tmp_path)
     assert store.get(CASE) == Route()
-    assert (tmp_path / "gfx1100.json.damaged").read_bytes() == data
+    (aside,) = tmp_path.glob("gfx1100.json.damaged-*")
+    assert aside.read_bytes() == data
     assert "gfx1100.json.damaged" in caplog.text
     store.choose(CASE, "taps", "works")
     assert RouteStore(tmp_path).get(CASE).rung == "taps"
@@ -177,7 +178,8 @@ def test_a_file_that_is_damaged_meanwhile_costs_only_what_it_held(tmp_path: Path
     (tmp_path / "gfx1100.json").write_bytes(b"x")
     store.choose(OTHER, "tiles", "works")
     assert set(content(tmp_path)) == {str(OTHER)}
-    assert (tmp_path / "gfx1100.json.damaged").read_bytes() == b"x"
+    (aside,) = tmp_path.glob("gfx1100.json.damaged-*")
+    assert aside.read_bytes() == b"x"
 
 
 def test_a_write_that_fails_leaves_the_old_file(
@@ -260,4 +262,4 @@ def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     shared = found[str(CASE)]["failed"]
     assert isinstance(shared, dict)
     assert set(shared) == {f"rung{own}-{number}" for own in (1, 2) for number in range(40)}
-    assert not [name for name in names(tmp_path) if name.endswith((".tmp", ".damaged"))]
+    assert not [name for name in names(tmp_path) if name.endswith(".tmp") or ".damaged" in name]

@@ -20,7 +20,7 @@ from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, Finished, Warned
-from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, classify, initialize_miopen_fallback
+from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.runner import Runner
 from tests.support.drivers import NO_ALGORITHM, Driver, break_rungs, ladder
 from tests.support.jobs import asked_in
@@ -176,7 +176,7 @@ def test_a_failing_2d_convolution_is_remembered_as_one(
     assert case.is_flat
     assert str(case) == text
     assert RUNGS["taps"].supports(case) is not None
-    measured = measure(case, torch.device("cpu"), RouteStore(), classify)
+    measured = measure(case, torch.device("cpu"), RouteStore())
     assert (set(measured.milliseconds), set(measured.failed)) == ({"tiles"}, {"miopen"})
 
 

@@ -12,39 +12,38 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
-from cache.conv import ConvLadder, ErrorKind
+from cache.conv import ConvLadder
 from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS, Rung
-from diffusers_helper.miopen_fallback import classify
 
 NO_ALGORITHM = "MIOpen Error: No suitable algorithm was found to execute the required convolution"
 MEMORY = "HIP out of memory. Tried to allocate 2.00 GiB"
 ONE, NONE = (1, 1, 1), (0, 0, 0)
 # Error messages of drivers that the product recognises.
 TEXTS = {
-    "miopenStatusUnknownError": ErrorKind.DRIVER,
-    "miopenStatusInternalError": ErrorKind.DRIVER,
-    "miopenStatusNotInitialized": ErrorKind.DRIVER,
-    "MIOpen Error: No suitable algorithm was found to execute the required convolution": ErrorKind.DRIVER,
-    "MIOpen Error: /MIOpen/src/ocl/convolutionocl.cpp: workspace size should be at least 1": ErrorKind.DRIVER,
-    "Code object build failed. Source: naive_conv.cpp": ErrorKind.DRIVER,
-    "GET was unable to find an engine to execute this computation": ErrorKind.DRIVER,
-    "HIP error: invalid device function": ErrorKind.DRIVER,
-    "HIP error: no kernel image is available for execution on the device": ErrorKind.DRIVER,
-    "CUDA error: HIPBLAS_STATUS_INTERNAL_ERROR when calling `hipblasGemmEx(handle)`": ErrorKind.DRIVER,
-    "rocblas_status_internal_error": ErrorKind.DRIVER,
-    "could not create a primitive descriptor for the convolution": ErrorKind.DRIVER,
-    "HIP out of memory. Tried to allocate 16.00 MiB. GPU 0 has a total capacity": ErrorKind.MEMORY,
-    "MIOpen Error: hipMalloc: out of memory": ErrorKind.MEMORY,
-    "miopenStatusAllocFailed": ErrorKind.MEMORY,
-    "HSA exception: MemoryRegion::BlockAllocator::alloc failed.": ErrorKind.MEMORY,
-    "Memory critical error by agent node-0 (Agent handle: 0x55)": ErrorKind.MEMORY,
-    "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory": ErrorKind.MEMORY,
-    "HIP error: an illegal memory access was encountered": ErrorKind.DEVICE,
-    "hipErrorIllegalAddress": ErrorKind.DEVICE,
-    "CUDA error: unspecified launch failure": ErrorKind.DEVICE,
-    "hipErrorLaunchFailure": ErrorKind.DEVICE,
-    "HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception.": ErrorKind.DEVICE,
+    "miopenStatusUnknownError": "miopen",
+    "miopenStatusInternalError": "miopen",
+    "miopenStatusNotInitialized": "miopen",
+    "MIOpen Error: No suitable algorithm was found to execute the required convolution": "miopen",
+    "MIOpen Error: /MIOpen/src/ocl/convolutionocl.cpp: workspace size should be at least 1": "miopen",
+    "Code object build failed. Source: naive_conv.cpp": "miopen",
+    "GET was unable to find an engine to execute this computation": "kernel",
+    "HIP error: invalid device function": "kernel",
+    "HIP error: no kernel image is available for execution on the device": "kernel",
+    "CUDA error: HIPBLAS_STATUS_INTERNAL_ERROR when calling `hipblasGemmEx(handle)`": "blas",
+    "rocblas_status_internal_error": "blas",
+    "could not create a primitive descriptor for the convolution": "kernel",
+    "HIP out of memory. Tried to allocate 16.00 MiB. GPU 0 has a total capacity": "device_memory",
+    "MIOpen Error: hipMalloc: out of memory": "host_memory",
+    "miopenStatusAllocFailed": "device_memory",
+    "HSA exception: MemoryRegion::BlockAllocator::alloc failed.": "device_memory",
+    "Memory critical error by agent node-0 (Agent handle: 0x55)": "device_memory",
+    "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory": "host_memory",
+    "HIP error: an illegal memory access was encountered": "device",
+    "hipErrorIllegalAddress": "device",
+    "CUDA error: unspecified launch failure": "device",
+    "hipErrorLaunchFailure": "device",
+    "HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception.": "device",
 }
 
 
@@ -96,7 +95,7 @@ def break_rungs(monkeypatch: pytest.MonkeyPatch, *names: str, text: str = NO_ALG
 
 
 def ladder(folder: Path | None = None, **settings: Any) -> ConvLadder:
-    return ConvLadder(RouteStore(folder), classify, **settings)
+    return ConvLadder(RouteStore(folder), **settings)
 
 
 def some_call() -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ from cache.conv_probe import Measurement, condemn_interrupted, measure
 from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS, Convolution, Rung
 from diffusers_helper.families.packing import OWN_CHUNK, window_sizes
-from diffusers_helper.miopen_fallback import classify, initialize_miopen_fallback
+from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.planning.vae import Tiles
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.passes import Pieces, decode_pass
@@ -186,13 +186,13 @@ def test_a_rung_that_computes_something_else_is_not_chosen(
     routes = RouteStore()
     replace_rung(monkeypatch, "miopen", torch.zeros_like)
     replace_rung(monkeypatch, "taps", lambda result: result[..., 1:])
-    found = measure(case, CPU, routes, classify)
+    found = measure(case, CPU, routes)
     assert set(found.milliseconds) == {"tiles"}
     assert found.failed["miopen"] == "wrong result: relative error 1"
     assert found.failed["taps"].startswith("wrong shape (1, 5, 4, 6, 7); expected")
     assert routes.get(case).rung == "tiles"
     replace_rung(monkeypatch, "tiles", lambda result: result * float("nan"))
-    assert measure(case, CPU, routes, classify).rung == ""
+    assert measure(case, CPU, routes).rung == ""
     route = routes.get(case)
     assert route.rung == ""
     assert "not all numbers are finite" in route.failed["tiles"]
@@ -204,7 +204,7 @@ def test_a_wrong_corner_is_seen(case: ConvCase, monkeypatch: pytest.MonkeyPatch)
         return result
 
     replace_rung(monkeypatch, "miopen", with_a_wrong_corner)
-    assert "miopen" in measure(case, CPU, RouteStore(), classify).failed
+    assert "miopen" in measure(case, CPU, RouteStore()).failed
 
 
 def test_a_known_error_is_noted_and_another_is_raised(
@@ -212,18 +212,18 @@ def test_a_known_error_is_noted_and_another_is_raised(
 ) -> None:
     routes = RouteStore(tmp_path)
     replace_rung(monkeypatch, "miopen", broken(NO_ALGORITHM))
-    assert measure(case, CPU, routes, classify).failed == {"miopen": NO_ALGORITHM}
+    assert measure(case, CPU, routes).failed == {"miopen": NO_ALGORITHM}
     assert routes.get(case).rung in ("taps", "tiles")
     replace_rung(monkeypatch, "taps", broken("a mistake"))
     with pytest.raises(RuntimeError, match="a mistake"):
-        measure(case, CPU, routes, classify)
+        measure(case, CPU, routes)
     assert condemn_interrupted(RouteStore(tmp_path), "cpu") is None
 
 
 def test_a_rung_may_fail_while_it_is_timed(case: ConvCase, monkeypatch: pytest.MonkeyPatch) -> None:
     results = iter([lambda result: result, broken(NO_ALGORITHM)])
     replace_rung(monkeypatch, "miopen", lambda result: next(results)(result))
-    found = measure(case, CPU, RouteStore(), classify)
+    found = measure(case, CPU, RouteStore())
     assert found.failed == {"miopen": NO_ALGORITHM}
     assert found.rung in ("taps", "tiles")
 
@@ -237,7 +237,7 @@ def test_what_was_being_tried_when_the_process_died_is_not_tried_again(
     assert condemn_interrupted(routes, "cpu") == (case, "miopen")
     assert condemn_interrupted(routes, "cpu") is None
     ran = replace_rung(monkeypatch, "miopen", lambda result: result)
-    assert set(measure(case, CPU, routes, classify).milliseconds) == {"taps", "tiles"}
+    assert set(measure(case, CPU, routes).milliseconds) == {"taps", "tiles"}
     ladder(tmp_path).conv3d(*some_call())
     assert ran == []
 
