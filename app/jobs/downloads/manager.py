@@ -25,7 +25,7 @@ from diffusers_helper.models.registry import ModelInfo, find_model, model_names
 from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
-_LOOK_SECONDS, _END_SECONDS = 0.5, 5.0
+_LOOK_SECONDS = 0.5
 _KNOWN_SECONDS = 1.0  # a look at a model's files is good for so long
 
 Activity = Literal["", "getting", "verifying", "converting", "paused", "failed"]
@@ -37,13 +37,11 @@ class DownloadOrder:
 
     Attributes:
         state: Whether it is to be downloaded, rests until a user lets it go on, or could not be downloaded.
-        total_bytes: The size of the whole model, as the hub lists it; 0 while that is not known.
     """
 
     state: Literal["wanted", "paused", "failed"]
     message: str = ""
     remedy: str = ""
-    total_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +78,12 @@ class Downloads:
 
     def __init__(self, folder: Path, on_change: Callable[[], None]) -> None:
         self._folder, self._on_change = folder, on_change
-        self._lock = threading.RLock()
-        self._ended = threading.Condition(self._lock)
+        self._lock = threading.Lock()  # of what follows
+        self._running: dict[tuple[Task, str], ModelProcess] = {}  # also checks and conversions that are over
+        self._waiting: dict[str, tuple[float, dict[str, str]]] = {}
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self.adding = Adding()
-        self._getting: dict[str, tuple[ModelProcess, Lock]] = {}
-        self._others: dict[tuple[Task, str], ModelProcess] = {}  # checks and conversions
-        self._waiting: dict[str, tuple[float, dict[str, str]]] = {}
 
     def start(self) -> None:
         """Begin to execute the orders, those of earlier programs included."""
@@ -114,40 +110,35 @@ class Downloads:
         if absence is not None:
             if not absence.has_room:
                 raise NotHere(absence)
-            self._order(name, DownloadOrder("wanted", total_bytes=self._total(name)))
+            self._order(name, DownloadOrder("wanted"))
 
     def pause(self, name: str) -> bool:
         """Let a download rest until `get` is called, and return whether there was one."""
         order = self._orders().get(name)
         if order is None or order.state == "paused":
             return False
-        self._order(name, DownloadOrder("paused", total_bytes=self._total(name)))
+        self._order(name, DownloadOrder("paused"))
         return True
-
-    def _total(self, name: str) -> int:
-        with self._lock:
-            getting = self._getting.get(name)
-        order = self._orders().get(name)
-        return (getting[0].total if getting else 0) or (order.total_bytes if order else 0)
 
     def cancel(self, name: str) -> bool:
         """Give up what was ordered for a model, and return whether there was anything.
 
-        What a download has brought stays on the disk, and nothing of a copy that is not whole.
+        What a download has brought stays on the disk, and nothing of a copy that is not whole. What the last
+        check has found is forgotten.
         """
         was_ordered = name in self._orders()
         self._forget(name)
-        with self._lock:
-            processes = [self._others.pop(key) for key in list(self._others) if key[1] == name]
-        for process in processes:
-            process.end()
+        was_running = [self._end(key) for key in list(self._running) if key[1] == name]
         self._changed()
-        return was_ordered or bool(processes)
+        return was_ordered or any(was_running)
 
-    def wait_until_idle(self, name: str) -> None:
-        """Wait for a moment until the process that downloads a model, which was cancelled, has ended."""
-        with self._ended:
-            self._ended.wait_for(lambda: name not in self._getting, _END_SECONDS)
+    def _end(self, key: tuple[Task, str]) -> bool:
+        """End a process and forget it, and return whether there was one."""
+        with self._lock:
+            process = self._running.pop(key, None)
+        if process is not None:
+            process.end()
+        return process is not None
 
     def verify(self, name: str) -> None:
         self._start("verify", name)
@@ -158,31 +149,22 @@ class Downloads:
 
     def _start(self, task: Task, name: str, weight_dtype: str = "") -> None:
         with self._lock:
-            known = self._others.get((task, name))
-            if known is not None and not known.is_over:
-                return
-            self._others[task, name] = ModelProcess(task, name, weight_dtype)
+            known = self._running.get((task, name))
+            if known is None or known.is_over:
+                self._running[task, name] = ModelProcess(task, name, weight_dtype)
         self._changed()
 
     def problems(self, name: str) -> list[str] | None:
         """Return what the last check of a model has found; None if there is none that is over."""
-        process = self._others.get(("verify", name))
+        process = self._running.get(("verify", name))
         if process is None or not process.is_over:
             return None
         if process.has_failed:
             return [f"{process.message} {process.remedy}".strip()]
         return process.problems
 
-    def forget_check(self, name: str) -> None:
-        """Forget what the last check of a model has found, since its files have changed."""
-        with self._lock:
-            self._others.pop(("verify", name), None)
-        self._changed()
-
     def progress(self, name: str) -> DownloadProgress:
-        with self._lock:
-            getting = self._getting.get(name)
-            checking, converting = self._others.get(("verify", name)), self._others.get(("convert", name))
+        checking, converting = self._running.get(("verify", name)), self._running.get(("convert", name))
         if checking is not None and not checking.is_over:
             return _progress("verifying", checking)
         if converting is not None and not converting.is_over:
@@ -190,15 +172,15 @@ class Downloads:
         if converting is not None and converting.has_failed:
             message = f"It was not converted. {converting.message}"
             return DownloadProgress(message=message, remedy=converting.remedy)
-        order = self._orders().get(name)
+        order, getting = self._orders().get(name), self._running.get(("get", name))
         if order is None:
             return DownloadProgress()
-        activity: Activity = "getting" if order.state == "wanted" else order.state
-        if activity == "getting" and getting is not None and getting[0].total:
-            return _progress("getting", getting[0])
+        if order.state == "wanted" and getting is not None and getting.total:
+            return _progress("getting", getting)
         parts = installed_parts(find_model(name))
         here = sum(one.here_bytes for one in parts)
-        total = order.total_bytes or here + sum(one.missing_bytes for one in parts)
+        total = here + sum(one.missing_bytes for one in parts)
+        activity: Activity = "getting" if order.state == "wanted" else order.state
         return DownloadProgress(activity, here, total, message=order.message, remedy=order.remedy)
 
     def reason_to_wait(self, model: str) -> dict[str, str]:
@@ -248,21 +230,19 @@ class Downloads:
         """Return the orders by the names of their models."""
         found: dict[str, DownloadOrder] = {}
         for file in sorted(self._folder.glob("*.json")):
-            with contextlib.suppress(OSError, ValueError, TypeError):  # damaged, or just taken away
-                found[file.stem] = DownloadOrder(**plain_json(read_file(file)))
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # damaged, or just taken away
+                facts = plain_json(read_file(file))
+                found[file.stem] = DownloadOrder(facts["state"], facts["message"], facts["remedy"])
         return found
 
-    def _write(self, name: str, order: DownloadOrder) -> None:
+    def _order(self, name: str, order: DownloadOrder) -> None:
         for folder in (self._folder.parent, self._folder):  # but not the folder that holds all jobs
             folder.mkdir(exist_ok=True)
         write_atomic(self._folder / f"{name}.json", json.dumps(asdict(order)).encode())
+        self._changed()
 
     def _forget(self, name: str) -> None:
         (self._folder / f"{name}.json").unlink(missing_ok=True)
-
-    def _order(self, name: str, order: DownloadOrder) -> None:
-        self._write(name, order)
-        self._changed()
 
     def _changed(self) -> None:
         with self._lock:
@@ -280,31 +260,20 @@ class Downloads:
                 if trouble != (trouble := str(error)):
                     _log.warning("No model can be downloaded, which is tried again. %s", trouble)
             self._wake.wait(_LOOK_SECONDS)
-        with self._lock:
-            processes = [*(process for process, _ in self._getting.values()), *self._others.values()]
-        for process in processes:
-            process.end()
-        for _, lock in self._getting.values():
-            lock.release()
-        self._getting.clear()
+        for key in list(self._running):
+            self._end(key)
 
     def _look(self) -> None:
         """Begin what is ordered, end what is not any more, and take note of what is over."""
         wanted = self._wanted()
-        for name, (process, lock) in list(self._getting.items()):
-            if name not in wanted:
-                process.end()
-            elif process.is_over:
-                self._close(name, process)
-            else:
-                continue
-            lock.release()
-            with self._ended:
-                del self._getting[name]
-                self._ended.notify_all()
-            self._changed()
-        for name in wanted:
-            if name not in self._getting and name in self._wanted():
+        for key, process in list(self._running.items()):
+            task, name = key
+            if task == "get" and (name not in wanted or process.is_over) and self._end(key):
+                if name in wanted:
+                    self._close(name, process)
+                self._changed()
+        for name in self._wanted():
+            if ("get", name) not in self._running:
                 self._begin(name)
 
     def _wanted(self) -> list[str]:
@@ -317,7 +286,7 @@ class Downloads:
             self._forget(name)
             _log.info("%s is complete on this machine.", name)
             return
-        self._write(name, DownloadOrder("failed", process.message, process.remedy, process.total))
+        self._order(name, DownloadOrder("failed", process.message, process.remedy))
         _log.warning("%s was not downloaded. %s", name, process.message)
 
     def _begin(self, name: str) -> None:
@@ -326,7 +295,7 @@ class Downloads:
                 with contextlib.suppress(BlockingIOError):  # another program executes it
                     lock = Lock(self._folder / f"{name}.lock")
                     with self._lock:
-                        self._getting[name] = ModelProcess("get", name), lock
+                        self._running["get", name] = ModelProcess("get", name, lock=lock)
                 return
         self._forget(name)  # another program has got it, or the model is not registered any more
         self._changed()

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from app.jobs.stdio import Child, opened
+from app.jobs.stdio import Child, opened, wait_or_kill
 from app.machine import module_command
 from app.redact import without_paths
 from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.models.downloads import Speed
 
 Task = Literal["get", "verify", "convert"]
@@ -33,9 +34,9 @@ class ModelProcess:
         message, remedy: Why the task failed; empty if it did not.
     """
 
-    def __init__(self, task: Task, model: str, weight_dtype: str = "") -> None:
-        """Start the process."""
-        self.task: Task = task
+    def __init__(self, task: Task, model: str, weight_dtype: str = "", *, lock: Lock | None = None) -> None:
+        """Start the process. The lock is released at its end."""
+        self.task, self._lock = task, lock
         self.done = self.total = 0
         self.problems: list[str] = []
         self.message = self.remedy = ""
@@ -73,13 +74,14 @@ class ModelProcess:
         """End the process at once. What a download has written stays, and a copy that is not whole goes."""
         if self.task == "convert":
             self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_TIDY_SECONDS)
-        self._process.kill()
-        self._process.wait(_END_SECONDS)
+        else:
+            self._process.kill()
+        wait_or_kill(self._process, _TIDY_SECONDS)
         self._child.reader.join(_END_SECONDS)
         with contextlib.suppress(OSError):
             opened(self._process.stdin).close()
+        if self._lock is not None:
+            self._lock.release()
 
     def _take(self, reported: dict[str, Any] | None) -> None:
         if reported is None:

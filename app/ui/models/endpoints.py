@@ -88,14 +88,12 @@ class ModelCalls:
             )
         info = find_model(model)
         self._downloads.cancel(model)
-        self._downloads.wait_until_idle(model)
         try:
             removal = remove(info)
         except OSError as error:
             raise LongtakeError(
                 f"A file of {model} cannot be removed ({error.strerror}).", "Check the rights of its folder."
             ) from error
-        self._downloads.forget_check(model)
         return {
             "model": model, "removed_bytes": removal.num_bytes, "parts": list(removal.files),
             "kept": {part: list(users) for part, users in removal.kept.items()},
