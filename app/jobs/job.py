@@ -23,13 +23,13 @@ Action = Literal[
 Command = Literal["cancel", "pause", "stop_after_section", "change", "wait"]
 COMMANDS: tuple[Command, ...] = ("cancel", "pause", "stop_after_section", "change", "wait")
 
-# The states that may follow each state. A waiting job has met a temporary problem, such as a full disk; an
-# interrupted one has lost the program that was making it. Both continue by themselves; a paused job, and one
-# that has failed or was cancelled, continues when a user asks for it.
+# The states that may follow each state. A job that has lost its card is queued again. A waiting job has met a
+# temporary problem, such as a full disk; an interrupted one has lost the program that was making it. Both
+# continue by themselves; a paused job, and one that has failed or was cancelled, continues when a user asks.
 TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
     "queued": ("running", "paused", "cancelled", "failed"),
-    "running": ("waiting", "paused", "interrupted", "finished", "failed", "cancelled"),
-    "waiting": ("running", "paused", "interrupted", "finished", "failed", "cancelled"),
+    "running": ("queued", "waiting", "paused", "interrupted", "finished", "failed", "cancelled"),
+    "waiting": ("queued", "running", "paused", "interrupted", "finished", "failed", "cancelled"),
     "paused": ("queued", "failed", "cancelled"),
     "interrupted": ("queued", "paused", "failed", "cancelled"),
     "finished": (),

@@ -285,8 +285,8 @@ class Queue:
         It continues from the work that is already done. A paused or interrupted job keeps its place, and the
         others go to the end. For a job in any other state, only a requested pause is withdrawn.
         """
+        self.store.write_held()
         with self.store.transaction() as database:
-            self.store.write_held()
             job, folder = self.whole(job_id), self.store.folder(job_id)
             if is_left_behind(folder):
                 settle(database, folder)

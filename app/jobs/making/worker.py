@@ -185,7 +185,7 @@ class Worker:
         if self._stopping.is_set():
             raise _AskedToEnd
         self._kept = count_kept(JobFolder(job.folder))
-        asked_to_end = partial(self._is_asked_to_end, job)
+        asked_to_end = partial(self._should_end, job)
         supervisor = Supervisor(job, self._engine, self._timeouts, asked_to_end, compiles=_KFD.exists())
         with self._awake:
             return self._follow(job, supervisor)
@@ -347,11 +347,6 @@ class Worker:
             self._store.enter(job.id, "interrupted", **INTERRUPTED)
         except TROUBLE as error:  # the next program will find that the job was interrupted
             _log.warning("Job %s is interrupted. %s", job.id, facts_of(error)["message"])
-
-    def _is_asked_to_end(self, job: Job, wait: float = 0.0) -> bool:
-        """Keep the job this process's own, and return whether it should end; see `_should_end`."""
-        self._store.keep(job.id)
-        return self._should_end(job, wait)
 
     def _should_end(self, job: Job, wait: float = 0.0) -> bool:
         """Wait until the job is cancelled or paused, or the program ends, for at most `wait` seconds.

@@ -9,7 +9,6 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -17,21 +16,16 @@ from typing import Any, cast
 from app.jobs.job import Job
 from app.jobs.storage.folders import job_folders
 from app.jobs.storage.logs import StateLog
-from app.jobs.storage.trouble import DamagedRow
 from diffusers_helper.conditions.pictures import DAMAGED, kept_request, request_content
 from diffusers_helper.errors import InputError
 from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import (
-    SETTINGS,
-    GenerationRequest,
-)
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
-VERSION = 6  # an index of another version is rebuilt
 _COLUMNS = {
     "id": "TEXT PRIMARY KEY", "state": "TEXT NOT NULL", "place": "REAL NOT NULL", "created": "REAL NOT NULL",
     "started": "REAL", "ended": "REAL", "video": "TEXT", "frames": "INTEGER NOT NULL",
@@ -39,10 +33,11 @@ _COLUMNS = {
     "card": "TEXT NOT NULL", "request": "TEXT NOT NULL", "damage": "TEXT NOT NULL", "model": "TEXT NOT NULL",
     "seconds": "REAL NOT NULL", "words": "TEXT NOT NULL", "parent": "TEXT NOT NULL", "stamp": "TEXT NOT NULL",
 }  # fmt: skip
-COLUMNS = ", ".join((*_COLUMNS, "sum"))
+COLUMNS = ", ".join(_COLUMNS)
+VERSION = zlib.crc32(repr((7, *_COLUMNS, *SETTINGS)).encode()) >> 1  # an index of another version is rebuilt
 SCHEMA = f"""
 DROP TABLE IF EXISTS jobs;
-CREATE TABLE jobs ({", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())}, sum INTEGER NOT NULL);
+CREATE TABLE jobs ({", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())});
 CREATE INDEX jobs_by_state ON jobs (state, place);
 CREATE INDEX jobs_by_place ON jobs (place);
 CREATE INDEX jobs_by_time ON jobs (created, id);
@@ -55,15 +50,11 @@ _REMEDIES = {
 
 
 def agree(database: sqlite3.Connection, outputs: Path) -> None:
-    """Read the folders that have changed since the index was written, and remove missing ones from it.
-
-    Rows that this version has not written, such as those that were edited by hand, do not count.
-    """
-    rows = database.execute(f"SELECT {COLUMNS} FROM jobs").fetchall()
-    known = {row["id"]: row["stamp"] if row["sum"] == _sum(row) else "" for row in rows}
+    """Read the folders that have changed since the index was written, and remove missing ones from it."""
+    known: dict[str, str] = dict(database.execute("SELECT id, stamp FROM jobs").fetchall())
     there = {folder.job: folder for folder in job_folders(outputs)}
     for job_id in known.keys() - there.keys():
-        database.execute("DELETE FROM jobs WHERE id IS ?", (job_id,))
+        database.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
     for job_id, folder in there.items():
         if known.get(job_id) != stamp_of(folder):
             try:
@@ -117,22 +108,8 @@ def bury(database: sqlite3.Connection, job_id: str, message: str, remedy: str) -
 
 
 def _write(database: sqlite3.Connection, row: dict[str, Any]) -> None:
-    marks = ", ".join("?" * (len(_COLUMNS) + 1))
-    values = (*(row[column] for column in _COLUMNS), _sum(row))
+    marks, values = ", ".join("?" * len(_COLUMNS)), [row[column] for column in _COLUMNS]
     database.execute(f"INSERT OR REPLACE INTO jobs ({COLUMNS}) VALUES ({marks})", values)
-
-
-def _sum(row: sqlite3.Row | dict[str, Any]) -> int:
-    """Return a checksum of a row, which also differs for a version with other settings."""
-    values = [float(value) if isinstance(value := row[column], int) else value for column in _COLUMNS]
-    return zlib.crc32(repr((*SETTINGS, *values)).encode("utf-8", "replace"))
-
-
-def check_rows(rows: Iterable[sqlite3.Row]) -> None:
-    """Raise DamagedRow if this version has not written one of the rows."""
-    for row in rows:
-        if row["sum"] != _sum(row):
-            raise DamagedRow(f"the row of job {row['id']} was not written by Longtake")
 
 
 def _request_in(folder: JobFolder) -> tuple[GenerationRequest, str]:

@@ -18,7 +18,7 @@ from app.jobs.storage.commands import carry_out_change, forget_commands, recover
 from app.jobs.storage.folders import sweep
 from app.jobs.storage.index import INDEX_FOLDER, OpenIndex
 from app.jobs.storage.logs import StateLog, append_event, change_by, time_of_last
-from app.jobs.storage.rows import COLUMNS, bury, job_from_row, put, stamp_of
+from app.jobs.storage.rows import COLUMNS, bury, job_from_row, put
 from app.jobs.storage.trouble import TROUBLE, is_of_one_job, unwritable
 from diffusers_helper.events import Event
 from diffusers_helper.files import given_path, make_way, sync_folder
@@ -58,9 +58,7 @@ class JobStore:
         self._opening = threading.Lock()
         self.own: set[str] = set()
         self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process is making
-        self._changing_locks = threading.Lock()  # so that none is replaced after it was let go
         self.cancelled: set[str] = set()
-        self._stamps: dict[str, str] = {}  # what their logs were like when they were last seen
         self._held: dict[str, dict[str, Any]] = {}  # changes that could not be written yet
         folder = self.outputs / INDEX_FOLDER
         self.held, self.trash = folder / "held", folder / "trash"
@@ -71,7 +69,7 @@ class JobStore:
             if not self.outputs.exists():
                 self.outputs.mkdir(parents=True)
                 sync_folder(self.outputs.parent)
-            return OpenIndex(self.outputs, self._locks)
+            return OpenIndex(self.outputs)
         except TROUBLE as error:
             raise unwritable(self.outputs, error) from error
 
@@ -86,9 +84,6 @@ class JobStore:
         Args:
             card: The card's `VideoCard.key`.
         """
-        if not self._index.is_there:
-            with self.transaction():  # opens it anew
-                pass
         file = self._index.folder / f"maker-{card}"
         with self.transaction():  # in which no other process looks whether it is locked
             is_alone = not self.has_maker
@@ -131,10 +126,8 @@ class JobStore:
 
     def release(self) -> None:
         """Give up the current jobs, which the next process continues."""
-        with self._changing_locks:
-            for lock in self._locks.values():
-                lock.release()
-            self._locks.clear()
+        for job_id in self.making:
+            self.let_go(job_id)
 
     def makes(self, job_id: str) -> bool:
         """Return whether this process makes a job when it is its turn."""
@@ -162,7 +155,7 @@ class JobStore:
             The job and its maker; None if there is no such job.
         """
         self.write_held()
-        if self._index.is_current and not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
+        if not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
         with self.transaction() as database:
             if self.held.is_file():
@@ -213,27 +206,11 @@ class JobStore:
     def making(self) -> tuple[str, ...]:
         return tuple(self._locks)
 
-    def keep(self, job_id: str) -> None:
-        """Write the state of a job that this process makes anew if something else has changed its log."""
-        folder = self.folder(job_id)
-        if self._stamps.get(job_id) == stamp_of(folder):
-            return
-        with contextlib.suppress(*TROUBLE):
-            log = StateLog(folder)
-            facts = log.read()
-            if facts["fault"] or facts["state"] not in BEGUN or not self._locks[job_id].holds():
-                begun: list[JobState] = [one.state for one in log.transitions() if one.state in BEGUN]
-                reason = "Its log was changed from outside while it was made."
-                self.enter(job_id, begun[-1] if begun else "running", reason=reason)
-            self._stamps[job_id] = stamp_of(folder)
-
     def let_go(self, job_id: str) -> None:
         """Record that this process no longer makes a job."""
-        with self._changing_locks:
-            self._stamps.pop(job_id, None)
-            self.cancelled.discard(job_id)
-            if lock := self._locks.pop(job_id, None):
-                lock.release()
+        self.cancelled.discard(job_id)
+        if lock := self._locks.pop(job_id, None):
+            lock.release()
 
     def enter(self, job_id: str, state: JobState, *, reason: str = "", **facts: Any) -> Job:
         """Write a job's state and facts to its folder, and then to the index.
@@ -242,14 +219,7 @@ class JobStore:
             OSError, sqlite3.Error: If they cannot be written, for example on a full disk.
         """
         with self.transaction() as database:
-            log = StateLog(folder := self.folder(job_id))
-            log.enter(state, reason=reason, is_maker=job_id in self._locks, **facts)
-            with self._changing_locks:
-                lock = self._locks.get(job_id)
-                if lock is not None and not lock.holds():  # the log was replaced
-                    with contextlib.suppress(IsADirectoryError, FileNotFoundError):  # again; see `keep`
-                        self._locks[job_id] = Lock(log.path)
-                        lock.release()
+            StateLog(folder := self.folder(job_id)).enter(state, reason=reason, **facts)
             if state not in (*BEGUN, "interrupted"):
                 carry_out_change(folder)
                 forget_commands(folder)
@@ -273,7 +243,7 @@ class JobStore:
         is_new = held != self._held[job_id]
         if is_new and state in BEGUN and job_id in self._locks:
             with contextlib.suppress(*TROUBLE):
-                StateLog(self.folder(job_id)).enter(state, is_maker=True, **facts)
+                StateLog(self.folder(job_id)).enter(state, **facts)
         return is_new
 
     def unhold(self, job_id: str) -> None:
@@ -318,11 +288,7 @@ class JobStore:
         rows = self.select("WHERE id = ?", job_id)
         if not rows:
             raise NoSuchJob(job_id)
-        row: Mapping[str, Any] = dict(rows[0])
-        if row["stamp"] != stamp_of(self.folder(job_id)) and job_id not in self._held:  # changed by hand
-            with contextlib.suppress(*TROUBLE), self.transaction() as database:
-                row = put(database, self.folder(job_id))
-        return self._as_known(job_from_row(self.outputs, row))
+        return self.readable(rows)[0]
 
     def jobs(self, condition: str, *values: object) -> list[Job]:
         return self.readable(self.select(condition, *values))
@@ -366,6 +332,7 @@ class JobStore:
     @property
     def revision(self) -> tuple[object, ...]:
         """Return a value that changes whenever a job's facts do, by whichever process."""
+        self._index.renew()
         return self._index.revision, tuple((one, held["state"]) for one, held in self._held.items())
 
     def folder(self, job_id: str) -> JobFolder:

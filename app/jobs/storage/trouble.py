@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import functools
 import os
 import sqlite3
@@ -12,43 +10,19 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.foreign_errors import storage_words, trouble_of
+from diffusers_helper.foreign_errors import is_storage_trouble, storage_words, trouble_of
 from diffusers_helper.units import gb_text
 
 # The errors that disappear by themselves, or when a user solves the problem outside the program.
 TROUBLE = (OSError, sqlite3.Error)
-# What opening, reading or replacing one file meets if something else is in its place.
-_OF_A_FILE = (
-    errno.EACCES, errno.EPERM, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST,
-    errno.ESPIPE, errno.EINVAL, errno.ENXIO, errno.ELOOP, errno.EFBIG, None,
-)  # fmt: skip
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
-# A file that was emptied, or that another program has written, has other tables; a text may not be UTF-8.
-_DAMAGE_WORDS = ("no such table", "no such column", "could not decode")
-
-
-class IndexWasRebuilt(sqlite3.DatabaseError):
-    """The error for a change that has met a damaged index, which now is whole again."""
-
-
-class DamagedRow(sqlite3.DatabaseError):
-    """The error for a row of the index that this version has not written."""
+_DAMAGE_WORDS = ("no such table", "malformed")  # the former for a file that was emptied
 
 
 def is_damage(error: BaseException) -> bool:
     """Return whether an error of SQLite shows that the index is damaged, and not that it is out of reach."""
-    known = isinstance(error, DamagedRow) or _code(error) in _DAMAGE
-    return known or any(words in str(error).lower() for words in _DAMAGE_WORDS)
-
-
-def is_busy(error: BaseException) -> bool:
-    """Return whether another program holds the lock on the index."""
-    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def _code(error: BaseException) -> int:
     code: int = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF
+    return code & 0xFF in _DAMAGE or any(words in str(error) for words in _DAMAGE_WORDS)
 
 
 def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
@@ -78,9 +52,7 @@ def unwritable(outputs: Path, error: Exception) -> InputError:
 
 def is_of_one_job(error: BaseException, outputs: Path) -> bool:
     """Return whether an error concerns one job's own files, while the outputs folder can still be written."""
-    if not isinstance(error, OSError) or (error.errno == errno.ENOENT and error.filename is None):
-        return False
-    return error.errno in _OF_A_FILE and os.access(outputs, os.W_OK)
+    return isinstance(error, OSError) and not is_storage_trouble(error) and os.access(outputs, os.W_OK)
 
 
 P = ParamSpec("P")
@@ -96,8 +68,6 @@ def changing(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[A
     @functools.wraps(method)
     def wrapped(changer: Any, *arguments: P.args, **named: P.kwargs) -> T:
         try:
-            with contextlib.suppress(IndexWasRebuilt):
-                return method(changer, *arguments, **named)
             return method(changer, *arguments, **named)
         except TROUBLE as error:
             raise unwritable(changer.store.outputs, error) from error

@@ -37,7 +37,7 @@ class Broken:
 
 
 FULL = OSError(28, "No space left on device")
-AWAY = FileNotFoundError(2, "No such file or directory")
+AWAY = OSError(19, "No such device")
 
 
 @pytest.mark.parametrize(("error", "words"), [(FULL, "disk is full"), (AWAY, "is missing")])

@@ -151,27 +151,6 @@ def test_other_damaged_files_hold_up_no_job(studio: Studio, name: str, damage: s
     assert {job.id for job in studio.service.jobs()} == {odd.id, whole.id}
 
 
-@pytest.mark.parametrize("line", [b'{"place": null}', b'{"state": "finished"}', DEEP])
-@pytest.mark.parametrize("replaces", [False, True])
-def test_a_job_whose_log_is_damaged_while_it_is_made_is_made_to_its_end(
-    studio: Studio, line: bytes, replaces: bool
-) -> None:
-    studio.service.start()
-    job, after = studio.submit("sections=2 steps=2 at=1 fault=pause"), studio.submit("steps=1")
-    studio.until(job, StepDone)
-    log = job.folder / "states.jsonl"
-    if replaces:  # as editors do
-        shutil.copy(log, log.with_name("copy"))
-        log.with_name("copy").replace(log)
-    add_to_log(line)(log)
-    assert JobService(studio.outputs).job(job.id).damage in ("", "log")
-    (job.folder / "go").touch()
-    assert isinstance(studio.events(job)[-1], Finished)
-    assert isinstance(studio.events(after)[-1], Finished)
-    again = JobService(studio.outputs).job(job.id)
-    assert (again.state, again.damage, again.frames) == ("finished", "", 73)
-
-
 def overwrite(at: int) -> Damage:
     def damage(index: Path) -> None:
         with index.open("r+b") as file:
@@ -199,14 +178,7 @@ INDEX: dict[str, Damage] = {
     **OTHERS, "removed": Path.unlink, "emptied": content(b""), "head": overwrite(0),
     "middle": overwrite(4096),
     "cut": lambda index: os.truncate(index, 5000), "no table": sql("DROP TABLE jobs"),
-    "other table": sql("ALTER TABLE jobs RENAME COLUMN place TO spot"),
-    "edited row": sql("UPDATE jobs SET state = 'finished', place = 'x', created = 'y'"),
-    "removed rows": sql("DELETE FROM jobs"), "odd text": sql("UPDATE jobs SET message = CAST(x'ff' AS TEXT)"),
-    "log beside it": lambda index: index.with_name("jobs.sqlite3-wal").write_bytes(b"garbage" * 999) and None,
-    "memory beside it": lambda index: index.with_name("jobs.sqlite3-shm").write_bytes(b"") and None,
     "journal": lambda index: index.with_name("jobs.sqlite3-journal").write_bytes(b"garbage" * 999) and None,
-    "journal folder": lambda index: index.with_name("jobs.sqlite3-journal").mkdir(),
-    "log folder": lambda index: index.with_name("jobs.sqlite3-wal").mkdir(),
     "folder removed": lambda index: shutil.rmtree(index.parent),
     "folder a file": lambda index: instead_of_folder(index.parent, content(b"")),
     "folder a link": lambda index: instead_of_folder(index.parent, OTHERS["dangling"]),
@@ -238,7 +210,6 @@ def test_a_damaged_index_is_healed_while_programs_run(
 
     def read() -> None:
         for service in (studio.service, other):
-            # The maker notices within a second that rows are missing.
             wait_until(lambda service=service: running.id in [job.id for job in service.queue.jobs()])
             assert service.job(running.id).state == "running"
             assert service.job(waiting.id).state == "queued"
@@ -267,24 +238,6 @@ def test_a_damaged_index_is_healed_at_the_start(studio: Studio, damage: str) -> 
     studio.service.start()
     for job in jobs:
         assert isinstance(studio.events(job)[-1], Finished)
-
-
-def test_a_log_that_was_changed_by_hand_is_believed_at_its_old_size(studio: Studio) -> None:
-    job = studio.submit()
-    studio.service.queue.cancel(job.id)
-    log = job.folder / "states.jsonl"
-    text = log.read_text()
-    log.write_text(text.replace('"cancelled"', '"failed"   '))
-    assert log.stat().st_size == len(text)
-    for service in (studio.service, JobService(studio.outputs)):
-        assert service.job(job.id).state == "failed"
-
-
-def test_a_row_that_was_edited_by_hand_is_not_believed(studio: Studio) -> None:
-    job = studio.submit()
-    sql("UPDATE jobs SET state = 'finished', message = 'x'")(studio.outputs / ".longtake" / "jobs.sqlite3")
-    assert [one.state for one in studio.service.jobs()] == ["queued"]
-    assert studio.service.history.search(states=["queued"]).jobs[0].id == job.id
 
 
 def test_an_outputs_folder_whose_disk_is_away_gets_no_other_in_its_place(studio: Studio) -> None:
