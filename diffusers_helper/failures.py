@@ -43,13 +43,13 @@ _TROUBLES: dict[Trouble | None, tuple[FailureCode, str, str]] = {
         "Run ./webui.sh --setup-only to complete the installation.",
     ),
 }  # fmt: skip
-KEPT = "Start again; the finished sections are kept."
+_KEPT = "Start again; the finished sections are kept."
 _FROM_OUTSIDE = (SIGKILL, SIGTERM, SIGINT, SIGHUP)
 
 DriverStep = Literal["again", "cache", "find_mode", "blas", "versions", "report"]
 """The remedies for failures of the card's libraries. Each interface has its own sentence for each of them."""
 LONGTAKE_DRIVER: dict[DriverStep, str] = {
-    "again": KEPT,
+    "again": _KEPT,
     "cache": "Run `doctor` --clear-miopen-cache to remove what MIOpen has learned and compiled.",
     "find_mode": "Start Longtake with --miopen-find-mode NORMAL, with which MIOpen tries every kernel.",
     "blas": "On an AMD card, start Longtake with TORCH_BLAS_PREFER_HIPBLASLT=0 in the environment, so that "
@@ -123,9 +123,9 @@ def engine_died(exit_code: int | None, attempts: int, errors: str) -> LongtakeEr
         exit_code: The last engine's `Popen.returncode`.
         errors: The last lines that the last engine wrote to standard error.
     """
-    remedy = KEPT
+    remedy = _KEPT
     if exit_code == -SIGKILL:
-        remedy = f"The usual cause is that main memory was full: close other programs. {KEPT}"
+        remedy = f"The usual cause is that main memory was full: close other programs. {_KEPT}"
     tries = f" It was tried {attempts} times." if attempts > 1 else ""
     if found := driver_failure(errors):
         remedy, tries = found.remedy, f"{tries} {found.message}"

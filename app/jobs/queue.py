@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, JobState, allows
-from app.jobs.storage.commands import commands_of, forget_commands, is_left_behind, leave_command, settle
+from app.jobs.storage.commands import commands_of, forget_commands, leave_command, settle
 from app.jobs.storage.folders import bring_back, discard, new_folder
 from app.jobs.storage.logs import StateLog, append_event, time_of_last
 from app.jobs.storage.rows import agree, job_from_row, put
@@ -286,19 +286,15 @@ class Queue:
         others go to the end. For a job in any other state, only a requested pause is withdrawn.
         """
         self.store.write_held()
-        with self.store.transaction() as database:
+        with self.store.transaction():
             job, folder = self.whole(job_id), self.store.folder(job_id)
-            if is_left_behind(folder):
-                settle(database, folder)
-                job = self.store.enter(job_id, StateLog(folder).read()["state"])
             self.store.own.add(job_id)
             if not allows(job, "resume"):
                 forget_commands(folder, "pause")
                 return job
             place = self.store.last_place() if job.state in OVER else job.place
             job = self.store.enter(
-                job_id, "queued", reason="A user resumed it.", place=place, ended=None, message="",
-                remedy="", deaths=0, death="",
+                job_id, "queued", reason="A user resumed it.", place=place, ended=None, message="", remedy=""
             )  # fmt: skip
             with contextlib.suppress(OSError):  # the log may be unreadable, and only the state matters
                 append_event(folder.events, Warned(job=job_id, time=time_of_last(folder), message=RESUMED))

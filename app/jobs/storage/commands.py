@@ -26,17 +26,8 @@ from diffusers_helper.conditions.pictures import (
     named_pictures,
     request_content,
 )
-from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.events import (
-    Cancelled,
-    Event,
-    PieceDone,
-    SectionFinished,
-    StageStarted,
-    StepDone,
-    Warned,
-)
-from diffusers_helper.failures import KEPT, failed_event
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Cancelled, Event, SectionFinished, Warned
 from diffusers_helper.files import read_file, replacing, sync_folder, write_atomic
 from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
@@ -53,9 +44,6 @@ INTERRUPTED: dict[str, Any] = {
 }
 PAUSED: dict[str, Any] = {"message": "Paused by you.", "remedy": "It continues when you resume it."}
 WAITS: dict[str, Any] = PAUSED | {"message": "Waits for you after each section."}
-# The number of deaths of the program at the same point of a job after which the job fails. The job is usually
-# not their cause, but one that crashes the whole machine would otherwise be started again and again.
-_MOST_DEATHS = 50
 
 
 def leave_command(folder: JobFolder, command: Command, content: bytes = b"") -> None:
@@ -157,15 +145,6 @@ def recover(database: sqlite3.Connection, outputs: Path, makes: Callable[[str], 
             _log.warning("Job %s cannot be taken over: %s", folder.job, error)
 
 
-def is_left_behind(folder: JobFolder) -> bool:
-    """Return whether a job's log says that it is being made, although no living process makes it.
-
-    The index may say otherwise: while a folder is away, its job has failed.
-    """
-    facts = StateLog(folder).read()
-    return facts["state"] in BEGUN and not facts["fault"] and not is_locked(folder.states)
-
-
 def settle(database: sqlite3.Connection, folder: JobFolder, *, adopt: bool = False) -> None:
     """Carry out the commands for a job, unless a living process makes it, which then does so.
 
@@ -188,25 +167,22 @@ def _settle(folder: JobFolder, *, adopt: bool) -> None:
         state, end = change_by(last, folder.path) or ("cancelled", {})  # its final event reached the log
         facts = log.enter(state, **end)
     if facts["state"] in BEGUN:
-        facts = log.enter("interrupted", **INTERRUPTED, **_count_death(folder, facts, last))
+        facts = log.enter("interrupted", **INTERRUPTED)
         folder.remove_leftovers()
     carry_out_change(folder)
     if facts["state"] in OVER:
         return
     seconds = last.time if last is not None else 0.0
-    is_interrupted, commands = facts["state"] == "interrupted", commands_of(folder)
+    commands = commands_of(folder)
     if "cancel" in commands:
         video, frames = salvage(folder)
         end = Cancelled(job=folder.job, time=seconds, video=video, frames=frames)
-        _end(folder, log, end, "A user cancelled it.")
+        state, facts = change_by(end, folder.path) or ("cancelled", {})
+        log.enter(state, reason="A user cancelled it.", **facts)
+        _report(folder, end)
     elif "pause" in commands:
         log.enter("paused", **PAUSED)
-    elif is_interrupted and facts["deaths"] >= _MOST_DEATHS:
-        video, frames = salvage(folder)
-        message = f"Longtake was ended {facts['deaths']} times at the same point of this video."
-        error = LongtakeError(message, KEPT, code="engine_died")
-        _end(folder, log, failed_event(error, folder.job, seconds, video, frames, detail=""))
-    elif is_interrupted and adopt:
+    elif facts["state"] == "interrupted" and adopt:
         log.enter("queued", reason=TAKEN_OVER, message="", remedy="")
         _report(folder, Warned(job=folder.job, time=seconds, message=TAKEN_OVER))
         return
@@ -215,27 +191,12 @@ def _settle(folder: JobFolder, *, adopt: bool) -> None:
     forget_commands(folder)
 
 
-def _end(folder: JobFolder, log: StateLog, end: Event, reason: str = "") -> None:
-    state, facts = change_by(end, folder.path) or ("cancelled", {})
-    log.enter(state, reason=reason, **facts)
-    _report(folder, end)
-
-
 def _report(folder: JobFolder, event: Event) -> None:
     """Add an event to a job's log. A log that cannot be written is skipped, for the sake of other jobs."""
     try:
         append_event(folder.events, event)
     except OSError as error:
         _log.warning("%s cannot be written (%s)", folder.events, error.strerror)
-
-
-def _count_death(folder: JobFolder, facts: dict[str, Any], last: Event | None) -> dict[str, Any]:
-    """Return the facts that count how often a job's process has died at the same point of its work."""
-    if not isinstance(last, StageStarted | StepDone | PieceDone):
-        return {}  # the engine had not begun
-    step = last.step if isinstance(last, StepDone) else 0
-    death = f"{folder.checkpoints} checkpoints, {type(last).__name__} {last.section} {step}"
-    return {"death": death, "deaths": facts["deaths"] + 1 if death == facts["death"] else 1}
 
 
 def salvage(folder: JobFolder) -> tuple[str | None, int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import shutil
 import sqlite3
 import time
@@ -24,8 +23,6 @@ from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
 KEPT_SECONDS = 7 * 24 * 3600.0  # the time that a removed job stays in the trash
-_JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
-_OLD_SECONDS = 60.0
 
 
 def job_folders(outputs: Path) -> Iterable[JobFolder]:
@@ -126,18 +123,6 @@ def sweep(outputs: Path, index: Path) -> None:
     for path in index.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             path.unlink()
-    shutil.rmtree(index / "owners", ignore_errors=True)  # written by version 0.1
-    for path in outputs.iterdir():
-        with contextlib.suppress(OSError):
-            if _JOB_ID.fullmatch(path.name) and _is_orphan(path):
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_orphan(path: Path) -> bool:
-    """Return whether a folder of version 0.1 never became a job, because it holds at most a picture."""
-    if os.path.lexists(path / "request.json") or time.time() - path.stat().st_mtime < _OLD_SECONDS:
-        return False
-    return all(file.name == "input.png" or file.suffix == ".tmp" for file in path.iterdir())
 
 
 def size_of(folder: Path) -> int:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -21,7 +20,6 @@ from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.strangers.limited_json import plain_json
 
-_MOST_LINE_BYTES = 2**20
 _MOST_NUMBER = 1e11  # seconds since the epoch are far below it, and every calendar can show it
 
 
@@ -39,29 +37,13 @@ def _append_line(path: Path, facts: Mapping[str, Any], *, sync: bool) -> None:
     """
     line = json_line(facts)
     with path.open("a+b") as file:
-        _cut_torn_line(file.fileno())
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        if file.read() != b"\n":
+            file.truncate(read_file(path).rfind(b"\n") + 1)
         file.write(line)
         file.flush()
         if sync:
             os.fsync(file.fileno())
-
-
-def _cut_torn_line(descriptor: int) -> None:
-    """Remove everything after the last line break of a file that is open for appending.
-
-    More than any line of ours stays, and ends as a damaged line.
-    """
-    size = os.lseek(descriptor, 0, os.SEEK_END)
-    os.lseek(descriptor, max(0, size - 1), os.SEEK_SET)
-    if os.read(descriptor, 1) == b"\n":
-        return
-    start = max(0, size - _MOST_LINE_BYTES)
-    os.lseek(descriptor, start, os.SEEK_SET)
-    kept = start + os.read(descriptor, size - start).rfind(b"\n") + 1
-    if start and kept == start:
-        os.write(descriptor, b"\n")
-    elif kept < size:
-        os.ftruncate(descriptor, kept)
 
 
 @dataclass(slots=True)
@@ -123,43 +105,29 @@ def change_by(event: Event, folder: Path) -> tuple[JobState, dict[str, Any]] | N
     return "failed", facts | {"message": event.message, "remedy": event.remedy}
 
 
-def _is_number(value: Any, *, least: float = 0.0, kind: Any = int | float) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool) and least <= value <= _MOST_NUMBER
-
-
-def _is_time_or_none(value: Any) -> bool:
-    return value is None or _is_number(value)
-
-
-_is_count = partial(_is_number, kind=int)
-_is_place = partial(_is_number, least=-_MOST_NUMBER)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_inside(value: Any) -> bool:
-    """Return whether a value is None or the name of a file below the job's folder."""
-    if not isinstance(value, str):
-        return value is None
-    path = PurePosixPath(value)
-    return bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in value
-
-
-# The facts of a job besides its request, with their initial values and the values that they may have.
-_FACTS: dict[str, tuple[Any, Callable[[Any], bool]]] = {
-    "state": ("queued", lambda value: isinstance(value, str) and value in TRANSITIONS),
-    "place": (0.0, _is_place), "created": (0.0, _is_number), "started": (None, _is_time_or_none),
-    "ended": (None, _is_time_or_none), "video": (None, _is_inside), "frames": (0, _is_count),
-    "message": ("", _is_text), "remedy": ("", _is_text), "card": ("", _is_text),
-    "favourite": (False, lambda value: isinstance(value, bool)), "edits": (0, _is_count),
-    "deaths": (0, _is_count), "death": ("", _is_text),
+_NUMBER = int | float
+# The facts of a job besides its request, with their initial values and their types.
+_FACTS: dict[str, tuple[Any, Any]] = {
+    "state": ("queued", str), "place": (0.0, _NUMBER), "created": (0.0, _NUMBER),
+    "started": (None, _NUMBER | None), "ended": (None, _NUMBER | None), "video": (None, str | None),
+    "frames": (0, int), "message": ("", str), "remedy": ("", str), "card": ("", str),
+    "favourite": (False, bool), "edits": (0, int),
 }  # fmt: skip
 _FIRST = {name: first for name, (first, _) in _FACTS.items()}
-_CHECKS: dict[str, Callable[[Any], bool]] = {
-    **{name: check for name, (_, check) in _FACTS.items()}, "reason": _is_text, "time": _is_number,
-}  # fmt: skip
+_KINDS: dict[str, Any] = {name: kind for name, (_, kind) in _FACTS.items()} | {"reason": str, "time": _NUMBER}
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Return whether a value can be that of a fact. Facts that only other versions know have any value."""
+    kind = _KINDS.get(name, object)
+    if name == "state":
+        return value in tuple(TRANSITIONS)
+    if name == "video" and isinstance(value, str):  # below the job's folder
+        path = PurePosixPath(value)
+        return bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in value
+    if isinstance(value, _NUMBER) and kind not in (bool, object):
+        return isinstance(value, kind) and not isinstance(value, bool) and abs(value) <= _MOST_NUMBER
+    return isinstance(value, kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +261,7 @@ def _checked(line: Any) -> dict[str, Any]:
     if not isinstance(line, dict):
         raise ValueError(f"it is {short_repr(line)}")
     for name, value in cast(dict[str, Any], line).items():
-        if name in _CHECKS and not _CHECKS[name](value):
+        if not _fits(name, value):
             raise ValueError(f"{name} is {short_repr(value)}")
     return cast(dict[str, Any], line)
 

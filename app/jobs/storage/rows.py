@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import sqlite3
-import time
 import zlib
 from functools import lru_cache
 from pathlib import Path
@@ -98,13 +97,6 @@ def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
         row |= {"state": "failed", "message": message, "remedy": _REMEDIES[row["damage"]]}
     _write(database, row)
     return row
-
-
-def bury(database: sqlite3.Connection, job_id: str, message: str, remedy: str) -> None:
-    """Mark a job as failed in the index only, because its folder cannot be used."""
-    for row in database.execute(f"SELECT {COLUMNS} FROM jobs WHERE id = ?", (job_id,)).fetchall():
-        failed = {"state": "failed", "ended": time.time(), "message": message, "remedy": remedy}
-        _write(database, {**dict(row), **failed})
 
 
 def _write(database: sqlite3.Connection, row: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from app.jobs.storage.commands import carry_out_change, forget_commands, recover
 from app.jobs.storage.folders import sweep
 from app.jobs.storage.index import INDEX_FOLDER, OpenIndex
 from app.jobs.storage.logs import StateLog, append_event, change_by, time_of_last
-from app.jobs.storage.rows import COLUMNS, bury, job_from_row, put
+from app.jobs.storage.rows import COLUMNS, job_from_row, put
 from app.jobs.storage.trouble import TROUBLE, is_of_one_job, unwritable
 from diffusers_helper.events import Event
 from diffusers_helper.files import given_path, make_way, sync_folder
@@ -28,7 +28,6 @@ from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
 Maker = TypeVar("Maker")
-_REMOVED = ("The job's folder was removed.", "Start the job again.")
 
 
 class JobStore:
@@ -168,17 +167,14 @@ class JobStore:
                 if (maker := choose(job_from_row(self.outputs, whole))) is None:
                     continue
                 folder = self.folder(row["id"])
-                if not folder.path.exists():
-                    bury(database, row["id"], *_REMOVED)
-                    continue
                 try:
                     if put(database, folder)["state"] == "queued" and self._take(folder, str(maker)):
                         return job_from_row(self.outputs, put(database, folder)), maker
                 except OSError as error:
                     if not self.concerns_one_job(error):
                         raise
-                    words = f"The job's folder cannot be used ({error})."  # the others must not wait for it
-                    bury(database, row["id"], words, "Repair the folder, and resume the job.")
+                    _log.warning("Job %s is left out; its folder cannot be used: %s", folder.job, error)
+                    database.execute("DELETE FROM jobs WHERE id = ?", (folder.job,))
         return None
 
     def _take(self, folder: JobFolder, card: str) -> bool:
@@ -262,7 +258,7 @@ class JobStore:
         if change := change_by(event, folder.path):
             if self.is_removed(event.job):
                 with self.transaction() as database:
-                    bury(database, event.job, *_REMOVED)
+                    database.execute("DELETE FROM jobs WHERE id = ?", (event.job,))
                 return
             if video := getattr(event, "video", None):  # its name has to be on the disk
                 for path in {folder.path, Path(video).parent}:

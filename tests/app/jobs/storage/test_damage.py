@@ -27,11 +27,11 @@ DIGITS = b"9" * 400
 LINES = [
     b'{"place": null}', b'{"place": NaN}', b'{"place": 1e26}', b'{"place": 1e400}', b'{"place": true}',
     b'{"place": ' + DIGITS + b"}", b'{"state": ["queued"]}', b'{"state": "odd"}', b'{"state": {}}',
-    b'{"created": null}', b'{"created": -1}', b'{"started": "now"}', b'{"ended": [1]}', b'{"frames": 1.5}',
-    b'{"frames": -1}', b'{"frames": ' + DIGITS * 20 + b"}", b'{"video": "../../secret"}',
-    b'{"video": "/etc/passwd"}', b'{"video": "a\\u0000b"}', b'{"video": ""}', b'{"video": 5}',
+    b'{"created": null}', b'{"started": "now"}', b'{"ended": [1]}', b'{"frames": 1.5}',
+    b'{"frames": ' + DIGITS * 20 + b"}", b'{"video": "../../secret"}', b'{"video": "/etc/passwd"}',
+    b'{"video": "a\\u0000b"}', b'{"video": ""}', b'{"video": 5}',
     b'{"message": null}', b'{"remedy": 7}', b'{"message": "\\ud800"}', b'{"favourite": "yes"}',
-    b'{"edits": "x"}', b'{"deaths": null}', b'{"time": "x"}', b'{"reason": []}', DEEP,
+    b'{"edits": "x"}', b'{"time": "x"}', b'{"reason": []}', DEEP,
     b'{"death": ' + DEEP, b"[]", b"null", b"5", b"no JSON", b"\xff\xfe\x00", b"\x00" * 9,
 ]  # fmt: skip
 
