@@ -20,7 +20,7 @@ from torch import Tensor
 from diffusers_helper import __version__
 from diffusers_helper.conditions.prompts import check_encoders
 from diffusers_helper.errors import InputError, LongtakeError, first_line
-from diffusers_helper.files import sha256_of, sync_folder
+from diffusers_helper.files import sha256_of, sync_folder, write_atomic
 from diffusers_helper.loading.casting import EIGHT_BIT, SCALE, WEIGHT_DTYPES, cast_weights, layer_types
 from diffusers_helper.loading.keys import is_llama_cpp
 from diffusers_helper.loading.networks import check_fit, check_network, config_of, load_network
@@ -116,23 +116,24 @@ def copy_weights(
     target.parent.mkdir(parents=True, exist_ok=True)
     _check_room(target.parent, size)
     with _new_folder(target) as folder:
-        with (folder / COPY_NAME).open("wb", buffering=0) as file:
+        with (folder / COPY_NAME).open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size)
             done, synced = len(header), 0
             for name, tensor in source.values():
                 data = tensor.contiguous().flatten().view(torch.uint8).numpy().data
                 if data:
                     sums[places[name]] = sha256_of([data])
-                done += _write(file.fileno(), data, places[name])
+                file.seek(places[name])
+                done += file.write(data)
                 if done - synced >= _SYNC_BYTES:
                     os.fdatasync(file.fileno())
                     synced = done
                 on_bytes(done, size)
-            os.pwrite(file.fileno(), header_with(copy_sum(header, sums))[0], 0)
+            file.seek(0)
+            file.write(header_with(copy_sum(header, sums))[0])
+            file.flush()
             os.fsync(file.fileno())
-        with (folder / _CONFIG).open("wb", buffering=0) as file:
-            file.write(text)
-            os.fsync(file.fileno())
+        write_atomic(folder / _CONFIG, text)
 
 
 def _source(
@@ -178,13 +179,6 @@ def _check_room(folder: Path, size: int) -> None:
             f"The copy needs {gb_text(size)} GB, and {gb_text(free)} GB are free in {folder}.",
             "Free space there, or give a folder on a larger disk with --output.",
         )
-
-
-def _write(descriptor: int, data: memoryview, place: int) -> int:
-    written = 0
-    while written < len(data):
-        written += os.pwrite(descriptor, data[written:], place + written)
-    return written
 
 
 @contextmanager

@@ -6,7 +6,6 @@ llama.cpp also stores the rows of Llama in another order, and embeddings in bloc
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
@@ -28,7 +27,7 @@ _PREFIXES = (
     "text_encoders.llama.transformer.model.", "text_encoders.clip_l.transformer.text_model.",
 )  # fmt: skip
 _WAN_VAE = "decoder.middle.0.residual.0.gamma"  # only in the names of Wan's authors
-_IN_BLOCK = re.compile(r"^(.*?)\.(\d+)\.")
+_IN_BLOCK = re.compile(r".*?\.(\d+)\.")
 
 
 class UnknownNames(ValueError):
@@ -134,14 +133,6 @@ def check_names(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
         UnknownNames: If some are missing or foreign, as the end of a sentence about the file.
     """
     missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
-    has, wants = _depths(found), _depths(expected)
-    if all(_is_beyond(name, has) for name in missing) and all(_is_beyond(name, wants) for name in foreign):
-        for blocks in sorted(has.keys() | wants.keys()):
-            if has[blocks] != wants[blocks]:
-                raise UnknownNames(
-                    f"contains {has[blocks]} {blocks}, where the model has {wants[blocks]}; choose a file "
-                    "for this model"
-                )
     if missing:
         raise UnknownNames(
             f"lacks {len(missing)} of {len(expected)} tensors, such as {missing[0]}; weights are missing, so "
@@ -152,20 +143,6 @@ def check_names(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
             f"contains {count_text(len(foreign), 'tensor')} foreign to the network, such as {foreign[0]}; "
             "use another file"
         )
-
-
-def _depths(names: Collection[str]) -> Counter[str]:
-    """Return the number of blocks in each list of the network, by its name."""
-    depths: Counter[str] = Counter()
-    for match in filter(None, map(_IN_BLOCK.match, names)):
-        depths[match[1]] = max(depths[match[1]], int(match[2]) + 1)
-    return depths
-
-
-def _is_beyond(name: str, depths: Counter[str]) -> bool:
-    """Return whether a tensor belongs to a block that a network of these depths does not have."""
-    match = _IN_BLOCK.match(name)
-    return match is not None and int(match[2]) >= depths[match[1]]
 
 
 _ROTATED = {
@@ -182,7 +159,8 @@ def is_llama_cpp(names: Collection[str]) -> bool:
 def _llama_cpp_names(expected: Collection[str]) -> dict[str, str]:
     """Return transformers' names by those that llama.cpp gives to the same tensors."""
     arch, start = (MODEL_ARCH.T5ENCODER, "") if "shared.weight" in expected else (MODEL_ARCH.LLAMA, "model.")
-    known = get_tensor_name_map(arch, max(_depths(expected).values(), default=0))
+    blocks = max((int(match[1]) + 1 for match in filter(None, map(_IN_BLOCK.match, expected))), default=0)
+    known = get_tensor_name_map(arch, blocks)
     names = {known.get_name(start + name, (".weight",)): name for name in expected}
     return {theirs: own for theirs, own in names.items() if theirs}
 

@@ -23,7 +23,6 @@ from diffusers_helper.weights.recognition import (
     KeyStyle,
     key_style_of,
     models_of,
-    name_problems,
     quantisation_of,
     variant_of,
 )
@@ -223,9 +222,6 @@ def _inspect_files(
     for tensor in tensors.values():
         by_type[tensor.dtype] += tensor.num_bytes
     models, style, quantised = models_of(tensors), key_style_of(tensors), quantisation_of(tensors, by_type)
-    is_whole = not is_shard(path)
-    if models == [FRAMEPACK.title] and style == "diffusers" and is_whole and not reported:
-        reported += [f"{path.name} {one}" for one in name_problems(tensors, has_more=bool(quantised))]
     metadata = {name: text for contents in read.values() for name, text in contents.metadata.items()}
     return Inspection(
         str(path), next((contents.format for contents in read.values()), None),

@@ -256,7 +256,7 @@ def test_a_full_disk(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for call in ("posix_fallocate", "pwrite"):
+    for call in ("posix_fallocate", "fsync"):
         with monkeypatch.context() as patch:
             patch.setattr(copying.os, call, full)
             assert "cannot be written (No space left on device)" in refused(capsys, *arguments, code=1)
