@@ -1,6 +1,7 @@
 // Functions that make the page's elements, or change them only if something is new.
 
 const TOLD_FOR = 4000; // milliseconds
+const TOGETHER = 10000; // milliseconds within which removals are undone together
 
 /** Let the button copy the text of an element. */
 export function offerCopy(button, source) {
@@ -131,4 +132,29 @@ export function onSubmit(form, act, report) {
 export function arrange(list, elements) {
   elements.forEach((one, index) => { if (list.children[index] !== one) list.insertBefore(one, list.children[index] ?? null); });
   while (list.children.length > elements.length) list.lastElementChild.remove();
+}
+
+/**
+ * Return the bar that offers to undo a removal, until it is closed or a later removal takes its place. `restore` is called with the jobs to bring back, and returns whether they are.
+ */
+export function makeUndo(bar, restore) {
+  let jobs = [];
+  let last = 0; // the time of the last removal
+
+  function close() {
+    jobs = [];
+    bar.hidden = true;
+  }
+
+  onPress(bar.querySelector('.lt-undo-do'), async () => { if (await restore(jobs)) close(); });
+  bar.querySelector('.lt-undo-close').addEventListener('click', close);
+  return {
+    /** Offer to bring a job back, together with those that were removed just before it. */
+    offer(job, title) {
+      jobs = Date.now() - last > TOGETHER ? [job] : [...jobs, job];
+      last = Date.now();
+      setText(bar.querySelector('span'), jobs.length === 1 ? `Removed: ${title}` : `Removed: ${jobs.length} videos`);
+      bar.hidden = false;
+    },
+  };
 }

@@ -1,10 +1,200 @@
-// The files that are pasted or dropped anywhere on the page, or chosen: pictures, files with a recipe, and batches.
-import { call, upload } from '../calls/call.js';
+// The fields of pictures: what they show, the crop over each picture, which can be moved where the picture is longer than
+// the video, and what the browser keeps of them. And the files that are pasted or dropped anywhere on the page, or chosen:
+// pictures, files with a recipe, and batches.
+import { addressOf, call, upload } from '../calls/call.js';
 import { actOnce, make } from '../elements.js';
 import { goTo, place } from '../tabs.js';
-import { put, restoreForm } from './describe.js';
-import { showField } from './picture.js';
-import { values } from './values.js';
+import { changed, facts, onDescribed, put, restoreForm } from './describe.js';
+import { onWritten, pictureNames, read, values, write } from './values.js';
+
+const LEAST_ROOM = 0.5; // percent of the picture; the crop cannot be moved by less
+const KEYS = { ArrowLeft: -0.02, ArrowUp: -0.02, ArrowRight: 0.02, ArrowDown: 0.02, PageUp: -0.2, PageDown: 0.2, Home: -1, End: 1 };
+const within = (position) => Math.round(100 * Math.min(1, Math.max(0, position))) / 100;
+
+/**
+ * Let a slider over a picture be moved by keys and by dragging it. `at` returns its position, from 0 to 1, and `way` the
+ * change of it that a way in pixels stands for, or null while it cannot be moved. `move` is called with each new
+ * position, and `done` after the last one.
+ */
+export function makeMovable(slider, { at, way, move, done }) {
+  slider.addEventListener('keydown', (event) => {
+    if (!(event.key in KEYS) || way(0, 0) === null) return;
+    event.preventDefault();
+    move(within(at() + KEYS[event.key]));
+    done();
+  });
+  slider.addEventListener('pointerdown', (down) => {
+    if (down.button || way(0, 0) === null) return;
+    down.preventDefault();
+    slider.focus({ preventScroll: true });
+    slider.setPointerCapture(down.pointerId);
+    const start = at();
+    const listening = new AbortController();
+    const { signal } = listening;
+    slider.addEventListener('pointermove', (event) => {
+      move(within(start + way(event.clientX - down.clientX, event.clientY - down.clientY)));
+    }, { signal });
+    slider.addEventListener('lostpointercapture', () => {
+      listening.abort();
+      if (at() !== start) done();
+    }, { signal });
+  });
+}
+
+function inPictures(mode, use) {
+  return new Promise((done, fail) => {
+    const opening = indexedDB.open('longtake', 1);
+    opening.onupgradeneeded = () => opening.result.createObjectStore('pictures');
+    opening.onerror = () => fail(opening.error);
+    opening.onsuccess = () => {
+      const database = opening.result;
+      const transaction = database.transaction('pictures', mode);
+      const request = use(transaction.objectStore('pictures'));
+      transaction.oncomplete = () => { database.close(); done(request.result); };
+      transaction.onabort = () => { database.close(); fail(transaction.error); };
+    };
+  });
+}
+
+let isRestored = false; // an empty field means nothing until the kept pictures have been looked for
+
+/** The field of one picture, with the crop over it. */
+class Field {
+  #name;
+  #block;
+  #label;
+  #hole;
+  #frame;
+  #shown; // the path of the picture; null for none
+  #described = null; // the address of the picture that the server's crop belongs to
+
+  constructor(name) {
+    this.#name = name;
+    this.#block = document.querySelector(`#set-${name}`);
+    this.#label = this.#find('.lt-label').textContent;
+    this.#hole = make('i', { role: 'slider', ariaLabel: `Part of the ${this.#label.toLowerCase()} that the video shows`, ariaValueMin: 0, ariaValueMax: 100 });
+    this.#frame = make('div', { className: 'lt-crop' }, this.#hole);
+    makeMovable(this.#hole, {
+      at: () => this.#position,
+      way: (x, y) => this.#wayOf(x, y),
+      move: (position) => this.#move(position),
+      done: changed,
+    });
+    onDescribed(() => {
+      this.#described = this.#find('img')?.getAttribute('src') ?? null;
+      this.#place();
+    });
+    onWritten((written) => { if (written === name) this.#show(); });
+  }
+
+  #find(selector) { return this.#block.querySelector(selector); }
+
+  get #crop() { return facts().crops?.[this.#name]; }
+
+  get #position() { return read(this.#block.dataset.crop); }
+
+  get #room() { const [, , width, height] = this.#crop; return [100 - width, 100 - height]; }
+
+  /** Draw the crop where it belongs. */
+  #place() {
+    const image = this.#find('img');
+    this.#frame.hidden = !this.#crop || !image?.naturalWidth || this.#described !== image.getAttribute('src');
+    if (this.#frame.hidden) return;
+    if (!this.#frame.isConnected) this.#find('.lt-well').append(this.#frame);
+    this.#frame.style.setProperty('--ratio', image.naturalWidth / image.naturalHeight);
+    const [, , width, height] = this.#crop;
+    const [x, y] = this.#room.map((share) => share * this.#position);
+    this.#frame.style.setProperty('--hole', `${y}% ${100 - x - width}% ${100 - y - height}% ${x}%`);
+    this.#frame.dataset.crop = this.#crop.join(' ');
+    this.#describeHole();
+  }
+
+  #describeHole() {
+    const [across, down] = this.#room;
+    const isMovable = Math.max(across, down) > LEAST_ROOM;
+    this.#frame.dataset.moves = isMovable ? (across > down ? 'across' : 'down') : '';
+    this.#hole.tabIndex = isMovable ? 0 : -1;
+    this.#hole.setAttribute('aria-disabled', !isMovable);
+    this.#hole.setAttribute('aria-orientation', across > down ? 'horizontal' : 'vertical');
+    this.#hole.setAttribute('aria-valuenow', Math.round(100 * this.#position));
+  }
+
+  #wayOf(x, y) {
+    const box = this.#frame.getBoundingClientRect();
+    const [across, down] = this.#room;
+    if (!this.#frame.dataset.moves) return null;
+    return this.#frame.dataset.moves === 'across' ? (100 * x) / box.width / across : (100 * y) / box.height / down;
+  }
+
+  #move(position) {
+    write(this.#block.dataset.crop, position);
+    this.#place();
+  }
+
+  /** Show the field; the start picture's is always there. */
+  open(isOpen) {
+    const further = this.#block.closest('.lt-besides');
+    if (!further) return;
+    further.hidden = !isOpen;
+    document.querySelector(`[data-opens="${this.#name}"]`).hidden = isOpen;
+  }
+
+  #show() {
+    const [picture, before] = [read(this.#name), this.#shown];
+    if (before === (picture?.path ?? null)) return;
+    this.#shown = picture?.path ?? null;
+    this.open(Boolean(picture));
+    this.#block.classList.remove('lt-unseen');
+    this.#find('img')?.remove();
+    this.#find('.lt-drop').hidden = Boolean(picture);
+    this.#find('[data-from=""]').hidden = this.#name === 'image' && !picture;
+    if (picture) {
+      const image = make('img', { alt: this.#label, src: addressOf(picture.path) });
+      image.addEventListener('load', () => this.#place());
+      // A picture that browsers cannot show, such as a TIFF, may still be used; the server says which cannot.
+      image.addEventListener('error', () => this.#block.classList.add('lt-unseen'));
+      this.#find('.lt-well').append(image);
+    }
+    if (before) write(this.#block.dataset.crop, 0.5); // that of another picture says nothing about this one
+    this.#place();
+    this.#keep(picture).catch((error) => console.info('The picture is not kept:', error));
+  }
+
+  // Earlier versions kept only one picture.
+  get #key() { return this.#name === 'image' ? 'start' : this.#name; }
+
+  async #keep(picture) {
+    if (picture) {
+      const content = await (await fetch(addressOf(picture.path))).blob();
+      if (this.#shown !== picture.path) return;
+      await inPictures('readwrite', (store) => store.put({ content, name: picture.orig_name, type: content.type }, this.#key));
+    } else if (isRestored) await inPictures('readwrite', (store) => store.delete(this.#key));
+    else return;
+    document.documentElement.dataset.kept = picture ? 'picture' : '';
+  }
+
+  /** Put the kept picture back, if there is one and the field is empty. */
+  async restore() {
+    try {
+      const kept = await inPictures('readonly', (store) => store.get(this.#key));
+      if (!kept || read(this.#name)) return;
+      write(this.#name, await upload(new File([kept.content], kept.name, { type: kept.type })));
+    } catch (error) {
+      console.info('The picture is not put back:', error);
+    }
+  }
+}
+
+const fields = Object.fromEntries(pictureNames().map((name) => [name, new Field(name)]));
+
+/** Show or hide the field of a further picture. */
+const showField = (name, isShown) => fields[name].open(isShown);
+
+/** Put the kept pictures back into their fields. */
+export async function restorePictures() {
+  for (const field of Object.values(fields)) await field.restore();
+  isRestored = true;
+}
 
 /** Let the user take a picture, and return it as a file, or null if there is none. */
 async function photograph() {

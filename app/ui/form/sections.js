@@ -3,7 +3,7 @@
 import { addressOf, call, upload } from '../calls/call.js';
 import { actOnce, hasChanged, make, makeButton, setText } from '../elements.js';
 import { changed, facts, onDescribed } from './describe.js';
-import { makeMovable } from './picture.js';
+import { makeMovable } from './pictures.js';
 import { read, write } from './values.js';
 
 /**

@@ -1,11 +1,10 @@
 // The History tab: all videos of the outputs folder as cards, with a search, filters and further pages, or one opened
 // video, which has its own address, its records, the tree of its branches, and the actions on it.
 import { call } from '../calls/call.js';
-import { arrange, fillRows, hasChanged, make, offerCopy, onPress, setOptions, setText } from '../elements.js';
+import { arrange, fillRows, hasChanged, make, makeUndo, offerCopy, onPress, setOptions, setText } from '../elements.js';
 import { restoreForm } from '../form/describe.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { makeFilm, pastView } from '../live/film.js';
-import { makeUndo } from '../queue/undo.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { exactly, when } from '../text.js';
 import { makeCard } from './card.js';

@@ -1,15 +1,17 @@
 // A video with all that belongs to it: stage, sections, state, actions and records. The Create tab shows the one that
 // is being made, and the History tab any other.
-import { offerCopy, setText } from '../elements.js';
+import { fillList, fillRows, hasChanged, make, makeItem, makeRow, offerCopy, setText } from '../elements.js';
 import { Actions } from './actions.js';
 import { Player } from './player.js';
-import { showStatus } from './status.js';
 import { prepareAnew, prepareTakes } from './steer.js';
 import { makeStrip } from './strip.js';
 
 const PAUSE = 2000; // milliseconds between two readings
 const NEAR = 8; // pixels from the end within which a reader follows the log
 const NOTHING = { job: '', poster: null, crop: 0.5, ratio: null, video: null };
+const SVG = 'http://www.w3.org/2000/svg';
+const [WIDE, HIGH] = [1000, 100]; // the view box of the plot
+const THINNEST = 1.5;
 const stageView = document.querySelector('.lt-view');
 
 /** The view for a video of the history: a copy of the stage's, before anything is shown in it. */
@@ -48,6 +50,106 @@ function prepareLog(fold) {
       read();
     },
   };
+}
+
+function draw(kind, facts, role) {
+  const shape = document.createElementNS(SVG, kind);
+  for (const [name, value] of Object.entries(facts)) shape.setAttribute(name, value);
+  shape.setAttribute('class', role);
+  return shape;
+}
+
+/** Return the shapes of one use of a network: a block for the measured memory, a line for the planned one. */
+function drawUse([stage, begin, length, measured, predicted]) {
+  const x = WIDE * begin;
+  const width = Math.max(THINNEST, WIDE * length);
+  const line = HIGH * (1 - predicted);
+  const block = draw('rect', { x, y: HIGH * (1 - measured), width, height: HIGH * measured }, 'lt-use');
+  block.dataset.stage = stage;
+  return [block, draw('line', { x1: x, x2: x + width, y1: line, y2: line }, 'lt-planned')];
+}
+
+function showMemory(box, memory) {
+  box.hidden = !memory;
+  if (!memory || !hasChanged(box, memory)) return;
+  const find = (selector) => box.querySelector(selector);
+  const cap = memory.cap === null ? 0 : 1 - memory.cap; // the distance from the top
+  const line = draw('line', { x1: 0, x2: WIDE, y1: HIGH * cap, y2: HIGH * cap }, 'lt-cap');
+  find('svg').setAttribute('aria-label', memory.said);
+  find('svg').replaceChildren(...memory.bars.flatMap(drawUse), ...(memory.cap === null ? [] : [line]));
+  find('.lt-cap-text').textContent = memory.capText;
+  find('.lt-cap-text').style.top = `${100 * cap}%`;
+  find('.lt-length').textContent = memory.length;
+  find('.lt-memory-note').textContent = memory.note;
+  find('tbody').replaceChildren(...memory.rows.map(({ stage, name, cells }) => {
+    const mark = make('i');
+    mark.dataset.stage = stage;
+    return makeRow([[mark, name], ...cells]);
+  }));
+}
+
+const stageRow = ({ name, text, share }) => makeRow([name, make('i', { style: `width: ${100 * share}%` }), text]);
+
+/** Show the figures of a scene: facts, durations by kind of work, and the memory on the device over its time. */
+function showFigures(find, { figures, memory }) {
+  const { facts = [], stages = [] } = figures || {};
+  find('.lt-facts').hidden = !facts.length;
+  fillList(find('.lt-facts'), facts);
+  find('.lt-spent').hidden = !stages.length && !memory;
+  find('.lt-figures').hidden = !stages.length;
+  fillRows(find('.lt-figures tbody'), stages, stageRow);
+  showMemory(find('.lt-memory'), memory);
+}
+
+function showFacts(card, { state, job, section, sections, step, percent = 0, video }) {
+  const facts = { state, job, section, sections, step, percent: Math.floor(percent), frames: video?.frames ?? 0 };
+  for (const [name, value] of Object.entries(facts)) card.dataset[name] = value ?? '';
+}
+
+function showProgress(find, scene) {
+  const whole = Math.floor(scene.percent);
+  const meter = find('.lt-meter');
+  meter.firstElementChild.style.transform = `scaleX(${scene.percent / 100})`;
+  meter.setAttribute('aria-valuenow', whole);
+  find('.lt-section-meter').setAttribute('aria-valuenow', Math.floor(scene.sectionPercent));
+  setText(find('.lt-percent'), `${whole} %`);
+}
+
+// While a video is made, space is reserved for the link before there is something to download, so nothing moves.
+function showDownload(link, { video, isOpen }) {
+  link.hidden = !video && !isOpen;
+  link.classList.toggle('lt-reserved', !video);
+  if (!video) return;
+  link.href = video.file;
+  link.download = video.name;
+  setText(link, video.download);
+}
+
+function showFailure(find, failure) {
+  find('.lt-failure').hidden = !failure;
+  setText(find('.lt-failure-message'), failure?.message ?? '');
+  setText(find('.lt-failure-remedy'), failure?.remedy ?? '');
+  setText(find('.lt-report'), failure?.report ?? '');
+}
+
+/** Show what a scene says of its video, and its records. */
+function showStatus(view, scene) {
+  const find = (selector) => view.querySelector(selector);
+  showFacts(find('.lt-status'), scene);
+  find('.lt-records').hidden = !scene.job;
+  if (!scene.job) return;
+  setText(find('.lt-headline'), scene.headline);
+  setText(find('.lt-remark'), scene.remark);
+  if (!scene.isRunning) setText(find('.lt-eta'), scene.took);
+  setText(find('.lt-job'), `Job ${scene.job}`);
+  setText(find('.lt-prompt'), scene.prompt || 'No prompt');
+  showProgress(find, scene);
+  showDownload(find('.lt-download'), scene);
+  find('.lt-warnings').hidden = !scene.warnings.length;
+  fillRows(find('.lt-warnings'), scene.warnings, makeItem);
+  showFailure(find, scene.failure);
+  showFigures(find, scene);
+  fillList(find('.lt-settings dl'), scene.settings);
 }
 
 /** Return a film in a view. `open` shows another job; `expect` is called when a user has queued or resumed a video. */

@@ -10,8 +10,7 @@ import { reportJobs } from '../jobs.js';
 import { keep, recall } from '../storage.js';
 import { makeFilm } from './film.js';
 import { preparePreview } from './preview.js';
-import { preparePulse } from './pulse.js';
-import { connect, follow } from './updates.js';
+import { connect, follow, preparePulse } from './pulse.js';
 
 const TICK = 1000; // milliseconds
 const view = document.querySelector('.lt-view');

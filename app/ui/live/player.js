@@ -1,6 +1,209 @@
 // The stage: the video so far, or the start picture, with controls, keys and full screen.
-import { reducedMotion, setText } from '../elements.js';
-import { Videos } from './videos.js';
+import { dropVideo, reducedMotion, setText } from '../elements.js';
+
+const FRAME = 1 / 30; // the shortest duration of a frame, in seconds
+const LOAD_LIMIT = 30000; // milliseconds
+const SEEK_LIMIT = 15000;
+const RETRY_AFTER = 1000;
+const ROUNDS = 6; // attempts to catch up with a video that plays
+const CLOSE_ENOUGH = 0.05; // seconds
+const EVENTS = ['play', 'pause', 'ended', 'seeked', 'durationchange'];
+
+const isOver = (video) => video.ended || (video.duration && video.currentTime >= video.duration - 0.001);
+const begin = (video) => video.play().catch(() => {});
+const wait = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
+
+/** Resolve when the video sends the event; reject on its error, after the limit, or when `calledOff` aborts. */
+async function once(video, name, limit, calledOff) {
+  const listening = new AbortController();
+  const { signal } = listening;
+  await new Promise((done, fail) => {
+    const bad = () => fail(new Error(`${name} did not come`));
+    video.addEventListener(name, done, { signal });
+    video.addEventListener('error', bad, { signal });
+    for (const end of [calledOff, AbortSignal.timeout(limit)]) end.addEventListener('abort', bad, { signal });
+  }).finally(() => listening.abort());
+}
+
+async function seekTo(video, at, calledOff) {
+  if (Math.abs(video.currentTime - at) < 0.001 && video.readyState >= 2) return;
+  const done = once(video, 'seeked', SEEK_LIMIT, calledOff);
+  video.currentTime = at;
+  await done;
+}
+
+async function load(video, url, calledOff) {
+  const done = once(video, 'loadeddata', LOAD_LIMIT, calledOff);
+  video.src = url;
+  video.load();
+  await done;
+}
+
+/**
+ * The versions of one job's video, in two videos on top of each other. The next version is loaded and brought to the
+ * right moment in the lower one, and only then put on top, so that the picture neither jumps nor goes black.
+ */
+class Videos {
+  #top;
+  #under;
+  #onSwap;
+  #shown = null; // the version on top: { url, front, hidden, fps, autoplay }
+  #wanted = null; // the version that comes next
+  #asked = ''; // the address that was asked for last
+  #isSwapping = false;
+  #loops = false;
+  #isHeld = false; // whether the top video stands at its end only because a swap keeps it from starting over
+  #seekSeconds = 0.05; // the duration of the last seek
+  #job = new AbortController(); // aborts the work that is under way for a job
+
+  /**
+   * @param {HTMLVideoElement[]} videos two, in the same place
+   * @param {function} onSwap is called with a version once it is on top
+   * @param {function} onChange is called when the one on top plays, stops or moves
+   */
+  constructor([top, under], onSwap, onChange) {
+    [this.#top, this.#under, this.#onSwap] = [top, under, onSwap];
+    for (const video of [top, under]) {
+      const report = () => { if (video === this.#top && this.hasVideo) onChange(); };
+      for (const name of EVENTS) video.addEventListener(name, report);
+      const watchFrame = () => video.requestVideoFrameCallback(() => { report(); watchFrame(); });
+      watchFrame(); // is called for each frame that is shown, so a video that stands still costs nothing
+    }
+  }
+
+  get hasVideo() { return this.#shown !== null; }
+
+  /** The seconds of the whole video that come before the version on top. */
+  get hidden() { return this.#shown?.hidden ?? 0; }
+
+  get frame() { return 1 / this.#shown.fps; }
+
+  get length() { return this.#top.duration || 0; }
+
+  get at() { return Math.min(this.#top.currentTime, this.length); }
+
+  get isPlaying() { return !this.#top.paused || (this.#isHeld && isOver(this.#top)); }
+
+  /** Pause, or play on, from the start if the video is over. */
+  toggle() {
+    if (this.isPlaying) {
+      this.#isHeld = false;
+      this.#top.pause();
+      return;
+    }
+    if (isOver(this.#top)) this.#top.currentTime = 0;
+    begin(this.#top);
+  }
+
+  jump(at) {
+    this.#top.currentTime = Math.max(0, Math.min(at, this.length - FRAME / 2));
+  }
+
+  loop(loops) {
+    this.#loops = loops;
+    if (!this.#isSwapping) this.#top.loop = loops;
+  }
+
+  /** Forget the job that was shown, and stop all work for it. */
+  clear() {
+    this.#job.abort();
+    this.#job = new AbortController();
+    for (const video of [this.#top, this.#under]) {
+      video.pause();
+      dropVideo(video);
+      video.classList.remove('lt-top');
+    }
+    this.#shown = null;
+    this.#wanted = null;
+    this.#asked = '';
+  }
+
+  /** Bring a version on top as soon as it can be shown, unless a newer one is wanted before that. */
+  want(version) {
+    if (this.#asked === version.url) return;
+    this.#asked = version.url;
+    this.#wanted = version;
+    if (!this.#isSwapping) this.#swapAll();
+  }
+
+  async #swapAll() {
+    this.#isSwapping = true;
+    while (this.#wanted) {
+      const version = this.#wanted;
+      const calledOff = this.#job.signal;
+      this.#wanted = null;
+      try {
+        await this.#swap(version, calledOff);
+      } catch (error) {
+        if (!calledOff.aborted) this.#askAgain(version, error);
+      }
+      this.#release();
+    }
+    this.#isSwapping = false;
+  }
+
+  async #swap(version, calledOff) {
+    const follows = this.hasVideo;
+    await load(this.#under, version.url, calledOff);
+    if (follows) {
+      this.#isHeld = true;
+      this.#top.loop = false;
+      await this.#align(version.front - this.#shown.front, calledOff);
+    }
+    calledOff.throwIfAborted();
+    const plays = follows ? this.isPlaying : version.autoplay && !reducedMotion.matches;
+    for (const name of ['volume', 'muted', 'playbackRate']) this.#under[name] = this.#top[name];
+    this.#under.loop = this.#loops;
+    this.#bring(version);
+    if (plays) begin(this.#top);
+  }
+
+  // A newer version has replaced it, or the connection was lost. If it is still wanted, the next scene asks again.
+  #askAgain(version, error) {
+    console.info('video:', error.message);
+    setTimeout(() => { if (this.#asked === version.url) this.#asked = ''; }, RETRY_AFTER);
+  }
+
+  #release() {
+    this.#top.loop = this.#loops;
+    if (this.#isHeld && this.#top.ended && this.#loops && this.hasVideo) begin(this.#top);
+    this.#isHeld = false;
+  }
+
+  // Brings the lower video to the upper one's time, or, while that one plays, to the time at which it will be after
+  // the seek, which takes about as long as the last one. `added` is the length that the new version has in front.
+  async #align(added, calledOff) {
+    const [top, under] = [this.#top, this.#under];
+    const goal = () => top.currentTime + added;
+    for (let lead = 0, round = 0; round < ROUNDS; round += 1) {
+      lead = Math.max(2 * lead, 1.5 * this.#seekSeconds + FRAME);
+      const isMoving = this.isPlaying && !isOver(top);
+      const reach = Math.min(goal() + (isMoving ? lead : 0), top.duration + added);
+      const began = performance.now();
+      await seekTo(under, Math.max(0, Math.min(reach, under.duration - FRAME / 2)), calledOff);
+      this.#seekSeconds = (performance.now() - began) / 1000;
+      const deadline = performance.now() + 1000 + 2000 * lead;
+      while (!top.paused && !isOver(top) && goal() < under.currentTime - FRAME / 2) {
+        if (performance.now() > deadline || under.currentTime - goal() > lead + 0.1) break;
+        await wait(8);
+        calledOff.throwIfAborted();
+      }
+      if (Math.abs(goal() - under.currentTime) < CLOSE_ENOUGH || (this.#isHeld && isOver(top))) return;
+    }
+  }
+
+  #bring(version) {
+    [this.#top, this.#under] = [this.#under, this.#top];
+    this.#shown = version;
+    this.#top.classList.add('lt-top');
+    this.#top.removeAttribute('aria-hidden');
+    this.#top.setAttribute('aria-label', 'The video so far');
+    this.#under.classList.remove('lt-top');
+    this.#under.setAttribute('aria-hidden', 'true');
+    this.#under.pause();
+    this.#onSwap(version);
+  }
+}
 
 /** The player on a stage. */
 export class Player {

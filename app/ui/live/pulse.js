@@ -1,9 +1,10 @@
-// The times, which advance between two updates, and the signs of life of the engine and the connection.
+// The stream of updates from the server, which begins again whenever it ends; the times, which advance between two
+// updates; and the signs of life of the engine and the connection.
 import { noteBack, sayLost } from '../calls/call.js';
 import { reducedMotion, setText } from '../elements.js';
 import { duration } from '../text.js';
-import { connect } from './updates.js';
 
+const AGAIN = 3000; // milliseconds between two attempts to connect
 const LOST_AFTER = 5500; // milliseconds without an update; the server sends one every 2.5 seconds at least
 const RETRY_EVERY = 10000; // a broken connection is noticed at once; this is for one that only hangs
 const GRACE = 10000; // for the very first update, which waits for the page to be set up
@@ -11,6 +12,43 @@ const JUST_NOW = 1.5; // seconds
 const NEARLY_DONE = 95; // percent
 const LATE = 5; // seconds
 const BEAT = { boxShadow: ['0 0 0 0 color-mix(in srgb, var(--lt-ok) 60%, transparent)', '0 0 0 8px transparent'], easing: 'ease-out' };
+
+const own = new URL(import.meta.url).pathname.split('/').at(-3); // the version of the scripts
+
+let source = null;
+let chosen = ''; // the job whose updates a user wants, as long as it runs
+let take = () => {};
+
+// A server that was started again may ask for the password first.
+async function open() {
+  const asking = new AbortController();
+  const { status } = await fetch('live', { signal: asking.signal }).catch(() => ({}));
+  asking.abort();
+  if (status === 401) window.location.reload();
+  connect();
+}
+
+/** Connect again, for the updates of a running job if one is named. */
+export function connect(job = chosen) {
+  chosen = job;
+  source?.close();
+  const now = source = new EventSource(job ? `live?job=${encodeURIComponent(job)}` : 'live');
+  source.onmessage = ({ data }) => {
+    const news = JSON.parse(data);
+    if (news.version && news.version !== own) window.location.reload(); // these scripts are older than the server
+    else take(news);
+  };
+  // The browser itself tries again, unless it got an answer that is no stream.
+  source.onerror = () => {
+    if (now.readyState === EventSource.CLOSED) setTimeout(() => { if (source === now) open(); }, AGAIN);
+  };
+}
+
+/** Call the listener with each update. */
+export function follow(listener) {
+  take = listener;
+  connect();
+}
 
 /** Return the text of the line about the time of a running job, `since` seconds after the update. */
 function timeText(scene, since, isLost) {

@@ -1,14 +1,12 @@
 // The Queue tab. It has rows only for the videos near the window, so a thousand videos cost no more than fifty. Above
 // them are the cards, if there are several.
 import { call } from '../calls/call.js';
-import { actionButton, actOnce, arrange, hasChanged, make, onPress, setText } from '../elements.js';
+import { actionButton, actOnce, arrange, hasChanged, make, makeUndo, onPress, setText } from '../elements.js';
 import { editJob } from '../form/press.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { watchRunning } from '../live/live.js';
 import { goTo, place, whenShown } from '../tabs.js';
-import { isMoving, prepareMoves } from './move.js';
-import { isMovable, makeRow } from './row.js';
-import { makeUndo } from './undo.js';
+import { isMovable, isMoving, makeRow, prepareMoves } from './rows.js';
 
 const AROUND = 24; // rows that are kept ready above and below the window
 const MOST_ROWS = 200; // the most that the server sends

@@ -104,7 +104,7 @@ def test_five_videos_are_moved_edited_paused_and_go_on(page: Any, stand: Stand, 
 
 
 MUTE = f"""async () => {{
-    const updates = await {module("live/updates.js")};
+    const updates = await {module("live/pulse.js")};
     window.news = [];
     updates.follow((one) => window.news.push(one));
 }}"""
