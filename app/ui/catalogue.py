@@ -35,11 +35,6 @@ class Catalogue:
 
     @classmethod
     def starting_with(cls, model: str, planner: Planner) -> Catalogue:
-        """Return the catalogue that preselects a registered model or a folder.
-
-        Raises:
-            InputError: If `model` is neither.
-        """
         info = find_model(model, allow_folder=True)
         if model in model_names():
             return cls(model, planner=planner)
@@ -53,12 +48,10 @@ class Catalogue:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return all names, with the folder's last. They change when a model is added or removed."""
         return model_names() if self.folder is None else (*model_names(), self.first)
 
     @property
     def infos(self) -> dict[str, ModelInfo]:
-        """Return the facts of all models by name, without one that is removed meanwhile."""
         found: dict[str, ModelInfo] = {}
         for name in self.names:
             with contextlib.suppress(InputError):

@@ -56,7 +56,6 @@ def build_page(service: JobService, catalogue: Catalogue) -> Page:
 
 
 def _document(catalogue: Catalogue) -> str:
-    """Return the page with the preselected model's form. Scripts fill it with what the endpoints answer."""
     profile, info = catalogue.planner.profile, catalogue.info(catalogue.preselected)
     parts = parts_of(info)
     cap = f"memory cap {gb_text(profile.cap_bytes.value)} GB"

@@ -102,11 +102,6 @@ class Pictures:
         return found if isinstance(found, InputError) else found.size
 
     def contents(self, request: GenerationRequest) -> dict[str, bytes]:
-        """Return the contents of the pictures that a request names.
-
-        Raises:
-            InputError: If one cannot be used.
-        """
         return {name: self.plain(path) for name, path in named_pictures(request).items()}
 
     def plain(self, path: str) -> bytes:
@@ -121,7 +116,6 @@ class Pictures:
         return found.png
 
     def close(self) -> None:
-        """End the processes at once, even while they decode."""
         for process in self._processes:
             process.process.close()
 
@@ -153,7 +147,6 @@ class Pictures:
         return found
 
     def _forget(self) -> None:
-        """Drop the content of the least recently used pictures, and then the pictures themselves."""
         kept = 0
         for path, found in reversed(self._known.items()):
             if isinstance(found, PlainPicture):

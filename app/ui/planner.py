@@ -53,7 +53,6 @@ class Planner:
 
     @property
     def most_gb(self) -> float:
-        """Return the upper end of the form's sliders."""
         total = self.profile.machine.total_bytes
         return float(gb_text(total)) if total else 192.0
 

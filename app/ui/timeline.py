@@ -57,7 +57,6 @@ def directed(settings: dict[str, Any], family: Family) -> str:
 
 
 def _words(text: object) -> list[str]:
-    """Return the words of each section; none for text that the strip has not written."""
     found = json_or_none(text)
     texts = cast(list[object], found) if isinstance(found, list) else []
     kept = [one for one in texts if isinstance(one, str) and len(one) <= MAX_PROMPT_CHARACTERS]
@@ -91,7 +90,6 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
 
 
 def _pictures(settings: dict[str, Any], each: float) -> dict[int, Placed]:
-    """Return the pictures at times by the places of the sections that begin with them."""
     try:
         placed = placed_of(str(settings.get(PLACED) or ""))
     except InputError:  # the start refuses it
@@ -100,7 +98,6 @@ def _pictures(settings: dict[str, Any], each: float) -> dict[int, Placed]:
 
 
 def _moved(placed: dict[int, Placed], each: float) -> list[str]:
-    """Return sentences about pictures whose times are not where sections meet."""
     borders = [(one.time, place * each) for place, one in placed.items()]
     return [
         f"The picture at {time:g} s is moved to {border:g} s."
@@ -130,7 +127,6 @@ def _section(texts: tuple[str, ...], place: int, words: Words, own: str, seconds
 
 
 def _own(seed: int | None, weights: dict[str, float]) -> str:
-    """Return a phrase for the seed and the weights of LoRAs that a section has for itself."""
     loras = [f"{name} {weight:g}" for name, weight in weights.items()]
     return ", ".join([*([] if seed is None else [f"seed {seed}"]), *loras])
 
@@ -165,7 +161,6 @@ def kept_sections(job: Job) -> int:
 
 
 def _notes(timeline: Timeline, texts: tuple[str, ...], seconds: float) -> list[str]:
-    """Return sentences about the times of a prompt; none for a prompt without times."""
     cues, notes = (*timeline.cues, *timeline.others), list[str]()
     changes = [f"{at * seconds:g}" for at in range(1, len(texts)) if texts[at] != texts[at - 1]]
     listed = " and ".join(filter(None, (", ".join(changes[:-1]), *changes[-1:])))

@@ -96,8 +96,6 @@ def endpoints(service: JobService, catalogue: Catalogue) -> list[Endpoint]:
 def _endpoint(
     calls: _Calls, signature: Signature, answer: Callable[[Job], Awaitable[dict[str, Any]]]
 ) -> Callable[..., Awaitable[dict[str, Any]]]:
-    """Return a function that stores a job and returns what `answer` makes of it."""
-
     async def endpoint(*values: object, **named: object) -> Any:
         given = signature.bind(*values, **named)
         given.apply_defaults()

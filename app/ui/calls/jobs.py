@@ -268,7 +268,6 @@ class JobCalls:
         ]
 
     def _each(self, jobs: list[str], ask: Callable[[str], bool]) -> list[dict[str, Any]]:
-        """Call `ask` for each job, if all of them exist, and return their records."""
         for job_id in _some(jobs):
             self._service.job(job_id)
         asked = [ask(job_id) for job_id in jobs]
@@ -291,7 +290,6 @@ class JobCalls:
         return with_lora_files(given)
 
     def _request(self, job_id: str, changes: dict[str, Any] | None) -> GenerationRequest:
-        """Return a job's request with changes, after checking that it fits into this machine's memory."""
         data = json.loads(self._service.job(job_id).request.to_json())
         request = GenerationRequest.from_dict(data | self._inward(changes))
         name = self._catalogue.name_of(request.model)

@@ -113,11 +113,6 @@ def signed(function: Callable[..., Any], signature: Signature) -> Callable[..., 
 
 
 def _check(name: str, value: object, hint: Any) -> None:
-    """Check the type of an argument.
-
-    Raises:
-        InputError: If the argument has another type.
-    """
     try:
         _adapter(hint).validate_python(value, strict=True)
     except ValidationError as error:

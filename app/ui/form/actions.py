@@ -96,7 +96,6 @@ class Actions:
         return form.to_request(settings, info, self._catalogue.planner)
 
     def _submit(self, request: dict[str, Any], count: int = 1, **how: Any) -> str:
-        """Queue some variants of a request, and return a notice about the first of them."""
         others = (request | {"seed": (request["seed"] + n) % (MAX_SEED + 1)} for n in range(1, count))
         added = (self._catalogue.submit(self._service, one, **how) for one in chain([request], others))
         jobs = self._service.all_or_none(added)
@@ -163,7 +162,6 @@ class Actions:
         return self._shown(usable) | {"notice": view.restored_note(found.name, notices)}
 
     def _shown(self, values: dict[str, Any]) -> Shown:
-        """Return values of the form, and the parts of the page that depend on the model among them."""
         name, mode = values["model"], values["mode"]
         info = self._catalogue.info(name)
         options = {

@@ -109,7 +109,6 @@ def _control(setting: SettingInfo, value: Any) -> str:
 
 
 def _picture(setting: SettingInfo) -> str:
-    """Return the field of a picture. That of the start picture has a button that shows each other one."""
     is_start = setting.name == START_PICTURE
     others = [SETTINGS[name] for name in PICTURES if is_start and name != START_PICTURE]
     besides = "".join(_BESIDES.format(name=one.name, label=one.label) for one in others)

@@ -166,7 +166,6 @@ class Describer:
     def _length(
         self, settings: dict[str, Any], request: GenerationRequest | InputError, info: ModelInfo, pixels: int
     ) -> str:
-        """Return markup for the length of the video, and the time that it takes."""
         plan = plan_of(settings, info.family)
         if plan is None:
             return ""
@@ -202,13 +201,11 @@ def _seeds(settings: dict[str, Any]) -> str:
 
 
 def _many(settings: dict[str, Any]) -> str:
-    """Return a phrase for the number of videos that a start makes, or "" for one."""
     count = _whole(settings.get(VARIANTS.name), 1)
     return "" if count == 1 else f"{count} videos with different seeds"
 
 
 def _extras(settings: dict[str, Any]) -> Extras | InputError:
-    """Return what the form carries along, or why it cannot be read; the start refuses that."""
     try:
         return Extras.from_text(settings.get("extras"))
     except InputError as error:
@@ -216,7 +213,6 @@ def _extras(settings: dict[str, Any]) -> Extras | InputError:
 
 
 def _extras_line(found: Extras | InputError, info: ModelInfo) -> str:
-    """Return the line about what the form carries along, with a button to make what comes before a video."""
     words, turn = found.message if isinstance(found, InputError) else found.words, ""
     if not words:
         return ""
@@ -316,11 +312,9 @@ def example_program(request: Mapping[str, Any], preselected: str) -> str:
 
 
 def _name_of(upload: object) -> str:
-    """Return the name of the file that somebody uploaded, given gradio's description of the upload."""
     name = upload.get("orig_name") if isinstance(upload, dict) else None
     return str(name or "picture.png")
 
 
 def _written(value: object) -> str:
-    """Return a value as Python code, with text in double quotes."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

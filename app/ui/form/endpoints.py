@@ -199,7 +199,6 @@ class DropCalls:
 
 
 def _with_uploads(line: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """Return a line with uploads in place of the names of its pictures."""
     wanted = ({START_PICTURE: ""} if "" in known else {}) | paths_in(line)
     for file in wanted.values():
         if file not in known:

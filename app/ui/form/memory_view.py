@@ -69,7 +69,6 @@ def sentence(plan: VideoPlan) -> str:
 
 
 def _head(planner: Planner, budget: Budget, stages: Sequence[StagePlan], said: str, *, fits: bool) -> str:
-    """Return the bar of the heaviest stage, and what is said of the plan."""
     heaviest = max(stages, key=lambda stage: stage.peak_bytes)
     role, answer = ("", "yes") if fits else (" lt-refusal", "no")
     where = hint(_MAIN_MEMORY) if planner.profile.machine.kind == "cpu" else ""

@@ -76,7 +76,6 @@ class Extras:
         return cls(unusual, spans)
 
     def to_text(self) -> str:
-        """Return the content of the hidden field, or "" if there is nothing to carry."""
         if not self.settings and not self.spans:
             return ""
         spans = [span.to_dict() for span in self.spans]
@@ -102,12 +101,10 @@ class Extras:
 
     @property
     def is_before(self) -> bool:
-        """Return whether the video leads to another one, which it has to be given."""
         return self.settings.get("extend") == BEFORE
 
     @property
     def words(self) -> str:
-        """Return sentences about the carried settings, or "" if there are none."""
         reported = [
             f"{SETTINGS[name].label}: {SETTINGS[name].shown(value)}" for name, value in self.settings.items()
         ]

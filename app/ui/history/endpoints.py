@@ -62,7 +62,6 @@ def model_title(model: str) -> str:
 
 
 def _still(job: Job) -> str:
-    """Return the address of the thumbnail of the video's first section, or of the start picture, or ""."""
     folder = JobFolder(job.folder)
     try:
         names = sorted(path.name for path in folder.thumbs.iterdir() if _THUMB.fullmatch(path.name))
@@ -99,7 +98,6 @@ def _size(file: Path) -> int | None:
 
 
 def _control(name: str, value: Any) -> Shown:
-    """Return the data for the field of a setting that a branch may change."""
     setting = SETTINGS[name]
     numeric = {"low": setting.low, "high": setting.high, "step": setting.step} if setting.is_number else {}
     return {
@@ -121,7 +119,6 @@ _ONE_PICTURE = "This is one picture. To make a video of it, take it into the for
 
 
 def _why_not_longer(most: int, why_not: str, *, is_whole: bool, has_room: bool) -> str:
-    """Return why a video cannot be made longer, or "" if it can."""
     if not is_whole:
         return "Only a video whose sections are all finished can be made longer."
     if most < 1:
@@ -130,7 +127,6 @@ def _why_not_longer(most: int, why_not: str, *, is_whole: bool, has_room: bool) 
 
 
 def _longer_words(request: GenerationRequest, keep: int) -> str:
-    """Return a sentence about where the new part of a longer video comes."""
     if request.mode == "forward":
         return "The video is kept, and continues after its end."
     return f"{kept_words(request, keep)} Only forward order continues after the end."

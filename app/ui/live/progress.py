@@ -202,7 +202,6 @@ class LiveJob:
 
     @property
     def sections_made(self) -> int:
-        """Return the number of sections that exist, whether or not they can be watched yet."""
         return max(self.sections_done, self.kept)
 
     @property
@@ -220,7 +219,6 @@ class LiveJob:
 
     @property
     def tail_share(self) -> float:
-        """Return the share of a section's decode that is done."""
         return self.piece / self.pieces if self.in_tail and self.pieces else 0.0
 
     @property

@@ -294,7 +294,6 @@ class Presenter:
         return shown | {"takes": self._takes(shown["job"], self._service.revision)}
 
     def _report(self, job: Job) -> str:
-        """Return a job's problem report, which is another one when its log says more."""
         log = JobFolder(job.folder).events
         return self._reports(job.id, log.stat().st_size if log.is_file() else 0)
 

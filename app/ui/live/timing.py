@@ -52,7 +52,6 @@ class Timing:
         self._work = tuple(map(sum, decode_windows(self.plan, self.chunk)))
 
     def foresee(self, pace: Pace, work: Effort) -> None:
-        """Take the machine's pace for this job's work as the first measurement."""
         step = max(_SHORTEST, pace.step * work.step)
         self.start_up = pace.start_up
         self._step_seconds.append(step)
@@ -69,7 +68,6 @@ class Timing:
         self._tail_seconds.append(max(_SHORTEST, seconds) / self._work[section - 1])
 
     def part_of_tail_took(self, seconds: float, section: int, share: float) -> None:
-        """Note the time that a share of a section's decode has taken."""
         self._tail_so_far = max(_SHORTEST, seconds) / (share * self._work[section - 1])
 
     @property
@@ -88,7 +86,6 @@ class Timing:
         return self._sampling(1, self.steps[section - 1])
 
     def _sampling(self, sections: int, steps: int) -> float:
-        """Return the cost of so many sections, which have so many steps together."""
         step = self.step
         if step is None:
             return float(steps)

@@ -70,7 +70,6 @@ def watch(service: JobService, chosen: str = "") -> Iterator[Scene]:
 
 
 def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
-    """Follow one job to its end, or for as long as it should be shown."""
     shown = math.inf  # what happened earlier is shown as a whole, not replayed
     for item in service.follow(live.job.id):
         if item is not None:

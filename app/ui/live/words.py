@@ -102,7 +102,6 @@ def doing(live: LiveJob) -> str:
 
 
 def _at_hand(live: LiveJob) -> str:
-    """Return a phrase for the work that is finished before a job ends or pauses at a user's request."""
     at_hand: dict[Stage | None, str] = {
         "decode": "the part being decoded", "write": "the section being written",
         "sample": "the step being computed",
