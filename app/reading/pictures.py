@@ -27,16 +27,14 @@ class PlainPicture:
     png: bytes
 
 
-def read_picture(path: Path, most_pixels: int) -> PlainPicture | None:
-    """Return a picture, or None if it has more pixels than that.
+def read_picture(path: Path) -> PlainPicture:
+    """Return a picture.
 
     Raises:
         PictureError: If the picture cannot be used.
     """
     try:
         width, height = size_of(path)
-        if width * height > most_pixels:
-            return None
         used = load_picture(path)
     except PictureError as error:
         # A user knows the file's name, but not the folder that it was uploaded to.

@@ -9,14 +9,13 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from app.reading.pictures import PlainPicture, Size, read_picture
-from app.reading.process import Limits, ReadingProcess, Unreadable
+from app.reading.process import Limits, ReadingProcess
 from diffusers_helper.conditions.footage import Footage
-from diffusers_helper.conditions.picture import KEPT_PIXELS, MAX_PIXELS
 from diffusers_helper.conditions.pictures import Contents, named_pictures
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.files import sha256_of, write_atomic
@@ -24,10 +23,7 @@ from diffusers_helper.placed import placed_of
 from diffusers_helper.request import PICTURES, PLACED, START_PICTURE, GenerationRequest
 from diffusers_helper.setting import text_of
 
-# Large pictures take seconds each. They have a separate process, so ordinary pictures need not wait for them.
-_ORDINARY = Limits(memory=3 * 2**29, seconds=10, wall_seconds=60.0)
-_LARGE = Limits(memory=2 * 2**30, seconds=20, wall_seconds=120.0)
-_REMEDY = "Open it in a picture viewer and save it as PNG or JPEG."
+_LIMITS = Limits(memory=2 * 2**30, seconds=20, wall_seconds=120.0)
 _PICTURE_NAME = "start-picture.png"
 _PICTURES_KNOWN = 512
 _UPLOADS = "uploads/"  # what answers to the page have in place of the folder
@@ -44,38 +40,14 @@ def part_of(size: Size, height: int, width: int, position: float) -> tuple[float
     return (1 - across) * position, (1 - down) * position, across, down
 
 
-@dataclass(frozen=True, slots=True)
-class PictureProcess:
-    """A process that decodes one picture at a time, if it has no more than so many pixels."""
-
-    most_pixels: int
-    process: ReadingProcess
-
-    def decode(self, path: Path) -> PlainPicture | None:
-        """Return a picture, or None if it has more pixels than this process decodes.
-
-        Raises:
-            PictureError: If the picture cannot be used, or takes more time or memory than the limits allow.
-        """
-        try:
-            return self.process.read(read_picture, path, self.most_pixels)
-        except Unreadable as error:
-            found = f"The picture {path.name} {error.reason}; expected an ordinary picture file."
-            raise PictureError(found, _REMEDY) from error
-
-
 class Pictures:
-    """The uploaded pictures, decoded in separate processes by the rules of a job, for any thread.
+    """The uploaded pictures, decoded in a separate process by the rules of a job, for any thread.
 
     An upload never changes, so each is judged once. The last decoded pictures are kept for the next job.
     """
 
     def __init__(self) -> None:
-        self._processes = (
-            PictureProcess(KEPT_PIXELS, ReadingProcess(_ORDINARY)),
-            PictureProcess(MAX_PIXELS, ReadingProcess(_LARGE)),
-        )
-        self._turns = (asyncio.Lock(), asyncio.Lock())
+        self._process, self._turn = ReadingProcess(_LIMITS), asyncio.Lock()
         self._lock = threading.Lock()
         self._known: OrderedDict[str, PlainPicture | InputError] = OrderedDict()
 
@@ -84,11 +56,9 @@ class Pictures:
 
         Pictures wait here for their turn without holding a thread.
         """
-        for process, turn in zip(self._processes, self._turns, strict=True):
-            async with turn:
-                known = self._recall(path, whole=True)
-                if known or await asyncio.to_thread(self._try, process, path):
-                    return
+        async with self._turn:
+            if not self._recall(path, whole=True):
+                await asyncio.to_thread(self._decode, path)
 
     async def prepare_uploads(self, settings: Mapping[str, object]) -> None:
         """Decode the uploads among settings, given as gradio describes them; do nothing for anything else."""
@@ -116,8 +86,7 @@ class Pictures:
         return found.png
 
     def close(self) -> None:
-        for process in self._processes:
-            process.process.close()
+        self._process.close()
 
     def _recall(self, path: str, *, whole: bool) -> PlainPicture | InputError | None:
         """Return what is known about a picture, or None; with `whole`, only if its content is still kept."""
@@ -129,21 +98,14 @@ class Pictures:
             return found
 
     def _decode(self, path: str) -> PlainPicture | InputError:
-        found = next(filter(None, (self._try(process, path) for process in self._processes)), None)
-        assert found is not None, "the second process decodes every picture that a job may have"
-        return found
-
-    def _try(self, process: PictureProcess, path: str) -> PlainPicture | InputError | None:
-        """Decode with a process, and remember the outcome; None if the picture is too large for it."""
         try:
-            found = process.decode(Path(path))
+            found = self._process.read(read_picture, Path(path))
         except InputError as error:
             found = error
-        if found is not None:
-            with self._lock:
-                self._known[path] = found
-                self._known.move_to_end(path)
-                self._forget()
+        with self._lock:
+            self._known[path] = found
+            self._known.move_to_end(path)
+            self._forget()
         return found
 
     def _forget(self) -> None:
