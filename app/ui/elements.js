@@ -3,7 +3,6 @@
 const TOLD_FOR = 4000; // milliseconds
 const TOGETHER = 10000; // milliseconds within which removals are undone together
 
-/** Let the button copy the text of an element. */
 export function offerCopy(button, source) {
   const label = button.textContent;
   let reset = 0;
@@ -22,7 +21,6 @@ export function offerCopy(button, source) {
   });
 }
 
-/** The query whether the user prefers less motion. */
 export const reducedMotion = window.matchMedia('(prefers-reduced-motion: reduce)');
 
 /** Return a new element with these properties and children. Texts stay texts and never become markup. */
@@ -32,7 +30,6 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Return a new element with the markup of a template. */
 export const fromTemplate = (id) => document.getElementById(id).content.firstElementChild.cloneNode(true);
 
 /** Give a list of choices these options, pairs of a value and a text. What was chosen stays so, or the first one is. */
@@ -42,7 +39,6 @@ export function setOptions(select, pairs) {
   select.value = pairs.some(([one]) => one === value) ? value : pairs[0][0];
 }
 
-/** Let a video drop what the browser has loaded of it. */
 export function dropVideo(video) {
   video.removeAttribute('src');
   video.load();
@@ -75,7 +71,6 @@ export function fillRows(element, facts, makeOne) {
   if (hasChanged(element, facts)) element.replaceChildren(...facts.map(makeOne));
 }
 
-/** Return an item of a list for a text. */
 export const makeItem = (textContent) => make('li', { textContent });
 
 /** Fill a description list with pairs of a name and a value. */
@@ -113,7 +108,6 @@ export async function actOnce(button, act, report = () => {}) {
 /** Act at each press of a button, as `actOnce` does. */
 export const onPress = (button, act, report) => button.addEventListener('click', () => actOnce(button, act, report));
 
-/** Return a button that acts at each press. */
 export function makeButton(textContent, act, properties = {}) {
   const button = make('button', { type: 'button', textContent, ...properties });
   onPress(button, act);
@@ -135,7 +129,8 @@ export function arrange(list, elements) {
 }
 
 /**
- * Return the bar that offers to undo a removal, until it is closed or a later removal takes its place. `restore` is called with the jobs to bring back, and returns whether they are.
+ * Return the bar that offers to undo a removal, until it is closed or a later removal takes its place. `restore` is
+ * called with the jobs to bring back, and returns whether they are.
  */
 export function makeUndo(bar, restore) {
   let jobs = [];

@@ -9,12 +9,10 @@ export const queueNow = () => scene.queue;
 /** Return the last scene that the server sent: that of the running job, or else of the newest one; and the `open` jobs. */
 export const sceneNow = () => scene;
 
-/** Call the listener after each update. */
 export function onJobsReported(listener) {
   listeners.push(listener);
 }
 
-/** Take an update from the server. */
 export function reportJobs(reported) {
   scene = reported;
   for (const listener of listeners) listener();

@@ -63,7 +63,6 @@ function takeKey(event) {
   event.preventDefault();
 }
 
-/** Set up the tabs. */
 export default function startTabs(element) {
   element.addEventListener('keydown', takeKey);
   window.addEventListener('hashchange', show);

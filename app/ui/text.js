@@ -14,7 +14,6 @@ export function when(seconds) {
   return `${day}, ${TIME.format(date)}`;
 }
 
-/** Return a time to the second, as text. */
 export const exactly = (seconds) => EXACT.format(new Date(1000 * seconds));
 
 /** Return a duration such as `7 s`, `2 min 5 s` or `1 h 40 min`, in whole seconds, since it ticks while it is read. */

@@ -24,7 +24,6 @@ export function sayLost(words) {
   show();
 }
 
-/** Note that an update has come. */
 export function noteBack() {
   if (performance.now() - away < LEGIBLE) return;
   away = 0;
@@ -82,10 +81,8 @@ const missed = (answer) => answer.catch((error) => {
   throw error;
 });
 
-/** Return the address of a file among the uploads, relative to the page. */
 export const addressOf = (path) => `gradio_api/file=${path.split('/').map(encodeURIComponent).join('/')}`;
 
-/** Upload a file and return its path and its name. */
 export async function upload(file) {
   const name = file.name || 'pasted.png';
   // Sending what cannot be read, such as a folder, would look like a server that is away.

@@ -14,10 +14,8 @@ let isStale = false; // whether the form has changed since it was sent, or the s
 let mayKeep = false; // true once the kept settings are back; before, the defaults would overwrite them
 const listeners = [];
 
-/** Return the server's last facts about the form's values. */
 export const facts = () => said;
 
-/** Call the listener with each new description. */
 export function onDescribed(listener) {
   listeners.push(listener);
 }
@@ -34,7 +32,6 @@ function draw(id, markup) {
   part.querySelectorAll('details').forEach((one, index) => { one.open = folds[index] ?? false; });
 }
 
-/** Show an answer of the server. */
 export function take({ markup = {}, values: given = {}, facts: found, notice }) {
   for (const [id, text] of Object.entries(markup)) draw(id, text);
   for (const [name, value] of Object.entries(given)) write(name, value);
@@ -69,7 +66,6 @@ export async function describe() {
   }
 }
 
-/** Return the settings that were kept, as JSON. */
 export const keptSettings = () => recall('form') ?? '';
 
 /** Begin to keep the settings, now that the kept ones have been put back. */
@@ -85,14 +81,12 @@ function keepSettings() {
   keep('form', JSON.stringify(Object.fromEntries(own)));
 }
 
-/** Act on a change of the form's values. */
 export function changed() {
   keepSettings();
   check();
   describe();
 }
 
-/** Set the value of a setting, and act on the change. */
 export function put(name, value) {
   write(name, value);
   changed();

@@ -20,14 +20,12 @@ const find = (selector) => document.querySelector(selector);
 const fold = (name) => find(`#fold-${name}`);
 const form = find('#form');
 
-/** Let the example program be copied. */
 function prepareProgram() {
   const box = find('#lt-program');
   offerCopy(box.querySelector('button'), box.querySelector('pre code'));
   box.addEventListener('toggle', () => { if (box.open) box.scrollIntoView({ block: 'nearest' }); });
 }
 
-/** Open the folds that were open last time, and from now on remember which ones are open. */
 function prepareFolds() {
   const wereOpen = recallTexts('folds');
   for (const name of FOLDS) {
@@ -36,7 +34,6 @@ function prepareFolds() {
   }
 }
 
-/** Let the form take what an endpoint answers. */
 async function fill(name, ...given) {
   const answer = await call(name, ...given);
   take(answer);
@@ -50,7 +47,6 @@ const ask = (control, name, ...given) => actOnce(control, () => fill(name, ...gi
 let known = null; // the text that changes with the list of models
 let missed = ''; // the endpoint that has not renewed the form, since the server was away
 
-/** Fill the form with what belongs to its model, or to the models that there are now. */
 const renew = (name) => fill(name, read('model'), read('mode')).catch((error) => {
   if (error.isAway) missed = name;
   else refuse(error.message);
@@ -167,7 +163,6 @@ function listen() {
   document.addEventListener('keyup', showWholeField);
 }
 
-/** Set up the form, and put back what the browser has kept of it. */
 export default async function startForm() {
   const isApple = /Mac|iPhone|iPad/.test(navigator.platform);
   find('#start').title = isApple ? '⌘ Enter starts' : 'Ctrl + Enter starts';

@@ -23,7 +23,6 @@ function addToPrompt(words) {
   put('prompt', text ? `${text}, ${words}` : words);
 }
 
-/** Return the row of one file of the list. */
 function makeRow({ name, triggers, problem }) {
   const title = name.replace(/\.safetensors$/, '');
   const box = make('input', { type: 'checkbox', disabled: Boolean(problem) });
@@ -79,7 +78,6 @@ async function look() {
   showChosen();
 }
 
-/** Bring the list to life. */
 export function startLoras() {
   onPress(document.querySelector('.lt-loras button'), look);
   onDescribed(showChosen);

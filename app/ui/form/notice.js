@@ -20,7 +20,6 @@ function isInItsPlace(job, before, since) {
   return place >= before && open.indexOf(job) === place;
 }
 
-/** Return whether a notice still applies. */
 function isTrue({ setting, refused, job, before, since }) {
   const settings = asTexts();
   const isAsJudged = (name) => settings[name] === judged[name];
@@ -29,7 +28,6 @@ function isTrue({ setting, refused, job, before, since }) {
   return !job || isInItsPlace(job, Number(before), Number(since));
 }
 
-/** Remove the notice if it no longer applies. */
 export function check() {
   if (box() && !isTrue(box().dataset)) showNotice('');
 }

@@ -58,7 +58,6 @@ function inPictures(mode, use) {
 
 let isRestored = false; // an empty field means nothing until the kept pictures have been looked for
 
-/** The field of one picture, with the crop over it. */
 class Field {
   #name;
   #block;
@@ -95,7 +94,6 @@ class Field {
 
   get #room() { const [, , width, height] = this.#crop; return [100 - width, 100 - height]; }
 
-  /** Draw the crop where it belongs. */
   #place() {
     const image = this.#find('img');
     this.#frame.hidden = !this.#crop || !image?.naturalWidth || this.#described !== image.getAttribute('src');
@@ -173,7 +171,6 @@ class Field {
     document.documentElement.dataset.kept = picture ? 'picture' : '';
   }
 
-  /** Put the kept picture back, if there is one and the field is empty. */
   async restore() {
     try {
       const kept = await inPictures('readonly', (store) => store.get(this.#key));
@@ -187,10 +184,8 @@ class Field {
 
 const fields = Object.fromEntries(pictureNames().map((name) => [name, new Field(name)]));
 
-/** Show or hide the field of a further picture. */
 const showField = (name, isShown) => fields[name].open(isShown);
 
-/** Put the kept pictures back into their fields. */
 export async function restorePictures() {
   for (const field of Object.values(fields)) await field.restore();
   isRestored = true;
@@ -232,7 +227,6 @@ async function giveFile(file, name) {
   else put(name ?? START, given);
 }
 
-/** Queue the videos that a file lists, whose pictures may be among the other files. */
 async function addBatch(file, others) {
   const pictures = {};
   for (const one of others) pictures[one.name] = { path: (await upload(one)).path };
@@ -321,7 +315,6 @@ function openField(name) {
   document.querySelector(`#set-${name} .lt-drop`).focus();
 }
 
-/** Accept files from the fields, the clipboard and a drag. */
 export function acceptPictures() {
   for (const field of document.querySelectorAll('.lt-picture')) prepareField(field);
   document.addEventListener('paste', (event) => take(event, event.clipboardData));

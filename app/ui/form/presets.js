@@ -24,7 +24,6 @@ function show(presets) {
   find('ul').replaceChildren(...ordered.map(makeRow));
 }
 
-/** Return a button that acts at each press, and says what goes wrong. */
 const makeAct = (label, ariaLabel, act) => makeButton(label, () => act().catch((error) => report(error.message)), { ariaLabel });
 
 async function take(preset, given) {
@@ -83,7 +82,6 @@ async function takeFile() {
   report(`“${preset}” is saved.`);
 }
 
-/** Set up the presets. */
 export function startPresets() {
   const [importing, closing] = find('.lt-preset-ends').children;
   onPress(document.querySelector('#open-presets'), open, report);

@@ -26,7 +26,6 @@ const find = (selector) => document.querySelector(selector);
 const pause = () => new Promise((done) => { setTimeout(done, AGAIN); });
 const newId = () => [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, '0')).join('');
 
-/** Keep the press that is not answered over a reload; null for none. */
 function keepPress(given) {
   pending = given;
   keep('press', pending && JSON.stringify(pending), 'sessionStorage');
@@ -43,7 +42,6 @@ async function attempt({ id, settings, mayDownload }) {
   }
 }
 
-/** Send a press until it is answered or withdrawn. */
 async function deliver(own) {
   keepPress(own);
   expectStage();
@@ -92,7 +90,6 @@ function say(text = '', label = '') {
   bar.hidden = !text;
 }
 
-/** End the editing, and restore what the form held before. */
 async function end() {
   const form = before;
   const restored = form && await call('form_restore', JSON.stringify(form));
@@ -124,7 +121,6 @@ async function save() {
   if (find('#notice [data-saved]')) await end();
 }
 
-/** Act on a press of a button below the form. */
 export function press(button) {
   if (button.id === 'start') begin();
   else if (button.id === 'end') actOnce(button, async () => showNotice(await call('form_end')), refuse);

@@ -23,7 +23,6 @@ let leftOut = 0;
 let isAllUnknown = false;
 let speaking = 0;
 
-/** Return the words of a prompt, without its times. */
 const wordsOf = (text) => [...text.replace(TIME, (head) => ' '.repeat(head.length)).matchAll(WORD)];
 
 /** Return [begin, end] of each unknown word. A word that is being typed may still become a known one. */
@@ -47,7 +46,6 @@ function drawMarks(places) {
   mirror.scrollTop = box.scrollTop;
 }
 
-/** Return buttons that add known words to the prompt. */
 function offers() {
   return (facts().offered || []).flatMap((word) => [' ', makeButton(word, () => {
     put('prompt', isAllUnknown ? word : `${box.value.trim()} ${word}`);
@@ -115,7 +113,6 @@ function keepPrompts(list) {
   drawPrompts();
 }
 
-/** Put the prompt that is being started at the top of the list. */
 export function rememberPrompt() {
   const text = box.value.trim();
   if (text) keepPrompts([text, ...earlierPrompts().filter((one) => one !== text)].slice(0, MOST_PROMPTS));

@@ -151,7 +151,6 @@ function show() {
   changed();
 }
 
-/** Bring the strip to life. */
 export function startSections(place) {
   place.append(list);
   // The form hears of the input after this. A picture that is chosen for a section is an input, too.

@@ -15,13 +15,11 @@ const stepAt = (seconds) => (seconds < FINE_END ? 0.1 : 1);
 const rounded = (seconds) => Number((Math.round(seconds / stepAt(seconds)) * stepAt(seconds)).toFixed(1));
 const within = (value, low, high) => Math.min(high, Math.max(low, value));
 
-/** Return the position of a length on its slider, from 0 to 1. */
 export function shareOf(seconds, low, high) {
   if (seconds <= FINE_END) return (FINE_SHARE * (seconds - low)) / (FINE_END - low);
   return FINE_SHARE + ((1 - FINE_SHARE) * (seconds - FINE_END)) / (high - FINE_END);
 }
 
-/** Return the length at a position on its slider. */
 export function lengthAt(share, low, high) {
   if (share <= FINE_SHARE) return rounded(low + (share / FINE_SHARE) * (FINE_END - low));
   return rounded(FINE_END + ((share - FINE_SHARE) / (1 - FINE_SHARE)) * (high - FINE_END));

@@ -18,7 +18,6 @@ const READ = {
   picture: (one) => JSON.parse(one.value),
 };
 
-/** Return the value of a setting; null for an empty number or a missing picture. */
 export function read(name) {
   const one = fieldOf(name);
   return (READ[one.dataset.kind ?? one.type] ?? (() => one.value))(one);
@@ -30,7 +29,6 @@ export function values() {
   return Object.fromEntries([...names].map((name) => [name, read(name)]));
 }
 
-/** Return the names of the settings that are pictures. */
 export const pictureNames = () => [...form.querySelectorAll('[data-kind="picture"]')].map((one) => one.name);
 
 /** Set the value of a setting, if the form has it. */
@@ -48,5 +46,4 @@ export function onWritten(listener) {
   listeners.push(listener);
 }
 
-/** Return a new seed. */
 export const newSeed = () => Math.floor(Math.random() * MOST_SEEDS);

@@ -12,7 +12,6 @@ function preparePlay(element, find) {
   let video = null;
   let soon = 0;
 
-  /** Show the still again. */
   function stop() {
     clearTimeout(soon);
     delete element.dataset.playing;
@@ -61,7 +60,6 @@ export function makeCard(onError) {
     element,
     data: {},
     focus: () => link.focus(),
-    /** Show newer facts of the same video. */
     show(data) {
       card.data = data;
       element.dataset.job = data.job;

@@ -87,7 +87,6 @@ async function load(before = '', limit = PAGE) {
   }
 }
 
-/** Update the cards in place. */
 const refresh = () => load('', Math.min(MOST, Math.max(1, Math.ceil(cards.size / PAGE)) * PAGE));
 
 function loadMore() {
@@ -133,7 +132,6 @@ function treeRow({ job, begin, cells, words, spoken, isOpened }, index) {
   return make('li', { style: `grid-row: ${index + 1}; grid-column: ${begin} / -1` }, link);
 }
 
-/** Return the line that leads from a row's parent to the row. */
 const treeLine = ({ parent, begin }, index) => (
   make('li', { className: 'lt-tree-line', ariaHidden: 'true', style: `grid-row: ${parent + 1} / ${index + 3}; grid-column: ${begin}` })
 );
@@ -150,7 +148,6 @@ function showTree(tree) {
   if (href) [...rows.querySelectorAll('a')].find((one) => one.href === href)?.focus();
 }
 
-/** Show a sentence above the opened video. */
 const sayAbove = (words) => setText(ofVideo('past-say'), words);
 
 function prepareVideo() {
@@ -263,7 +260,6 @@ function takeKey(event) {
   if (card) remove(card.data);
 }
 
-/** Set up the tab. */
 export default function startHistory() {
   find('.lt-find').addEventListener('submit', (event) => event.preventDefault()); // the search follows what is typed
   find('.lt-find-text').addEventListener('input', () => {

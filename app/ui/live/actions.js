@@ -32,7 +32,6 @@ class Branch {
     onSubmit(longerFold.querySelector('form'), () => this.#extend(), report);
   }
 
-  /** Offer the branches that a video can have. */
   show(video) {
     const { branch } = video;
     this.#video = video;
@@ -48,7 +47,6 @@ class Branch {
     setText(this.#find('longer-kept'), `Whole sections of ${branch.section} s are added. ${branch.keptByLonger}`);
   }
 
-  /** Choose how many sections are kept, and another seed. */
   choose(keep) {
     this.#find('keep').value = keep;
     this.#showKept();
@@ -100,7 +98,6 @@ class Branch {
   }
 }
 
-/** The buttons of one view. */
 export class Actions {
   #find;
   #jobs; // the buttons that act on the job, by the names that the server gives them
@@ -155,7 +152,6 @@ export class Actions {
     }
   }
 
-  /** Show the buttons that apply to a scene. */
   show(scene) {
     const isOther = scene.job !== this.#scene.job;
     this.#scene = scene;

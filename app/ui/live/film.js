@@ -59,7 +59,6 @@ function draw(kind, facts, role) {
   return shape;
 }
 
-/** Return the shapes of one use of a network: a block for the measured memory, a line for the planned one. */
 function drawUse([stage, begin, length, measured, predicted]) {
   const x = WIDE * begin;
   const width = Math.max(THINNEST, WIDE * length);
@@ -132,7 +131,6 @@ function showFailure(find, failure) {
   setText(find('.lt-report'), failure?.report ?? '');
 }
 
-/** Show what a scene says of its video, and its records. */
 function showStatus(view, scene) {
   const find = (selector) => view.querySelector(selector);
   showFacts(find('.lt-status'), scene);
@@ -156,7 +154,6 @@ function showStatus(view, scene) {
 export function makeFilm(view, open, expect = () => {}) {
   const find = (selector) => view.querySelector(selector);
   const actions = new Actions(find('.lt-actions'), expect);
-  /** Show a sentence beside the actions, with a link to a job if one is given. */
   const report = (words, job) => actions.report(words, job);
   const anew = prepareAnew(find('.lt-anew'), (count) => actions.branchFrom(count), report);
   const strip = makeStrip(find('.lt-strip'), (at) => player.jumpTo(at), anew.offer);
@@ -181,7 +178,6 @@ export function makeFilm(view, open, expect = () => {}) {
       player.show(scene);
       log.show(scene);
     },
-    /** Stop playback. */
     clear() {
       player.show(NOTHING);
       log.show({ log: '' });

@@ -39,7 +39,6 @@ export function expectStage(isExpected = true) {
   isExpecting = isExpected && !now?.isOpen;
 }
 
-/** Bring the stage into view, if it may be out of it. */
 function bringStage() {
   if (narrow.matches) find('.lt-stage').scrollIntoView({ block: 'start' });
 }
@@ -104,7 +103,6 @@ function announce(scene) {
 const canNotify = () => 'Notification' in window && window.isSecureContext;
 const isOn = () => recall('notify') === 'yes' && Notification.permission === 'granted';
 
-/** Show or hide the button that asks for a notification. */
 function showNotify(isOpen) {
   const button = find('.lt-notify');
   button.hidden = !canNotify() || !isOpen;
@@ -121,7 +119,6 @@ async function turnNotify() {
   showNotify(true);
 }
 
-/** Notify the user of the end of a video, if that was asked for. */
 function notify({ ending, announcement, job }) {
   if (!canNotify() || !isOn()) return;
   const notice = new Notification(`Longtake: ${ending.sentence.toLowerCase()}`, { body: announcement.prompt, tag: job });
@@ -250,7 +247,6 @@ function tick() {
   if (now) showLine(now, stays ? 'Next' : '');
 }
 
-/** Set up the live view. */
 export default function startLive() {
   find('.lt-next button').addEventListener('click', () => watchRunning());
   find('.lt-notify').addEventListener('click', turnNotify);

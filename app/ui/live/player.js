@@ -104,7 +104,6 @@ class Videos {
     if (!this.#isSwapping) this.#top.loop = loops;
   }
 
-  /** Forget the job that was shown, and stop all work for it. */
   clear() {
     this.#job.abort();
     this.#job = new AbortController();
@@ -205,7 +204,6 @@ class Videos {
   }
 }
 
-/** The player on a stage. */
 export class Player {
   #stage;
   #parts;
@@ -243,7 +241,6 @@ export class Player {
     });
   }
 
-  /** Show the video of a scene's job, or its picture if there is none yet. */
   show(scene) {
     if (scene.job !== this.#job) {
       this.#job = scene.job;
@@ -264,7 +261,6 @@ export class Player {
   /** Jump to a time in seconds in the whole video, or to the beginning of what there is of it. */
   jumpTo(whole) { this.jump(whole - this.#videos.hidden); }
 
-  /** Jump to a time in the video so far, in seconds. */
   jump(at) {
     if (!this.#videos.hasVideo) return;
     this.#videos.jump(at);

@@ -2,7 +2,6 @@
 import { hasChanged, make, reducedMotion, setText } from '../elements.js';
 import { keep, recall } from '../storage.js';
 
-/** Return the first frame of a moving picture, as an address. */
 function stillOf(picture) {
   const canvas = make('canvas', { width: picture.naturalWidth, height: picture.naturalHeight });
   canvas.getContext('2d').drawImage(picture, 0, 0);

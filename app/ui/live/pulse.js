@@ -44,7 +44,6 @@ export function connect(job = chosen) {
   };
 }
 
-/** Call the listener with each update. */
 export function follow(listener) {
   take = listener;
   connect();
@@ -76,7 +75,6 @@ function signOfLife(scene, since, isLost) {
   return ['alive', `Last sign of life ${quiet < JUST_NOW ? 'just now' : `${duration(quiet)} ago`}.`];
 }
 
-/** Bring the line about time and the line about signs of life to life. */
 export function preparePulse(view) {
   const find = (selector) => view.querySelector(selector);
   let scene = {};
@@ -103,7 +101,6 @@ export function preparePulse(view) {
 
   return {
     tick,
-    /** Receive an update from the server. */
     receive(news) {
       scene = news;
       received = performance.now();

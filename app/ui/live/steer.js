@@ -38,12 +38,10 @@ export function prepareSteer(fold, report) {
       if (!waits) await call('jobs_wait', [job], false);
       await call('jobs_resume', [job]);
     },
-    /** Show the field of the words. */
     edit() {
       fold.open = true;
       find('words').focus();
     },
-    /** Show what a scene allows. */
     show(now) {
       scene = now;
       const { steering } = now;

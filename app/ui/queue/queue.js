@@ -34,13 +34,11 @@ function complain(error) {
   setText(problem, error?.message ?? '');
 }
 
-/** Show a running video on the stage. */
 function watch(job) {
   goTo('create');
   watchRunning(job);
 }
 
-/** Ask the server for the rows near the window. */
 async function load() {
   const now = revisionNow();
   asked += 1;
@@ -84,7 +82,6 @@ function move(job, to) {
   return change(() => call('jobs_reorder', job.id, before?.id ?? '', before ? '' : after?.id ?? '', isFirst));
 }
 
-/** Move a job by some places. */
 function step(job, by) {
   const from = data.jobs.findIndex((one) => one.id === job.id);
   const to = from + by;
@@ -92,7 +89,6 @@ function step(job, by) {
   else move(job, to);
 }
 
-/** Make a job the next one or the last one. */
 function sendTo(end, job) {
   const others = data.jobs.filter((one) => one.id !== job.id);
   const made = others.filter((one) => !isMovable(one));
@@ -110,7 +106,6 @@ function remove(job) {
   });
 }
 
-/** Draw the queue, and keep the rows that are there. */
 function draw(now) {
   data = now;
   const { jobs, first, total } = data;
@@ -159,7 +154,6 @@ function cardLine({ card, name, memory, job, now, isOut, buttons }) {
   return row;
 }
 
-/** Show the cards; none if there is only one. */
 function showCards() {
   cards.hidden = !data.cards.length;
   if (!hasChanged(cards, data.cards)) return;
@@ -248,7 +242,6 @@ const ACTS = {
   last: (job) => sendTo('last', job),
 };
 
-/** Set up the panel. */
 export default function startQueue() {
   prepareMoves(list, { data: () => data, rowOf: (job) => rows.get(job), rowHeight, step, sendTo, move, load });
   list.addEventListener('click', takeClick);

@@ -59,7 +59,6 @@ export function makeRow() {
   };
 }
 
-/** Return whether a row is being dragged. */
 export const isMoving = () => drag !== null;
 
 /** Return the row whose grip was used, if it was one. */
