@@ -136,8 +136,11 @@ def change_text(words: Words) -> str:
     return f"{100 * words[-1][1]:.0f} % new words" if len(words) > 1 else ""
 
 
-def section_words(job: Job) -> dict[int, str]:
-    """Return the words of a job's sections by their numbers; none if all of them have the same."""
+def section_words(job: Job) -> tuple[dict[int, str], int]:
+    """Return the words of a job's sections by their numbers, none if all have the same, and how many it kept.
+
+    A branch keeps the first sections of another job.
+    """
     try:
         request, family = job.request, family_of(job.request.model)
         lineage = Lineage.read(JobFolder(job.folder).lineage)
@@ -145,19 +148,11 @@ def section_words(job: Job) -> dict[int, str]:
         owns = ((one.number, lineage.request_for(one.number, request)) for one in plan)
         found = [words_of(number, own, family) for number, own in owns]
     except (InputError, OSError):  # the model, or a file of the job, is gone or damaged
-        return {}
+        return {}, 0
     if len({words[-1][0] for words in found}) == 1:
-        return {}
+        return {}, lineage.kept
     texts = [", ".join(filter(None, (words[-1][0] or "no words", change_text(words)))) for words in found]
-    return dict(enumerate(texts, 1))
-
-
-def kept_sections(job: Job) -> int:
-    """Return the number of sections that a job has from another one; 0 if that cannot be read."""
-    try:
-        return Lineage.read(JobFolder(job.folder).lineage).kept
-    except (InputError, OSError):
-        return 0
+    return dict(enumerate(texts, 1)), lineage.kept
 
 
 def _notes(timeline: Timeline, texts: tuple[str, ...], seconds: float) -> list[str]:

@@ -17,7 +17,7 @@ from app.jobs.view import GROUPS, WORDS, states_named, view
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.form.settings import Restored
-from app.ui.live.scene import Presenter, download_name, file_url, start_picture, thumb_url, video_url
+from app.ui.live.scene import Presenter, file_url, start_picture, thumb_url, video_url
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.models.registry import family_of, find_model, model_names, plan_of
 from diffusers_helper.provenance.branch import count_kept, keepable, kept_words, why_fixed
@@ -42,7 +42,6 @@ def card(job: Job, commands: Collection[Command]) -> Shown:
         "state": job.state,
         "sentence": "" if job.state == "finished" else WORDS[job.state].label,
         "words": job.request.prompt[:_MOST_WORDS],
-        "seconds": round(seconds, 2) if job.frames else None,
         "length": f"{seconds:.2f} s" if job.frames else "",
         "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
         "created": job.created,
@@ -50,10 +49,7 @@ def card(job: Job, commands: Collection[Command]) -> Shown:
         "favourite": job.favourite,
         "still": _still(job),
         "video": video_url(job),
-        "name": download_name(
-            job.request.prompt, job.id, 0 if job.state == "finished" else job.frames
-        ),
-    }  # fmt: skip
+    }
 
 
 def model_title(model: str) -> str:
@@ -247,14 +243,11 @@ class HistoryCalls:
         """Return everything that the page shows of one video, with its states, files and tree of branches."""
         found = self._service.job(job)
         shown = self._presenter.show_job(job)
-        sentences = filter(None, (shown["headline"], shown["remark"]))
         return shown | {
             "preview": None,  # only the stage shows it
             "plays": True,
             "words": "beside",  # this tab has the whole width
             "card": card(found, self._service.commands(found)),
-            # A finished video speaks for itself, and the words about a queued one are about the stage.
-            "note": "" if found.state in ("finished", "queued") else ". ".join(sentences),
             "states": self._states(found),
             "files": files(found),
             "tree": _tree(self._service.history.tree(job), job),

@@ -11,7 +11,7 @@ from app.jobs.pace import Effort, Pace
 from app.jobs.queue import RESUMED
 from app.jobs.storage.commands import TAKEN_OVER
 from app.ui.live.timing import TimelinePoint, Timing
-from app.ui.timeline import kept_sections, section_words
+from app.ui.timeline import section_words
 from diffusers_helper import events
 from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.events import Event, Stage
@@ -94,8 +94,8 @@ class LiveJob:
     _section_rest: float = 1.0
 
     def __post_init__(self) -> None:
-        request, self.words, self.kept = self.job.request, section_words(self.job), kept_sections(self.job)
-        info = info_of(request.model)
+        self.words, self.kept = section_words(self.job)
+        request, info = self.job.request, info_of(self.job.request.model)
         self.plan, steps = plan_of(request), steps_of(request, info)
         self._each = info.family.section_seconds
         self.timing = Timing(self.plan, steps, request.vae_chunk, request.step_cache != OFF)
@@ -136,10 +136,6 @@ class LiveJob:
 
     def _is_possible(self, event: Event) -> bool:
         section: int | None = getattr(event, "section", None)
-        if isinstance(event, events.StepDone) and not 1 <= event.step <= event.steps:
-            return False
-        if isinstance(event, events.PieceDone) and not 1 <= event.piece <= event.pieces:
-            return False
         return section is None or 1 <= section <= self.sections
 
     def _foresee(self) -> None:

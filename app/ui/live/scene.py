@@ -96,7 +96,6 @@ def show(scene: Scene, now: float, report: Callable[[Job], str]) -> Shown:
         "beat": round(now, 1),
         "prompt": live.job.request.prompt,
         "headline": headline,
-        "wishes": sorted(scene.commands),
         "remark": words.remark(live, scene.commands, awake=scene.awake, held=scene.held),
         "section": live.section,
         "sections": live.sections,

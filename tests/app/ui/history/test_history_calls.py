@@ -80,7 +80,7 @@ def test_a_video_without_a_section_has_no_length(
 ) -> None:
     job = made(sharing, service, FAILING_PROMPT)
     assert job.state == "failed"
-    assert calls.history_search()["cards"][0]["seconds"] is None
+    assert calls.history_search()["cards"][0]["length"] == ""
 
 
 def test_a_model_is_known_by_its_title(sharing: Sharing, service: JobService, calls: HistoryCalls) -> None:

@@ -208,7 +208,6 @@ def test_a_running_job_as_the_page_gets_it() -> None:
     assert shown["video"]["hidden"] == pytest.approx((181 - 33) / 30, abs=1e-3)
     ending = scene_of(live, commands=frozenset({"cancel"}))
     assert ending["headline"].startswith("Ending: ")
-    assert ending["wishes"] == ["cancel"]
     assert (
         scene_of(live, commands=frozenset({"stop_after_section"}))["remark"]
         == "It ends after the current section."
