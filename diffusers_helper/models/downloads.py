@@ -6,7 +6,7 @@ import shutil
 import stat
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
@@ -22,8 +22,7 @@ class Absence:
     """The parts of a model from the hub that are not completely on this machine.
 
     Attributes:
-        part_bytes: The size of each part's weights, by its name; 0 for a part without weights.
-        here_bytes: The bytes of these parts that an interrupted download has left here.
+        part_bytes: The bytes of each part's weights that are not here, by its name; 0 without weights.
     """
 
     model: str
@@ -31,11 +30,10 @@ class Absence:
     part_bytes: dict[str, int]
     folder: Path
     free_bytes: int
-    here_bytes: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def total_bytes(self) -> int:
-        return sum(max(0, size - self.here_bytes.get(part, 0)) for part, size in self.part_bytes.items())
+        return sum(self.part_bytes.values())
 
     @property
     def has_room(self) -> bool:
@@ -72,15 +70,21 @@ def missing_parts(info: ModelInfo) -> list[str]:
 
 def absence_of(info: ModelInfo) -> Absence | None:
     """Return the missing parts of a model, or None if it is complete. No request is sent to the hub."""
-    missing = {name: published_bytes(name, info.family.name) for name in missing_parts(info)}
+    missing = {name: lack_of(info, name) for name in missing_parts(info)}
     if not missing:
         return None
     from huggingface_hub import constants  # only a hub model needs it
 
     folder = Path(constants.HF_HUB_CACHE)
     there = next(place for place in (folder, *folder.parents) if place.exists())
-    here = {name: bytes_in(info.parts[name].folder) for name in missing}
-    return Absence(info.name, info.title, missing, folder, shutil.disk_usage(there).free, here)
+    return Absence(info.name, info.title, missing, folder, shutil.disk_usage(there).free)
+
+
+def lack_of(info: ModelInfo, part: str) -> int:
+    """Return the bytes of a part's weights that would have to be downloaded, by the table of its family."""
+    source = info.parts[part]
+    published = published_bytes(part, info.family.name) if source.is_missing else 0
+    return max(0, published - bytes_in(source.folder))
 
 
 def bytes_in(folder: Path) -> int:

@@ -104,14 +104,17 @@ def _get_small_decoder(info: ModelInfo) -> None:
 
 def _get_parts(info: ModelInfo, absence: Absence, report: Callable[[int, int], None]) -> None:
     listed = {part: listed_files(info.parts[part]) for part in absence.part_bytes}
-    sizes = {part: sum(file.size for file in files) for part, files in listed.items()}
-    exact = replace(absence, part_bytes=sizes)
+    complete = sum(bytes_in(source.folder) for part, source in info.parts.items() if part not in listed)
+    here, missing = dict[Path, int](), dict[str, int]()
+    for part, files in listed.items():
+        places = [info.parts[part].root / file.path for file in files]
+        own = {place: bytes_in(place if place.is_file() else partial_of(place)) for place in places}
+        missing[part] = sum(file.size for file in files) - sum(own.values())
+        here |= own
+    exact = replace(absence, part_bytes=missing)
     if not exact.has_room:
         raise NotHere(exact)
-    complete = sum(bytes_in(info.parts[part].folder) for part in info.parts if part not in sizes)
-    places = (info.parts[part].root / file.path for part, files in listed.items() for file in files)
-    here = {place: bytes_in(place if place.is_file() else partial_of(place)) for place in places}
-    total = complete + sum(sizes.values())
+    total = complete + sum(here.values()) + exact.total_bytes
 
     def received(place: Path, count: int) -> None:
         here[place] = count

@@ -12,9 +12,8 @@ from pathlib import Path
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import file_sum, has_checksum
 from diffusers_helper.models.added import ADDED_MODELS, PUT_BACK, AddedModel
-from diffusers_helper.models.downloads import bytes_in
+from diffusers_helper.models.downloads import bytes_in, lack_of
 from diffusers_helper.models.registry import ModelInfo, PartSource, find_model, model_names
-from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.strangers.confined import confined
 from diffusers_helper.weights.inspection import inspect_checkpoint
 from diffusers_helper.weights.reading import (
@@ -55,12 +54,10 @@ def installed_parts(info: ModelInfo) -> list[InstalledPart]:
 
 def _installed_part(info: ModelInfo, part: str) -> InstalledPart:
     source = info.parts[part]
-    folder = source.folder
-    here, complete = bytes_in(folder), is_complete(folder)
-    missing = (
-        0 if complete or source.revision is None else max(0, published_bytes(part, info.family.name) - here)
+    folder, others = source.folder, _others(info, source)
+    return InstalledPart(
+        part, _origin(source), folder, bytes_in(folder), lack_of(info, part), is_complete(folder), others
     )
-    return InstalledPart(part, _origin(source), folder, here, missing, complete, _others(info, source))
 
 
 def _origin(source: PartSource) -> str:
@@ -150,14 +147,11 @@ def _copy_problems(
         try:
             is_same = has_copy_sum(file, checksum) if file in weights else file_sum(file) == checksum
             on_bytes(file.stat().st_size)
-        except OSError as error:
-            yield f"{name} cannot be read ({error.strerror})."
-            continue
-        except NotWeights as error:
-            yield f"{name} {error}"
-            continue
-        if not is_same:
-            yield f"{name} has a wrong checksum; remove the copy and convert the model again."
+        except (OSError, NotWeights) as error:
+            yield f"{name} cannot be read ({error})."
+        else:
+            if not is_same:
+                yield f"{name} has a wrong checksum; remove the copy and convert the model again."
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,12 +55,6 @@ class PartSource:
         return self.root / self.subfolder
 
     @property
-    def network(self) -> Path | None:
-        """Return the folder or single file of a network; None for one that is not downloaded."""
-        is_here = is_complete(self.folder) or (self.revision is None and self.folder.is_dir())
-        return self.folder if is_here else None
-
-    @property
     def is_missing(self) -> bool:
         """Return whether it has to be downloaded before it can be used."""
         return self.revision is not None and not is_complete(self.folder)

@@ -39,7 +39,7 @@ GGUF_CAST_BYTES = 10
 _ORIGINAL = {
     "double_blocks": "transformer_blocks", "single_blocks": "single_transformer_blocks", "blk": "layers",
 }  # fmt: skip
-_MOST_SIZE, _MOST_CONFIG = 2**20, 200_000
+_MOST_SIZE = 2**20
 _EMBEDDINGS = ("embed_tokens.weight", "token_embd.weight")  # only the rows in use are taken apart
 
 
@@ -106,14 +106,8 @@ def networks(
     """
     found: dict[str, Network] = {}
     for name in (one for one in NETWORKS if one in info.parts):
-        source = info.parts[name]
-        place = source.network or Path(source.location, source.subfolder)
-        storage = weight_dtype if name == "transformer" else "default"
-        counted = (
-            _counted(name, place, source.config)
-            if place.exists() or source.config is not None
-            else _of_published(info.family.networks[name])
-        )
+        source, storage = info.parts[name], weight_dtype if name == "transformer" else "default"
+        counted = _of_published(info.family.networks[name]) if source.is_missing else _counted(name, source)
         found[name] = counted.network(name, widths.get(name), storage, on_cpu=on_cpu)
     return found
 
@@ -169,21 +163,18 @@ def _of_published(known: FamilyNetwork) -> _Counted:
     return _Counted(known.total, known.blocks, known.config, known.dtype, True, size, known.largest, 0)
 
 
-def _counted(name: str, place: Path, config: Mapping[str, Any] | None) -> _Counted:
+def _counted(name: str, source: PartSource) -> _Counted:
     """Return what `count_values` does, which is remembered until one of the files changes."""
-    own = [place / "config.json"] if config is None else []
-    try:
-        signs = tuple(map(sign_of, [*own, *weight_files(place)]))
-    except OSError:
-        return count_values(name, place, config)  # it says what is missing
-    return _remembered(name, place, signs, json.dumps(config))
+    place = source.folder
+    files = [*([place / "config.json"] if source.config is None else []), *weight_files(place)]
+    signs = tuple(sign_of(file) for file in files if file.exists())
+    return _remembered(name, place, signs, json.dumps(source.config))
 
 
 def config_here(name: str, source: PartSource) -> Mapping[str, Any]:
     """Return the configuration of a network; an empty one if it is not here, or cannot be read."""
-    place = source.network
     try:
-        return _counted(name, place, source.config).config if place else {}
+        return {} if source.is_missing else _counted(name, source).config
     except LongtakeError:
         return {}  # `networks` says what is wrong
 
@@ -223,11 +214,16 @@ def count_values(name: str, place: Path, config: Mapping[str, Any] | None) -> _C
         if block := _block_of(lists, key):
             by_block[block] = by_block.get(block, Values()) + values
     file_bytes = sum(tensor.num_bytes for tensor in tensors.values())
+    layers = [math.prod(one.shape) for key, one in tensors.items() if _is_layer(key, one)]
+    in_blocks = [  # the tensors that are taken apart as a whole when their layer computes
+        math.prod(one.shape)
+        for key, one in tensors.items()
+        if one.dtype not in BITS and not key.endswith(_EMBEDDINGS)
+    ]
     return _Counted(
         total, tuple(by_block[block] for block in sorted(by_block)), config, dtype,
         keeps_bf16(file_bytes, is_quantised=is_quantised), file_bytes,
-        max((math.prod(one.shape) for key, one in tensors.items() if _is_layer(key, one)), default=0),
-        max((math.prod(one.shape) for key, one in tensors.items() if _is_in_blocks(key, one)), default=0),
+        max(layers, default=0), max(in_blocks, default=0),
         any(SCALE.search(key) or one.dtype not in BITS for key, one in found.items()),
     )  # fmt: skip
 
@@ -241,11 +237,10 @@ def _checked(name: str, config: Any) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         raise ValueError("its config.json is no JSON object")
     config = dict(cast(Mapping[str, Any], config))
-    if len(json.dumps(config)) > _MOST_CONFIG:
-        raise ValueError(f"its config.json has more than {_MOST_CONFIG} letters")
     for key in _network_of(name, config).sizes:
         sizes = config.get(key) if key == "block_out_channels" else [config.get(key)]
-        if not isinstance(sizes, list) or not sizes or not all(map(_is_size, cast(list[Any], sizes))):
+        sizes = cast(list[Any], sizes) if isinstance(sizes, list) else []
+        if not sizes or not all(type(one) is int and 0 < one <= _MOST_SIZE for one in sizes):
             found = f"its config.json has {short_repr(config.get(key))} for {key}"
             raise ValueError(f"{found}; expected a whole number from 1 to {_MOST_SIZE}")
     return config
@@ -267,17 +262,8 @@ def block_lists(part: str, kind: str) -> tuple[str, ...]:
     return _network_of(part, {"_class_name": kind}).lists
 
 
-def _is_size(value: Any) -> bool:
-    return type(value) is int and 0 < value <= _MOST_SIZE
-
-
 def _is_layer(name: str, tensor: TensorInfo) -> bool:
     return len(tensor.shape) == 2 and name.endswith(".weight")
-
-
-def _is_in_blocks(name: str, tensor: TensorInfo) -> bool:
-    """Return whether a tensor is taken apart as a whole when its layer computes."""
-    return tensor.dtype not in BITS and not name.endswith(_EMBEDDINGS)
 
 
 def _values(name: str, tensor: TensorInfo, in_fp32: Sequence[str], whole: Sequence[str]) -> Values:
@@ -333,8 +319,8 @@ def check_loras(text: str, info: ModelInfo) -> None:
         InputError: If a file is missing, holds no LoRA, or does not fit the model.
     """
     loras = loras_of(text)
-    folder = info.parts["transformer"].network if loras else None
-    layers = layers_of(folder) if folder else {}
+    transformer = info.parts["transformer"]
+    layers = layers_of(transformer.folder) if loras and not transformer.is_missing else {}
     for _, lora in loras:
         lora.check_family(info.name, info.family)
         if layers:

@@ -157,8 +157,8 @@ def known_networks(
 
 def weights_file(info: ModelInfo) -> Path | None:
     """Return the largest file of the transformer's weights, or None if they are not on this machine."""
-    place = info.parts["transformer"].network
-    files = weight_files(place) if place else ()
+    source = info.parts["transformer"]
+    files = weight_files(source.folder) if source.folder.exists() and not source.is_missing else ()
     return max(files, key=lambda file: file.stat().st_size, default=None)
 
 

@@ -17,7 +17,7 @@ from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models import downloads
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
-from diffusers_helper.models.downloads import NotHere, absence_of
+from diffusers_helper.models.downloads import NotHere, bytes_in
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.planning.profiles import profile_for
 from diffusers_helper.units import about
@@ -129,9 +129,7 @@ def test_a_download_that_is_given_up_keeps_its_bytes_until_the_model_is_removed(
     removed = calls.models_remove(F1)
     assert removed["removed_bytes"] >= 2**20
     assert one(calls)["state"] == "missing"
-    absence = absence_of(info)
-    assert absence is not None
-    assert not absence.here_bytes.get("transformer")
+    assert not bytes_in(info.parts["transformer"].folder)
 
 
 def test_an_added_model_comes_and_goes_while_it_is_downloaded(
