@@ -91,16 +91,10 @@ def set_aside(path: Path) -> None:
     path.rename(aside)
 
 
-def make_way(path: Path, *, folder: bool = False) -> None:
-    """Set aside what is at the path of a file, or of a folder, and is something else."""
-    if os.path.lexists(path) and not (path.is_dir() if folder else path.is_file()):
+def make_way(path: Path) -> None:
+    """Set aside what is at the path of a file and is something else."""
+    if os.path.lexists(path) and not path.is_file():
         set_aside(path)
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder inside one that exists, unless it is there already."""
-    make_way(path, folder=True)
-    path.mkdir(exist_ok=True)
 
 
 @contextmanager

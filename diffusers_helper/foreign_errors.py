@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -21,76 +20,40 @@ _AWAY = (errno.ESTALE, errno.ENODEV, errno.EIO, errno.EROFS)
 _GOES_ON = "the job then goes on by itself."
 
 
-@dataclass(frozen=True, slots=True)
-class _Signs:
-    """The signs of one kind of trouble.
-
-    Attributes:
-        classes: The names of exceptions that always mean it, as do their subclasses.
-        texts: Texts in lower case that mean it in an exception of type `kind`.
-    """
-
-    trouble: Trouble
-    classes: frozenset[str] = frozenset()
-    texts: tuple[str, ...] = ()
-    kind: type[Exception] = RuntimeError
-
-
-# The order matters: the first entry with a matching sign counts.
-_TABLE = (
-    _Signs(
-        "device_memory",
-        frozenset({"OutOfMemoryError"}),
-        (
-            "hip out of memory", "cuda out of memory", "hip error: out of memory",
-            "cuda error: out of memory", "hiperroroutofmemory", "cudaerrormemoryallocation",
-            "blockallocator::alloc failed",
-            "hsa_status_error_out_of_resources", "memory critical error by agent",
-            "cublas_status_alloc_failed", "hipblas_status_alloc_failed", "rocblas_status_memory_error",
-            "miopenstatusallocfailed", "cudnn_status_alloc_failed",
-        ),
+# The names of exceptions that always mean a trouble, as do their subclasses.
+_CLASSES: dict[str, Trouble] = {
+    "OutOfMemoryError": "device_memory", "MemoryError": "host_memory", "ImportError": "installation",
+    **dict.fromkeys((
+        "LocalEntryNotFoundError", "OfflineModeIsEnabled", "HfHubHTTPError", "RepositoryNotFoundError",
+        "ConnectError", "ConnectTimeout", "ReadTimeout", "ConnectionError",
+    ), "download"),
+}  # fmt: skip
+# Texts in lower case that mean it in a RuntimeError. The first entry with one of its texts counts.
+_TEXTS: dict[Trouble, tuple[str, ...]] = {
+    "device_memory": (
+        "hip out of memory", "cuda out of memory", "hip error: out of memory", "cuda error: out of memory",
+        "hiperroroutofmemory", "cudaerrormemoryallocation", "blockallocator::alloc failed",
+        "hsa_status_error_out_of_resources", "memory critical error by agent", "cublas_status_alloc_failed",
+        "hipblas_status_alloc_failed", "rocblas_status_memory_error", "miopenstatusallocfailed",
+        "cudnn_status_alloc_failed",
     ),
-    _Signs("host_memory", frozenset({"MemoryError"}), ("out of memory", "can't allocate memory")),
-    _Signs(
-        "device",
-        texts=(
-            "hiperrorillegaladdress", "illegal memory access", "hiperrorlaunchfailure",
-            "unspecified launch failure", "device-side assert", "hiperrorlaunchtimeout", "launch timed out",
-            "memory access fault by gpu", "hsa exception", "hsa_status_error",
-        ),
+    "host_memory": ("out of memory", "can't allocate memory"),
+    "device": (
+        "hiperrorillegaladdress", "illegal memory access", "hiperrorlaunchfailure",
+        "unspecified launch failure", "device-side assert", "hiperrorlaunchtimeout", "launch timed out",
+        "memory access fault by gpu", "hsa exception", "hsa_status_error",
     ),
-    _Signs(
-        "miopen",
-        texts=(
-            "miopen", "no suitable algorithm was found", "hiprtc_error", "code object build failed",
-        ),
+    "miopen": ("miopen", "no suitable algorithm was found", "hiprtc_error", "code object build failed"),
+    "blas": (
+        "cublas_status_", "hipblas_status_", "rocblas_status_", "rocblas error", "rocblaslt error",
+        "tensilelibrary",
     ),
-    _Signs(
-        "blas",
-        texts=(
-            "cublas_status_", "hipblas_status_", "rocblas_status_", "rocblas error", "rocblaslt error",
-            "tensilelibrary",
-        ),
+    "kernel": (
+        "hiperrornobinaryforgpu", "hiperrorinvaliddevicefunction", "invalid device function",
+        "no kernel image is available", "cudnn_status_", "unable to find an engine",
+        "could not create a primitive",
     ),
-    _Signs(
-        "kernel",
-        texts=(
-            "hiperrornobinaryforgpu", "hiperrorinvaliddevicefunction", "invalid device function",
-            "no kernel image is available", "cudnn_status_", "unable to find an engine",
-            "could not create a primitive",
-        ),
-    ),
-    _Signs("disk_full", texts=("database or disk is full",), kind=Exception),
-    _Signs(
-        "download",
-        frozenset({
-            "LocalEntryNotFoundError", "OfflineModeIsEnabled", "HfHubHTTPError", "RepositoryNotFoundError",
-            "ConnectError", "ConnectTimeout", "ReadTimeout", "ConnectionError",
-        }),
-    ),
-    _Signs("proxy", texts=("using socks proxy",), kind=ImportError),
-    _Signs("installation", frozenset({"ImportError"})),
-)  # fmt: skip
+}  # fmt: skip
 
 # A line of this program's log, as `app.engine` formats it, or a line of MIOpen's log that is about no error.
 _LOG_LINE = re.compile(
@@ -115,14 +78,14 @@ def trouble_of(error: BaseException) -> Trouble | None:
     """Return the meaning of an error, or None if it is not in the table, as for a mistake in our own code."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk_full"
-    names = {kind.__name__ for kind in type(error).__mro__}
     text = str(error).lower()
-    for signs in _TABLE:
-        if signs.classes & names:
-            return signs.trouble
-        if isinstance(error, signs.kind) and any(sign in text for sign in signs.texts):
-            return signs.trouble
-    return None
+    if "database or disk is full" in text:
+        return "disk_full"
+    names = (kind.__name__ for kind in type(error).__mro__)
+    if trouble := next(filter(None, map(_CLASSES.get, names)), None):
+        return "proxy" if trouble == "installation" and "using socks proxy" in text else trouble
+    found = (one for one, signs in _TEXTS.items() if any(sign in text for sign in signs))
+    return next(found, None) if isinstance(error, RuntimeError) else None
 
 
 def last_trouble(text: str) -> tuple[Trouble, str] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import stat
 import struct
 import warnings
 from collections.abc import Generator
@@ -17,6 +16,7 @@ from PIL import Image, ImageCms, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from diffusers_helper.errors import PictureError
+from diffusers_helper.files import read_file
 
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 64_000_000
@@ -28,6 +28,7 @@ MAX_SCANS = 64
 # These decoders are in wide use. Pillow's others are rarely needed, and each would be one more way to attack.
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 
+_OTHER = "Choose another file."
 _CONVERT = "Open it in a picture viewer and save it as PNG or JPEG."
 
 
@@ -78,13 +79,9 @@ def plain_png(image: Image.Image, chunks: PngInfo | None = None) -> bytes:
 def _opened(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, None]:
     """Yield a picture whose header was read and checked, and the name for it in messages."""
     name = "The picture" if isinstance(source, bytes) else f"The picture {source}"
-    content = _limited(len(source), name, source) if isinstance(source, bytes) else _read(source, name)
-    if not content:
-        raise PictureError(f"{name} is empty; expected a picture file.", "Choose another file.")
+    content = _content(source, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a faulty file that Pillow can read is accepted
-        # Pillow warns above 90 megapixels and refuses above 180; both are too many here.
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
         image = _open(content, name)
         _check_size(image, name)
         _check_scans(content, image, name)
@@ -100,46 +97,23 @@ def fit_picture(image: Image.Image, height: int, width: int, crop: float = 0.5) 
     return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS, centering=(crop, crop))
 
 
-def _read(path: Path, name: str) -> bytes:
+def _content(source: Path | bytes, name: str) -> bytes:
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no file"
-            raise PictureError(f"{name} is {kind}; expected a picture file.", "Choose a file.")
-        with path.open("rb") as file:
-            return _limited(status.st_size, name, file.read(MAX_BYTES + 1))
+        return source if isinstance(source, bytes) else read_file(source, MAX_BYTES)
     except (OSError, ValueError) as error:  # a name that no file system accepts raises ValueError
-        if isinstance(error, PictureError):
-            raise
         reason = error.strerror if isinstance(error, OSError) else error
-        raise PictureError(
-            f"{name} cannot be read ({reason}); expected a picture file.", "Check the path."
-        ) from error
-
-
-def _limited(size: int, name: str, content: bytes) -> bytes:
-    size = max(size, len(content))
-    if size > MAX_BYTES:
-        raise PictureError(
-            f"{name} has {size / 2**20:.1f} MiB; expected at most {MAX_BYTES // 2**20} MiB.",
-            "Save it smaller, as JPEG for example.",
-        )
-    return content
+        expected = f"a picture file of at most {MAX_BYTES // 2**20} MiB"
+        raise PictureError(f"{name} cannot be read ({reason}); expected {expected}.", _OTHER) from error
 
 
 def _open(content: bytes, name: str) -> Image.Image:
     try:
         return Image.open(io.BytesIO(content), formats=FORMATS)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise PictureError(
-            f"{name} has far more than {MAX_PIXELS // 10**6} million pixels; expected at most that many.",
-            "Save it smaller.",
-        ) from error
-    except Exception as error:
-        # Decoders raise many kinds of errors for a damaged header too.
+    except Exception as error:  # decoders raise many kinds of errors for a damaged header too
         raise PictureError(
             f"{name.replace('The picture', 'The file', 1)} is not a picture that can be read.",
-            "Choose a PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF file.",
+            f"Choose a PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF file of at most {MAX_PIXELS // 10**6} "
+            "million pixels.",
         ) from error
 
 

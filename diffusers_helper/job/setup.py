@@ -217,9 +217,7 @@ class OpenJob:
             facts["video"] = self.original.checksum
             facts |= {"extend": self.request.extend} if self.original.is_last else {}
         origins = Origins(self.request, self.lineage, self.pictures.origin, self.family, **facts)
-        checkpoints = Checkpoints(
-            self.folder, origins, self.earlier, self.latents_shape(self.sections.window)
-        )
+        checkpoints = Checkpoints(self.folder, origins, self.earlier)
         self.video.recipe = partial(self.recipe, self.pictures.contents)
         for doubt in checkpoints.doubts:
             self.report.warned(doubt)

@@ -23,7 +23,6 @@ from diffusers_helper.files import write_atomic
 from diffusers_helper.machine.packages import version_of
 
 _log = logging.getLogger(__name__)
-_MOST = 1e13  # bytes per second; more is a mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +139,7 @@ def keep_speeds(facts: Facts, card: str, measured: Speeds) -> None:
 def speeds(facts: Facts, card: str) -> Speeds:
     """Return the stored speeds of a machine with this card; None for what is missing or of no use."""
     entry = facts.read(card)
-    return Speeds(**{field.name: _speed(entry.get(field.name)) for field in fields(Speeds)})
-
-
-def _speed(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 < value < _MOST else None
+    return Speeds(**{field.name: entry.get(field.name) for field in fields(Speeds)})
 
 
 _SAMPLE_BYTES, _BLOCK_BYTES = 256 * 1024**2, 8 * 1024**2
@@ -193,8 +186,7 @@ class DiskSpeeds:
     def _known(self, file: Path | None) -> float | None:
         if file is None:
             return None
-        speed = self.facts.read(str(file.parent)).get("bytes_per_second")
-        return float(speed) if isinstance(speed, int | float) and speed > 0 else None
+        return self.facts.read(str(file.parent)).get("bytes_per_second")
 
     def measure(self, file: Path | None) -> float | None:
         """Return the speed of the disk with this file, if there is one, and measure it if it is not known."""
@@ -222,8 +214,7 @@ _GAIN = 1.1
 
 def seen_kernel(facts: Facts, card: str) -> str:
     """Return the stored attention kernel of a card with the installed torch, or "" if there is none."""
-    kernel = facts.read(_key(card)).get("kernel")
-    return kernel if isinstance(kernel, str) else ""
+    return facts.read(_key(card)).get("kernel", "")
 
 
 def keep_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> None:
@@ -233,10 +224,8 @@ def keep_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> Non
 
 def seen_ways(facts: Facts, card: str) -> dict[str, str]:
     """Return the stored ways to compute attention on a card with the installed torch, by `shape_key`."""
-    ways = facts.read(_key(card)).get("ways")
-    if not isinstance(ways, dict):
-        return {}
-    return {key: way for key, way in cast(dict[str, Any], ways).items() if way in WAYS}
+    ways = facts.read(_key(card)).get("ways", {})
+    return {key: way for key, way in ways.items() if way in WAYS}
 
 
 def keep_trial(facts: Facts, card: str, key: str, found: Sequence[Mapping[str, Any]]) -> str:

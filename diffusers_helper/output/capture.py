@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from diffusers_helper.errors import GenerationCancelled, InputError, first_line
-from diffusers_helper.files import make_folder, replacing, write_atomic
+from diffusers_helper.files import replacing, write_atomic
 from diffusers_helper.memory.accounting import to_host
 
 _log = logging.getLogger(__name__)
@@ -148,8 +148,8 @@ class Recorder:
         is_whole = sum(tensor.nbytes for tensor in tensors.values()) <= self._most
         facts["has_tensors"] = is_whole
         folder = self._folder / re.sub(r"[^\w.-]", "_", what)
-        make_folder(self._folder)
-        make_folder(folder)
+        self._folder.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
         file = folder / f"{time.time_ns()}.json"
         if is_whole:
             with replacing(file.with_suffix(".safetensors")) as temporary:

@@ -23,7 +23,7 @@ from diffusers_helper import __version__
 from diffusers_helper.conditions.timeline import drafted_words, seed_of, texts_of, weights_of, words_of
 from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.families.family import Family
-from diffusers_helper.files import make_folder, sha256_of, write_atomic
+from diffusers_helper.files import sha256_of, write_atomic
 from diffusers_helper.machine.packages import version_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, joined, names_of, recorded_later
@@ -100,9 +100,7 @@ class Checkpoints:
         doubts: Sentences for the user about files that are damaged or were made by other versions.
     """
 
-    def __init__(
-        self, folder: JobFolder, origins: Origins, earlier: JobFolder | None, shape: tuple[int, ...]
-    ) -> None:
+    def __init__(self, folder: JobFolder, origins: Origins, earlier: JobFolder | None) -> None:
         """Read the checkpoints of an earlier run.
 
         The section of a damaged file and all later ones are made again.
@@ -113,7 +111,7 @@ class Checkpoints:
         Raises:
             LongtakeError: If the sections have another origin than this job.
         """
-        self._folder, self._origins, self._shape = folder, origins, shape
+        self._folder, self._origins = folder, origins
         self._is_in_place = earlier == folder
         self._sections: dict[int, Tensor] = {}
         self._encodings: dict[str, Tensor] = {}
@@ -127,7 +125,7 @@ class Checkpoints:
         left = self._sections.get(number)
         latents = otherwise() if left is None else left
         if left is None or not self._is_in_place:
-            make_folder(self._folder.sections)
+            self._folder.sections.mkdir(exist_ok=True)
             origin = self._origins.of_section(number)
             self._write(self._folder.latents(number), {_KEY: latents}, origin, section=str(number))
         return latents
@@ -168,20 +166,12 @@ class Checkpoints:
             try:
                 tensors, metadata = read_tensors(file)
                 window = tensors[_KEY]
-                # Version 0.1 did not record the number.
-                if metadata.get("section", str(number)) != str(number):
-                    raise ValueError(f"it is section {metadata['section']}")
                 origin, made_with = plain_texts(metadata["origin"]), plain_texts(metadata["versions"])
             except (OSError, SafetensorError, ValueError, KeyError) as error:
                 _log.warning("%s: %s", file, error)
                 self.doubts.append(f"The kept latents of section {number} are damaged, so it is made again.")
                 return
             _check_origin(file, origin, self._origins.of_section(number))
-            if tuple(window.shape) != self._shape:
-                raise LongtakeError(
-                    f"{file} holds latents of shape {tuple(window.shape)}; expected {self._shape}.",
-                    "Delete the folder's sections to make them again.",
-                )
             others |= {f"{name} {made}" for name, made in made_with.items() if versions().get(name) != made}
             self._sections[number] = window
         if others:

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from diffusers_helper.errors import first_line
 from diffusers_helper.families.packing import Mode, Section
-from diffusers_helper.files import make_folder, write_atomic
+from diffusers_helper.files import write_atomic
 from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.machine.sysfs import computes_bf16
 from diffusers_helper.models.registry import ModelInfo
@@ -254,7 +254,7 @@ class Preview:
             content, "WEBP", save_all=True, append_images=frames[1:], loop=0, quality=70, method=0,
             duration=round(1000 * self._seconds * x0.shape[2] / len(frames)),
         )  # fmt: skip
-        make_folder(self._folder)
+        self._folder.mkdir(exist_ok=True)
         path = self._folder / f"{section:04}-{step:03}.webp"
         write_atomic(path, content.getvalue())
         for old in sorted(self._folder.glob("*.webp"))[:-_KEPT_FILES]:
@@ -279,7 +279,7 @@ def write_thumbnail(path: Path, section: Section, frames: Tensor, mode: Mode) ->
     picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
     content = io.BytesIO()
     picture.save(content, "WEBP", quality=80)
-    make_folder(path.parent)
+    path.parent.mkdir(exist_ok=True)
     write_atomic(path, content.getvalue())
 
 

@@ -29,7 +29,7 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 from av.video.stream import VideoStream
 
 from diffusers_helper.families.packing import FPS, Mode
-from diffusers_helper.files import file_sum, link_or_copy, make_folder, replacing, write_atomic
+from diffusers_helper.files import file_sum, link_or_copy, replacing, write_atomic
 from diffusers_helper.provenance.branch import read_sums
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import append_pictures
@@ -101,7 +101,7 @@ class GrowingVideo:
         self.shape = height, width
         self._crf, self._fps, self._tick = max(MIN_CRF, crf), fps, Fraction(1, fps)
         for made_folder in (self._folder.path, self._folder.segments):  # but not the folder of all jobs
-            make_folder(made_folder)
+            made_folder.mkdir(exist_ok=True)
 
         self._sums = read_sums(self._folder.sums)
         made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
@@ -242,7 +242,7 @@ class GrowingVideo:
 
     def _encode(self, path: Path, frames: Iterable[np.ndarray], x264: str) -> None:
         """Encode frames (H, W, 3) as a segment, or write an empty file if there are none."""
-        make_folder(path.parent)  # something may have removed it since the start
+        path.parent.mkdir(exist_ok=True)  # something may have removed it since the start
         with replacing(path) as temporary:
             if isinstance(frames, np.ndarray) and not len(frames):
                 temporary.touch()

@@ -15,7 +15,7 @@ from typing import Any
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MAX_SECONDS
-from diffusers_helper.files import link_or_copy, make_folder, read_file, write_atomic
+from diffusers_helper.files import link_or_copy, read_file, write_atomic
 from diffusers_helper.models.registry import family_of, plan_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span, names_of
@@ -102,7 +102,7 @@ class Branch:
         )  # fmt: skip
         for file in filter(Path.is_file, files):
             target = folder.path / file.relative_to(parent.path)
-            make_folder(target.parent)
+            target.parent.mkdir(exist_ok=True)
             link_or_copy(file, target)
         if sums:
             write_atomic(folder.sums, json.dumps(sums, indent=1).encode())

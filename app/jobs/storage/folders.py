@@ -17,7 +17,7 @@ from pathlib import Path
 from app.jobs.job import NoSuchJob
 from app.jobs.storage.logs import StateLog
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import make_folder, sync_folder
+from diffusers_helper.files import sync_folder
 from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.provenance.job_folder import JobFolder
 
@@ -82,7 +82,7 @@ def discard(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> Non
             raise InputError(
                 f"Job {folder.job} is being made; expected one that is not.", "Cancel it first, or pause it."
             )
-        make_folder(trash)
+        trash.mkdir(exist_ok=True)
         os.utime(folder.path)  # the time of the removal
         folder.path.rename(trash / folder.job)
         sync_folder(trash)

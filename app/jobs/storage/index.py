@@ -15,7 +15,7 @@ from pathlib import Path
 
 from app.jobs.storage.rows import COLUMNS, SCHEMA, VERSION, agree
 from app.jobs.storage.trouble import TROUBLE, is_damage
-from diffusers_helper.files import make_folder, make_way, set_aside
+from diffusers_helper.files import make_way, set_aside
 
 INDEX_FOLDER, _FILE = ".longtake", "jobs.sqlite3"
 # The waits for a locked index are short: writing delays the page, and necessary writes are repeated; instead
@@ -47,7 +47,7 @@ class OpenIndex:
         self._open()
 
     def _open(self) -> None:
-        make_folder(self.folder)
+        self.folder.mkdir(exist_ok=True)
         database = open_index(self._file)
         with self._reading:
             self._database, self._reader = database, _connect(self._file, _READ_SECONDS)

@@ -94,7 +94,11 @@ def test_it_returns_size_and_pixels(process: ReadingProcess, tmp_path: Path) -> 
 def test_it_refuses_with_the_same_words(process: ReadingProcess, tmp_path: Path) -> None:
     (tmp_path / "text.jpg").write_text("hello")
     os.mkfifo(tmp_path / "pipe")
-    for name, words in (("text.jpg", "is not a picture"), ("missing", "cannot be read"), ("pipe", "no file")):
+    for name, words in (
+        ("text.jpg", "is not a picture"),
+        ("missing", "cannot be read"),
+        ("pipe", "cannot be read"),
+    ):
         with pytest.raises(InputError, match=f"{name} {words}|{name} is {words}"):
             process.read(read_picture, tmp_path / name)
 

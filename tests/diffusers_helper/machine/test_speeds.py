@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diffusers_helper.machine.local import Facts, Local, Speeds, keep_speeds, speeds
+from diffusers_helper.machine.local import Local, Speeds, keep_speeds, speeds
 from diffusers_helper.machine.sysfs import Link, amd_gpus, nvidia_link
 from diffusers_helper.planning.profiles import detect
 from tests.support.machines import GB, write, write_card
@@ -82,11 +82,3 @@ def test_speeds_are_kept_by_card_and_added_to(tmp_path: Path) -> None:
     assert speeds(facts, "gfx1100") == Speeds(27_300_000_000, 12_100_000_000, 3_500_000_000)
     assert speeds(facts, "gfx1151") == Speeds(60e9)
     assert facts.file == tmp_path / "speeds.json"
-
-
-@pytest.mark.parametrize("value", [0, -1, True, "fast", None, 1e14, float("nan"), [1]])
-def test_a_stored_speed_that_cannot_be_is_as_good_as_none(value: object, tmp_path: Path) -> None:
-    facts = Facts(tmp_path / "speeds.json")
-    name = "disk_read_bytes_per_second"
-    facts.write("cpu", {name: value, "host_to_device_bytes_per_second": 5e9})
-    assert speeds(facts, "cpu") == Speeds(host_to_device_bytes_per_second=5e9)

@@ -169,23 +169,15 @@ def sql(statement: str) -> Damage:
     return damage
 
 
-def instead_of_folder(folder: Path, damage: Damage) -> None:
-    shutil.rmtree(folder)
-    damage(folder)
-
-
 INDEX: dict[str, Damage] = {
     **OTHERS, "removed": Path.unlink, "emptied": content(b""), "head": overwrite(0),
     "middle": overwrite(4096),
     "cut": lambda index: os.truncate(index, 5000), "no table": sql("DROP TABLE jobs"),
     "journal": lambda index: index.with_name("jobs.sqlite3-journal").write_bytes(b"garbage" * 999) and None,
     "folder removed": lambda index: shutil.rmtree(index.parent),
-    "folder a file": lambda index: instead_of_folder(index.parent, content(b"")),
-    "folder a link": lambda index: instead_of_folder(index.parent, OTHERS["dangling"]),
     "maker a folder": lambda index: OTHERS["folder"](index.with_name("maker")),
     "maker a link": lambda index: OTHERS["dangling"](index.with_name("maker")),
     "hold a folder": lambda index: index.with_name("held").mkdir(),
-    "trash a file": lambda index: index.with_name("trash").write_bytes(b""),
 }  # fmt: skip
 
 

@@ -250,7 +250,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("inverted", "framepack-f1", "forward"),
     ),
     "picture missing": ({"image": "/nowhere/at-all.png"}, ("at-all.png", "picture file")),
-    "a folder as picture": ({"image": str(ROOT)}, (ROOT.name, "folder", "picture file")),
+    "a folder as picture": ({"image": str(ROOT)}, (ROOT.name, "directory", "picture file")),
     "text as picture": ({"image": text_file}, ("text.jpg",)),
     "empty picture": ({"image": empty_file}, ("empty.png",)),
     "half a picture": ({"image": truncated_file}, ("truncated.png",)),
