@@ -51,11 +51,7 @@ _STAGE_NAMES = {**{name: name for name in STAGES}, "image": "vae_encode"}  # ver
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """The base class of all events.
-
-    Attributes:
-        time: Seconds since the job started to run.
-    """
+    """The base class of all events, with the seconds since the job started to run."""
 
     is_final: ClassVar[bool] = False
     job: str
@@ -64,11 +60,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobStarted(Event):
-    """The start of a job's work.
-
-    Attributes:
-        attention: The way to compute attention (`attention.ways.WAYS`); "" in events of earlier versions.
-    """
+    """The start of a job's work, with its way to compute attention; "" in events of earlier versions."""
 
     sections: int
     frames: int
@@ -100,12 +92,7 @@ class Reading(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepDone(Event):
-    """The end of a denoising step.
-
-    Attributes:
-        preview: The absolute path of a small picture of the section.
-        skipped: The number of the section's steps so far that a step cache has skipped.
-    """
+    """The end of a denoising step. `skipped` of the section's steps so far were left to a step cache."""
 
     section: int
     step: int
@@ -138,12 +125,10 @@ class PieceDone(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SectionFinished(Event):
-    """The end of a section, which can be watched from now on.
+    """The end of a section, which can be watched from now on in `video`, which has `frames` frames.
 
     Attributes:
-        video: The absolute path of the playable video so far, which has `frames` frames.
         added_in_front: The number of frames that were added in front of the video; 0 in forward mode.
-        thumbnail: The absolute path of a small picture from the middle of the section.
     """
 
     section: int

@@ -96,8 +96,6 @@ def failed_event(
     """Return the `Failed` event for an exception that ended a job.
 
     Args:
-        time: Seconds since the job started to run.
-        video: The path of the video so far, if there is one.
         detail: The technical detail; None for the exception's traceback.
     """
     known = error if isinstance(error, LongtakeError) else _explained(error, folder)

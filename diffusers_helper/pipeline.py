@@ -121,13 +121,7 @@ def generate(
 def sample_sections(
     job: OpenJob, checkpoints: Checkpoints, encodings: Mapping[str, Tensor], history: LatentsSoFar
 ) -> Iterator[Section]:
-    """Sample the sections one after the other, add their latents to the history, and yield each section.
-
-    Args:
-        job: The job, within whose contexts this runs.
-        checkpoints: The store of the sections, of which those of an earlier run are not sampled again.
-        history: The history before the first section.
-    """
+    """Sample what no earlier run has sampled, and yield each section after it was added to the history."""
     if job.pictures.start:
         job.preview.fit(job.pictures.start, encodings["start"])
     drafts: dict[int, Tensor] = {}
@@ -144,11 +138,8 @@ def sample(
     """Sample a section after the drafts that it needs, and return its latents as `denoise` does.
 
     Where the words change in inverted order, the section before the change is drafted as if it were the last.
-    What comes after the change then begins with its last latent, and not with the start picture.
-
-    Args:
-        history: What was made so far.
-        drafts: The drafts so far, by their places in the video, to which new ones are added.
+    What comes after the change then begins with its last latent, and not with the start picture. New drafts
+    are added to the others, by their places in the video.
     """
     work, own = WORK[job.family.name], job.lineage.request_for(section.number, job.request)
     places = drafts_of(section.number, own, job.family)
@@ -179,7 +170,7 @@ def denoise(
 
     Args:
         condition: What conditions it, in the form of the family's `Work`.
-        context: What it sees of the other sections, in the same way.
+        context: What it sees of the other sections.
         within: The section that it is sampled for, if it may be a draft, with the numbers of the runs before
             and of all runs.
 

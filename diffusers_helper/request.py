@@ -377,22 +377,14 @@ def is_picture_name(name: str) -> bool:
 
 
 def paths_in(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the paths of the pictures that settings name, by the names of the pictures.
-
-    Raises:
-        InputError: If the setting of the pictures at times cannot be used.
-    """
+    """Return the paths of the pictures that settings name, by the names of the pictures."""
     several = enumerate(placed.placed_of(str(settings.get(PLACED) or "")), 1)
     single = {name: str(path) for name in PICTURES if (path := settings.get(name))}
     return single | {placed_name(number): one.file for number, one in several}
 
 
 def with_pictures(settings: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
-    """Return settings in which the pictures of these names have these paths.
-
-    Raises:
-        InputError: If the setting of the pictures at times cannot be used.
-    """
+    """Return settings in which the pictures of these names have these paths."""
     found = {**settings, **{name: path for name, path in paths.items() if name in SETTINGS}}
     if several := placed.placed_of(str(settings.get(PLACED) or "")):
         named = enumerate(several, 1)

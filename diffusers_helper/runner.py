@@ -45,10 +45,7 @@ class Runner:
     def run(self, folder: Path, on_event: Callable[[events.Event], None], cancel: CancelToken) -> None:
         """Make the video whose request is in `folder`. Every outcome but one is reported as a final event.
 
-        Args:
-            folder: The job's folder, whose request may name a folder as its model. The results of an earlier
-                run there are reused.
-            on_event: A function that is called in this thread with each event.
+        The results of an earlier run in the folder are reused.
 
         Raises:
             CardLost: If another process has to continue the job.

@@ -2,7 +2,8 @@
 
 Frames are taken by time and not by number, so a video of any or of a changing rate keeps its speed. They are
 upright, have square pixels, and are RGB with 8 bits; high dynamic range (PQ and HLG) is mapped to the
-standard one. What cannot be decoded, as at the end of a file that was cut off, is left out.
+standard one. What cannot be decoded, as at the end of a file that was cut off, is left out. Functions raise
+PictureError for a video that cannot be used.
 """
 
 from __future__ import annotations
@@ -48,22 +49,14 @@ class Footage:
 
 @confined
 def read_footage(path: Path) -> Footage:
-    """Return what is known of a video.
-
-    Raises:
-        PictureError: If it cannot be used.
-    """
+    """Return what is known of a video."""
     with opened(path) as (container, _):
         seconds = _seconds(container)
     return Footage(seconds, plain_png(last_frames(path, 1)[-1]))
 
 
 def last_frames(path: Path, most: int, fps: int = FPS) -> list[Image.Image]:
-    """Return up to so many frames from the end of a video, in order.
-
-    Raises:
-        PictureError: If it cannot be used.
-    """
+    """Return up to so many frames from the end of a video, in order."""
     found = _last_frames(path, most, fps, is_near=True)
     # A short video has no more. Of another one, the index or the times are not what they seem.
     return found if len(found) == most else _last_frames(path, most, fps, is_near=False)
@@ -81,21 +74,13 @@ def _last_frames(path: Path, most: int, fps: int, *, is_near: bool) -> list[Imag
 
 
 def first_frames(path: Path, most: int, fps: int = FPS) -> list[Image.Image]:
-    """Return up to so many frames from the beginning of a video.
-
-    Raises:
-        PictureError: If it cannot be used.
-    """
+    """Return up to so many frames from the beginning of a video."""
     with closing(all_frames(path, fps)) as frames:
         return [*islice(frames, most)]
 
 
 def all_frames(path: Path, fps: int = FPS) -> Generator[Image.Image]:
-    """Yield all frames of a video.
-
-    Raises:
-        PictureError: If it cannot be used.
-    """
+    """Yield all frames of a video."""
     with opened(path) as (container, name):
         frame = None
         for frame in _at_rate(container, name, fps):
@@ -115,11 +100,7 @@ def in_fours(count: int) -> int:
 
 @contextmanager
 def opened(path: Path) -> Generator[tuple[InputContainer, str]]:
-    """Yield a video that was checked as far as its headers say, and the name for it in messages.
-
-    Raises:
-        PictureError: If it cannot be used.
-    """
+    """Yield a video that was checked as far as its headers say, and the name for it in messages."""
     # The page, which only asks another process for a video, would take longer to start with PyAV.
     import av
     from av.error import FFmpegError

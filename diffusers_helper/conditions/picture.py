@@ -59,11 +59,7 @@ def load_picture(source: Path | bytes) -> Image.Image:
 
 
 def size_of(source: Path | bytes) -> tuple[int, int]:
-    """Return the width and height of a picture from its header.
-
-    Raises:
-        PictureError: If the header shows that `load_picture` would refuse it.
-    """
+    """Return the width and height in the header of a picture, or refuse it as `load_picture` does."""
     with _opened(source) as (image, _):
         return image.size
 

@@ -71,11 +71,7 @@ def load_named(request: GenerationRequest, name: str, path: str) -> Image.Image:
 
 
 def kept_pictures(folder: JobFolder, names: Iterable[str]) -> dict[str, bytes]:
-    """Return the contents of pictures in a job's folder.
-
-    Raises:
-        OSError: If one cannot be read.
-    """
+    """Return the contents of pictures in a job's folder."""
     return {name: read_file(folder.picture(name)) for name in names}
 
 
@@ -84,9 +80,6 @@ def keep_request(request: GenerationRequest, pictures: Contents, folder: JobFold
 
     Args:
         at: Where the folder is once it is complete.
-
-    Raises:
-        OSError: If the folder cannot be written.
     """
     for file in (*map(folder.picture, PICTURES), *folder.path.glob(f"{PLACED}_*.png")):
         if file not in [folder.picture(name) for name in pictures]:
@@ -142,11 +135,7 @@ def _with_own_paths(settings: Mapping[str, Any], folder: JobFolder) -> dict[str,
 
 
 def keep_original(request: GenerationRequest, folder: JobFolder) -> None:
-    """Copy the video that a request continues, if any, into a job's folder.
-
-    Raises:
-        OSError: If it cannot be read or written.
-    """
+    """Copy the video that a request continues, if any, into a job's folder."""
     if not request.video:
         folder.original.unlink(missing_ok=True)
         return

@@ -28,11 +28,7 @@ _FEWEST_LAYERS = {"text_encoder": 2, "text_encoder_2": 1}  # the last two layers
 
 
 def texts_in(request: GenerationRequest) -> tuple[tuple[str, str], ...]:
-    """Return each text that is encoded for a request's own sections, after the name of its setting.
-
-    Raises:
-        InputError: If a cue of the prompt ends before it begins.
-    """
+    """Return each text that is encoded for a request's own sections, after the name of its setting."""
     prompts = tuple(("prompt", text) for text in Timeline.of(request.prompt).texts)
     return (*prompts, *(("negative", text) for text in request.texts[1:]))
 
@@ -102,7 +98,6 @@ def check_encoders(
     Args:
         name: The name of the model.
         parts: Its parts; nothing is checked of those that are not on this machine.
-        configs: The configurations of the text encoders, by the names of their parts.
 
     Raises:
         InputError: If one does not, or a tokenizer's file cannot be used.

@@ -143,9 +143,6 @@ class Timeline:
 
         A text that the rest of the prompt held stays outside of brackets, and cues after the end of the video
         stay. Brackets within a cue become round ones, since nothing could tell them from its own.
-
-        Args:
-            words: The text of each section, in the order of the video.
         """
         before = [_plain(text) for text in self.words(len(words), seconds)]
         if [_plain(text) for text in words] == before:
@@ -180,31 +177,19 @@ def _held(cues: Sequence[Cue], sections: int, seconds: float) -> list[str | None
 
 
 def _seed(words: str) -> int | None:
-    """Return the seed that a cue's text is, or None for any other text.
-
-    Raises:
-        InputError: If it is out of range.
-    """
+    """Return the seed that a cue's text is, or None for any other text."""
     match = _SEED.fullmatch(words)
     return SETTINGS["seed"].check(int(match[1])) if match else None
 
 
 def _lora(words: str) -> Choice | None:
-    """Return the LoRA and its weight that a cue's text is, or None for any other text.
-
-    Raises:
-        InputError: If the weight is out of range.
-    """
+    """Return the LoRA and its weight that a cue's text is, or None for any other text."""
     match = _LORA.fullmatch(words)
     return choices_of(match[1])[0] if match else None
 
 
 def with_words(prompt: str, words: Sequence[str], seconds: float) -> str:
-    """Return a prompt changed as by `Timeline.with_words`, or just as it was written if that changes nothing.
-
-    Raises:
-        InputError: As in `Timeline.of`.
-    """
+    """Return a prompt changed as by `Timeline.with_words`, or as it was written if that changes nothing."""
     before = Timeline.of(prompt)
     after = before.with_words(words, seconds)
     return prompt if after is before else str(after)
@@ -230,7 +215,6 @@ def blended(texts: Sequence[str], place: int, over: int) -> Words:
     In the i-th section after a change (from 0), the new text has a share of (i + 1) / (over + 1).
 
     Args:
-        texts: The text of each section, in the order of the video.
         over: The sections that a change takes; 0 for a cut.
     """
     begin = place

@@ -48,11 +48,7 @@ class Facts:
             _log.warning("%s cannot be written (%s)", self.file, error)
 
     def forget(self) -> int:
-        """Remove the file, and return the number of entries that it had.
-
-        Raises:
-            OSError: If the file cannot be removed.
-        """
+        """Remove the file, and return the number of entries that it had."""
         count = len(self._all())
         if self.file is not None:
             self.file.unlink(missing_ok=True)
@@ -126,12 +122,7 @@ class Speeds:
 
 
 def keep_speeds(facts: Facts, card: str, measured: Speeds) -> None:
-    """Store measured speeds. Those that are None keep the value that is stored.
-
-    Args:
-        facts: The store (`Local.speeds`).
-        card: The card (`Machine.card`).
-    """
+    """Store the measured speeds of a card. Those that are None keep the value that is stored."""
     found = {name: round(value) for name, value in asdict(measured).items() if value is not None}
     facts.write(card, found)
 
@@ -147,11 +138,7 @@ _SECONDS = 2.0
 
 
 def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
-    """Measure the bytes per second of reads that bypass the page cache.
-
-    Returns:
-        The speed, or None if the system or the file does not allow such reads.
-    """
+    """Return the bytes per second of reads that bypass the page cache; None if these are impossible."""
     flags = os.O_RDONLY | getattr(os, "O_DIRECT", 0)
     if flags == os.O_RDONLY:
         return None
@@ -234,7 +221,6 @@ def keep_trial(facts: Facts, card: str, key: str, found: Sequence[Mapping[str, A
     A way that stores the scores of all tokens does not count, since attention in slices does the same work.
 
     Args:
-        key: The shape's `shape_key`.
         found: The results of `attention.attending.try_ways`, in the order of preference.
     """
     good = {one["way"]: one for one in found if "failed" not in one and "math" not in one["kernel"]}

@@ -180,11 +180,7 @@ def text_of(file: Path) -> str:
 
 
 def card_readings(folder: Path) -> dict[str, float]:
-    """Return what a card's sensors tell now: `clock_hz` of the shaders, `power_watts`, `temperature_celsius`.
-
-    Args:
-        folder: The folder of `Gpu`. Sensors that the driver does not have are left out.
-    """
+    """Return what the sensors in a card's folder tell now, by name and unit, if the driver has them."""
     sensors = (
         ("clock_hz", 1.0, ("freq1_input",)),
         ("power_watts", 1e-6, ("power1_average", "power1_input")),
@@ -247,12 +243,9 @@ _ENOUGH = ({"avx512bw", "avx512vl", "avx512dq"}, {"avx_ne_convert"}, {"bf16"})
 
 @cache
 def computes_bf16(cpuinfo: Path = _CPUINFO) -> bool:
-    """Return whether the processor computes bf16 well.
+    """Return whether the processor computes bf16 well, according to the system's list of its features.
 
     Otherwise PyTorch multiplies bf16 five times and convolves it nine times as slowly as fp32.
-
-    Args:
-        cpuinfo: The system's list of the processor's features. Without one, the answer is no.
     """
     found = re.search(r"^(?:flags|Features)\s*:(.*)$", text_of(cpuinfo), re.MULTILINE)
     features = set(found[1].split()) if found else set[str]()

@@ -1,8 +1,7 @@
 """The checkpoints of a job, which are its encodings and the latents of its finished sections, as files.
 
 Each file has a checksum and the origin of its content. A section's noise depends only on the request's seed
-and the section's number (`sampling.schedule`), so these files contain all
-the state that the next section needs. Later jobs can use encodings of texts and pictures again.
+and the section's number, so these files contain all the state that the next section needs.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ class Origins:
         """Collect the facts that are the same for all sections.
 
         Args:
-            lineage: The origin of its first sections.
             pictures: The origins of the pictures; see `conditions.pictures`.
             others: Further facts that follow from request and model, such as the frame size.
         """
@@ -101,12 +99,9 @@ class Checkpoints:
     """
 
     def __init__(self, folder: JobFolder, origins: Origins, earlier: JobFolder | None) -> None:
-        """Read the checkpoints of an earlier run.
+        """Read the checkpoints of an earlier run of this or another job, if there is one.
 
         The section of a damaged file and all later ones are made again.
-
-        Args:
-            earlier: The folder of the earlier run, of this or another job; None if there is none.
 
         Raises:
             LongtakeError: If the sections have another origin than this job.
@@ -247,21 +242,18 @@ class EncodingCache:
 
     A file's name is a checksum of all that its encodings depend on, so no prompt can be read from it.
 
-    Attributes:
-        folder: The folder, which is made when it is needed; None to keep nothing.
-        most_bytes: The total size of the files. A prompt of FramePack takes about 2 MB.
+    Without a folder, nothing is kept.
     """
 
     folder: Path | None = None
-    most_bytes: int = 256 * 1024**2
+    most_bytes: int = 256 * 1024**2  # a prompt of FramePack takes about 2 MB
 
     def get(self, facts: Callable[[], Mapping[str, str]], otherwise: Callable[[], Tensors]) -> Tensors:
-        """Return the encodings that depend on these facts and on the versions of the libraries.
+        """Return the encodings that depend on these facts, or make them with `otherwise` and keep them.
 
         Args:
             facts: Returns all facts that change a bit of the result. The ways to compute it may have changed
                 when it is made, for example after a fault of the device.
-            otherwise: A function that makes the encodings if there are none.
         """
         if self.folder is None:
             return otherwise()

@@ -174,12 +174,7 @@ class LatentColours:
     """
 
     def __init__(self, picture: Image.Image, latent: Tensor) -> None:
-        """Fit the map.
-
-        Args:
-            picture: The picture in RGB, 8 times as large as the latent.
-            latent: The picture's latent (1, 16, 1, h, w).
-        """
+        """Fit the map to a picture in RGB and its latent (1, 16, 1, h, w)."""
         height, width = latent.shape[-2:]
         small = picture.resize((width, height), Image.Resampling.BOX)
         colours = torch.from_numpy(np.array(small)).double().reshape(-1, 3) / 255
@@ -203,12 +198,8 @@ class LatentColours:
 class Preview:
     """A writer of animated WebP files, which keeps the last two.
 
-    It writes at most two per second, and takes at most a tenth of the time.
-
-    Args:
-        folder: The folder for the files.
-        seconds: The time that a latent frame takes in the video.
-        decoder: The decoder for previews that suits the model, if there is one.
+    It writes at most two per second, and takes at most a tenth of the time. A latent frame takes so many
+    `seconds` in the video.
     """
 
     def __init__(self, folder: Path, seconds: float, decoder: PreviewDecoder | None = None) -> None:
@@ -241,11 +232,7 @@ class Preview:
         return self._colours.frames(latents) if self._colours else []
 
     def show(self, x0: Tensor, section: int, step: int) -> Path | None:
-        """Write the prediction (1, 16, T, h, w) as an animation, unless the last one was just written.
-
-        Returns:
-            The path of the file, or None if none was written.
-        """
+        """Write the prediction (1, 16, T, h, w) as an animation, unless the last one was just written."""
         began = time.monotonic()
         if began < self._next or not (frames := self._frames(x0)):
             return None
@@ -268,9 +255,7 @@ def write_thumbnail(path: Path, section: Section, frames: Tensor, mode: Mode) ->
     """Write a thumbnail from the middle of the frames that a section adds to the video.
 
     Args:
-        path: The file, in a folder for thumbnails that is made if it is missing.
         frames: All frames that were decoded for the section, (T, H, W, 3) in -1 to 1.
-        mode: The order of sections.
     """
     own = section.decoded_frames - section.overlap_frames
     is_behind = mode == "forward" or section.is_closing

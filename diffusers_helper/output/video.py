@@ -176,8 +176,7 @@ class GrowingVideo:
 
         Args:
             final: Frames that no later section changes, as uint8 RGB (T, H, W, 3) in temporal order.
-            pending: Frames next to the following section, which will be among its final frames, in the same
-                form.
+            pending: Frames that will be among the following section's final ones, in the same form.
             is_behind: Whether the section goes to the end of an inverted video, as its last one.
 
         Returns:

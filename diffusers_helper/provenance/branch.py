@@ -51,10 +51,7 @@ def why_fixed(name: str) -> str | None:
 
 
 def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> None:
-    """Check that a branch may make these changes.
-
-    Args:
-        request: The settings of the kept sections.
+    """Check that a branch of sections with the settings of a request may make these changes.
 
     Raises:
         InputError: If a setting would change that must stay the same.
@@ -70,24 +67,16 @@ def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A new job that begins with the first sections of another job.
-
-    Attributes:
-        lineage: The origin of its first sections.
-    """
+    """A new job that begins with the first sections of another job."""
 
     request: GenerationRequest
     lineage: Lineage
     parent: JobFolder
 
     def fill(self, folder: JobFolder) -> None:
-        """Fill the new job's folder with the kept files and the lineage.
+        """Fill the new job's folder with the lineage and the kept files, which are hard links if possible.
 
-        The files are hard links to those of the parent if possible. Finished files never change, so the links
-        stay valid, even if the parent is removed.
-
-        Raises:
-            OSError: If a file cannot be written.
+        Finished files never change, so the links stay valid, even if the parent is removed.
         """
         kept, parent = self.lineage.kept, self.parent
         # The last kept section is decoded again, since some of its frames are blended with the next section.
@@ -125,10 +114,7 @@ def keepable(request: GenerationRequest) -> int:
 
 
 def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Mapping[str, Any]) -> Branch:
-    """Return the branch that keeps the first sections of a job, in the order of making.
-
-    Args:
-        folder: The job's folder. The job may be unfinished.
+    """Return the branch that keeps the first sections of a job, which may be unfinished.
 
     Raises:
         InputError: If the sections cannot be kept, or a change is not possible.
@@ -172,7 +158,6 @@ def extension(
 
     Args:
         seconds: The time to add. It is rounded to whole sections, at least one.
-        changes: Further settings to change for the new sections.
 
     Raises:
         InputError: If the video is not finished, would become too long, or a change is not possible.

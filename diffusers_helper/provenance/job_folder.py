@@ -109,11 +109,8 @@ class JobFolder:
 class CrashRecord:
     """The cause of the engines' deaths, a lack of memory, and the change that an engine has made in response.
 
-    The process that supervises the engine writes it. The next engine reads it and uses the job's smallest
-    plan.
-
-    Attributes:
-        change: A description of how the plan was made smaller; empty until an engine has done so.
+    The process that supervises the engine writes it. The next engine reads it, uses the job's smallest plan,
+    and describes in `change` how the plan was made smaller.
     """
 
     stage: str
@@ -129,9 +126,4 @@ class CrashRecord:
             return None
 
     def write(self, file: Path) -> None:
-        """Write the note to a file.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
         write_atomic(file, json.dumps(asdict(self)).encode() + b"\n")

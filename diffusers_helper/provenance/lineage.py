@@ -127,10 +127,7 @@ class Lineage:
     def sections(
         self, request: GenerationRequest, family: Family = FRAMEPACK, cuts: Sequence[int] = ()
     ) -> SectionPlan:
-        """Return the plan of the video's sections, in which earlier spans keep the plan for their own length.
-
-        Args:
-            cuts: As in `Family.sections`.
+        """Return the plan of `Family.sections`, in which earlier spans keep the plan for their own length.
 
         Raises:
             InputError: If the spans do not fit the request.

@@ -84,8 +84,7 @@ def note_use(file: Path, use: VaeUse) -> None:
 
 def write_uses(file: Path, uses: tuple[VaeUse, ...]) -> None:
     """Write a job's record of uses."""
-    data: list[dict[str, Any]] = [asdict(use) for use in uses]
-    write_atomic(file, json.dumps(data).encode() + b"\n")
+    write_atomic(file, json.dumps([asdict(use) for use in uses]).encode() + b"\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,6 @@ class Recipe:
 
         Args:
             model: The registered name of the model; None for a folder, whose path is private.
-            made_with: The versions of the software and the identity of the model.
             lora: The setting of that name, with names and checksums in place of paths.
             video: The checksum of the video that is continued; "" for none.
         """
@@ -180,12 +178,10 @@ class Recipe:
     def request(self, pictures: Mapping[str, str], **changes: Any) -> GenerationRequest:
         """Return the request that makes the video again.
 
-        Args:
-            changes: The settings to change. In a branched video they apply to the last span.
+        The changes apply to the last span of a branched video.
 
         Raises:
-            InputError: If a change cannot be used, or the recipe is for a model in a folder and no model is
-                given.
+            InputError: If one cannot be used, or the recipe is for a model in a folder and none is given.
         """
         if "model" not in {**self.settings, **changes}:
             raise InputError(
@@ -248,9 +244,10 @@ def _parsed(text: bytes, name: str) -> Recipe:
             "the video may differ from the original."
         )
     try:
-        uses = tuple(VaeUse(**item) for item in (data.get("vae") or [])[:_MOST_PARTS])
-        spans = tuple(map(Span.from_dict, (data.get("earlier") or [])[:_MOST_PARTS]))
-        made_with = {key: str(value) for key, value in (data.get("made_with") or {}).items()}
+        parts: Any = [data.get(name) or () for name in ("vae", "earlier", "made_with")]
+        uses = tuple(VaeUse(**item) for item in parts[0][:_MOST_PARTS])
+        spans = tuple(map(Span.from_dict, parts[1][:_MOST_PARTS]))
+        made_with = {str(key): str(value) for key, value in dict(parts[2]).items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         uses, spans, made_with = (), (), dict[str, str]()
         notices.append(
