@@ -81,11 +81,13 @@ def trouble_of(error: BaseException) -> Trouble | None:
     text = str(error).lower()
     if "database or disk is full" in text:
         return "disk_full"
-    names = (kind.__name__ for kind in type(error).__mro__)
-    if trouble := next(filter(None, map(_CLASSES.get, names)), None):
-        return "proxy" if trouble == "installation" and "using socks proxy" in text else trouble
-    found = (one for one, signs in _TEXTS.items() if any(sign in text for sign in signs))
-    return next(found, None) if isinstance(error, RuntimeError) else None
+    for kind in type(error).__mro__:
+        if trouble := _CLASSES.get(kind.__name__):
+            return "proxy" if trouble == "installation" and "using socks proxy" in text else trouble
+    for trouble, signs in _TEXTS.items() if isinstance(error, RuntimeError) else ():
+        if any(sign in text for sign in signs):
+            return trouble
+    return None
 
 
 def last_trouble(text: str) -> tuple[Trouble, str] | None:

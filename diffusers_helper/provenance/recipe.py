@@ -212,7 +212,7 @@ def read_recipe(path: Path) -> Recipe:
         with path.open("rb") as file:
             if (embedded := read_embedded(file)) is None:
                 file.seek(0)
-                embedded = file.read(MAX_TEXT + 1), {}
+                embedded = file.read(MAX_TEXT + 1), dict[str, bytes]()
     except OSError as error:
         raise InputError(
             f"{path.name} cannot be read ({error.strerror}); expected a file with a recipe.",
