@@ -32,24 +32,15 @@ def given_path(path: str | Path, setting: str) -> Path:
     try:
         str(path).encode()
         return Path(path).expanduser()
-    except RuntimeError as error:
+    except (RuntimeError, UnicodeEncodeError) as error:
         raise InputError(
-            setting=setting, value=str(path), expected="~ followed by the name of a user with a home folder",
-            remedy="Write the whole path.",
-        ) from error  # fmt: skip
-    except UnicodeEncodeError as error:
-        raise InputError(
-            setting=setting, value=str(path), expected="a name in UTF-8",
-            remedy="Rename it, or choose another one.",
+            setting=setting, value=str(path), remedy="Write the whole path, or rename it.",
+            expected="a name in UTF-8, with ~ only for a user with a home folder",
         ) from error  # fmt: skip
 
 
 def named_folder(environ: Mapping[str, str], variable: str, usual: str) -> Path:
-    """Return the folder that a variable names, or the usual one in the current folder. It need not exist.
-
-    Raises:
-        InputError: If there is no such home folder.
-    """
+    """Return the folder that a variable names, or the usual one in the current folder. It need not exist."""
     return given_path(environ.get(variable) or usual, variable).absolute()
 
 

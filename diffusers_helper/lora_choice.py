@@ -24,12 +24,7 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One LoRA of a video.
-
-    Attributes:
-        weight: The factor of its effect; 1 for that of its author, 0 for none.
-        sha256: The checksum that the file must have; "" for any.
-    """
+    """One LoRA of a video. Its file must have the checksum, unless that is "" for any."""
 
     file: str
     weight: float = 1.0
@@ -96,11 +91,7 @@ _SUFFIX = ".safetensors"
 
 
 def lora_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder that the environment names, or `loras` in the current folder. It need not exist.
-
-    Raises:
-        InputError: If there is no such home folder.
-    """
+    """Return the folder that the environment names, or `loras` in the current folder. It need not exist."""
     return named_folder(environ, VARIABLE, "loras")
 
 
@@ -124,7 +115,6 @@ def located(text: str, folder: Path, start: Path = Path()) -> str:
     """Return a text of LoRAs with absolute paths in place of paths, or of names of files in the folder.
 
     Args:
-        text: The text of the setting `lora`.
         start: The folder that paths are relative to.
 
     Raises:

@@ -17,13 +17,7 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One picture at a time of the video.
-
-    Attributes:
-        time: The time in seconds.
-        file: The path of the picture.
-        crop: The part of it that is kept, as `crop` of the start picture.
-    """
+    """One picture at a time of the video in seconds, with the part of it to keep, as `crop` of a request."""
 
     time: float
     file: str

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.machine.terminal import is_whole
 
 # This is enough for any prompt, whose tokens the model's tokenizer limits (`conditions.prompts`).
 MAX_PROMPT_CHARACTERS = 4000
@@ -132,15 +133,10 @@ class SettingInfo:
         if len(value) > MAX_PROMPT_CHARACTERS:
             found, most = f"has {len(value)} characters", f"at most {MAX_PROMPT_CHARACTERS}"
             raise InputError(setting=self.name, found=found, expected=most, remedy="Shorten it.")
-        refused = partial(InputError, setting=self.name, expected="plain text")
-        if "\0" in value:
-            raise refused(found="contains a NUL character", remedy="Type it again.")
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            found = f"is not valid Unicode (character {error.start + 1})"
+        if not is_whole(value):
             remedy = "Type it again, or rename the file if it is a file's name."
-            raise refused(found=found, remedy=remedy) from error
+            found = "has a character that no file can hold"
+            raise InputError(setting=self.name, found=found, expected="plain text", remedy=remedy)
         return text_of(self.items(value)) if self.items else value
 
 

@@ -107,14 +107,7 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Measured speeds in bytes per second; None for those that were not measured.
-
-    Attributes:
-        host_to_device_pinned_bytes_per_second: Copies from pinned main memory to the card, which is how
-            weights are streamed.
-        host_to_device_bytes_per_second: Copies from other main memory.
-        disk_read_bytes_per_second: Reads of a large file that bypass the page cache.
-    """
+    """Measured speeds; None for those that were not measured. Weights are streamed from pinned memory."""
 
     host_to_device_pinned_bytes_per_second: float | None = None
     host_to_device_bytes_per_second: float | None = None

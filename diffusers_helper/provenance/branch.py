@@ -119,10 +119,13 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
     Raises:
         InputError: If the sections cannot be kept, or a change is not possible.
     """
-    found = count_kept(folder)
-    most = min(found, keepable(request))
+    most = min(count_kept(folder), keepable(request))
     if most < 1:
-        raise InputError(_nothing_to_keep(folder, request, found), "Make a new video instead.")
+        raise InputError(
+            f"Job {folder.job} has no finished section before the one that begins with the picture; expected "
+            "at least one to keep.",
+            "Make a new video instead.",
+        )
     if not 1 <= keep <= most:
         raise InputError(
             f"{keep} sections of job {folder.job} are to be kept; expected a number from 1 to {most}.",
@@ -208,15 +211,6 @@ def kept_words(request: GenerationRequest, keep: int) -> str:
     return (
         f"The last {seconds} of the video are kept, because the end is made before the beginning; the part "
         "before them is made anew."
-    )
-
-
-def _nothing_to_keep(folder: JobFolder, request: GenerationRequest, found: int) -> str:
-    if not found:
-        return f"Job {folder.job} has no finished section; expected at least one to keep."
-    return (
-        f"The only section of job {folder.job} begins with the picture, so no section can be made before it; "
-        "expected an inverted job with at least two sections."
     )
 
 

@@ -170,8 +170,8 @@ def test_texts_that_nothing_could_read_are_refused(name: str) -> None:
     for value, sentence in (
         (None, "is None; expected text"),
         (b"bytes", "expected text"),
-        ("a\0b", "contains a NUL character"),
-        ("a\ud800b", "is not valid Unicode"),
+        ("a\0b", "has a character that no file can hold"),
+        ("a\ud800b", "has a character that no file can hold"),
         ("x" * (MAX_PROMPT_CHARACTERS + 1), "has 4001 characters; expected at most 4000"),
     ):
         with pytest.raises(InputError) as caught:
