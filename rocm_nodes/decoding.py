@@ -120,13 +120,10 @@ def quantised(vae: Any) -> str:
 
 
 def for_quantised(settings: VaeSettings, kind: str) -> VaeSettings:
-    """Return the settings for quantised weights: their own type, tiles of 512 pixels, one frame at a time.
+    """Return the settings for quantised weights of these types: tiles of 512 pixels, one frame at a time.
 
     The plan uses at most a half of the free memory for fp8 and a quarter for int8, as the notes on these
     nodes do (docs/comfyui.md).
-
-    Args:
-        kind: The types of the quantised weights, as `quantised` returns them.
     """
     share = min(_QUANTISED_SHARES.get(one, _QUANTISED_SHARE) for one in kind.split(", "))
     smaller = min(settings.largest_px or _QUANTISED_TILE_PX, _QUANTISED_TILE_PX)

@@ -94,21 +94,16 @@ def is_rocm() -> bool:
 
 def device_lines() -> tuple[str, str]:
     """Return two lines: the device with its software versions, and the use of its memory."""
-    place = management().get_torch_device()
-    machine = " ".join(line for line in (machine_line(place), miopen_line()) if line)
-    return machine, memory_line(place)
-
-
-def machine_line(place: torch.device) -> str:
-    """Return a line about a device and its software versions."""
-    name, stack = "CPU", "no GPU"
+    place, name, stack = management().get_torch_device(), "CPU", "no GPU"
     if place.type == "cuda":
         properties = torch.cuda.get_device_properties(place)
         name = properties.name
         stack = f"CUDA {torch.version.cuda}"
         if torch.version.hip is not None:
             stack = f"ROCm {torch.version.hip}, {properties.gcnArchName.split(':')[0]}"
-    return f"Device: {name} ({stack}), torch {torch.__version__}."
+    machine = f"Device: {name} ({stack}), torch {torch.__version__}. {miopen_line()}".rstrip()
+    free, total = free_bytes(place), int(management().get_total_memory(place))
+    return machine, f"{gb_text(total - free)} GB used of {gb_text(total)} GB; {gb_text(free)} GB free"
 
 
 def miopen_line() -> str:
@@ -123,9 +118,3 @@ def miopen_line() -> str:
     search = "searches for" if torch.backends.cudnn.benchmark else "does not search for"
     mode = os.environ.get("MIOPEN_FIND_MODE", "not set")
     return f"MIOpen is on, torch {search} kernels, and MIOPEN_FIND_MODE is {mode}."
-
-
-def memory_line(place: torch.device) -> str:
-    """Return a line about the use of a device's memory."""
-    free, total = free_bytes(place), int(management().get_total_memory(place))
-    return f"{gb_text(total - free)} GB used of {gb_text(total)} GB; {gb_text(free)} GB free"

@@ -13,7 +13,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.machine.packages import FRAMEPACK, install_command, missing_words, version_of
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
-from rocm_nodes.host import comfy, free_bytes, importing, machine_line, management, memory_line
+from rocm_nodes.host import comfy, device_lines, free_bytes, importing, management
 from rocm_nodes.page import Node, choice, explained, idle, number, of_type, reported, timing
 
 _CATEGORY = "ROCm Ninodes/Loaders"
@@ -188,8 +188,8 @@ def usable(path: Path) -> Inspection:
 
 def _loaded(facts: Inspection, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str], tuple[Any, ...]]:
     """Load a file, and return a report and the result. No memory is trimmed before or during a load."""
-    place = management().get_torch_device()
-    need, free, before = facts.bytes or facts.file_bytes, free_bytes(place), memory_line(place)
+    need, free = facts.bytes or facts.file_bytes, free_bytes(management().get_torch_device())
+    machine, before = device_lines()
     with timing() as run:
         result = load()
     lines = [
@@ -197,8 +197,8 @@ def _loaded(facts: Inspection, load: Callable[[], tuple[Any, ...]]) -> tuple[lis
         f"Its weights take {gb_text(need)} GB as stored; {gb_text(free)} GB were free."
         + (" They do not fit, so ComfyUI keeps a part of them in main memory." if need > free else ""),
         *_quantised_lines(facts),
-        machine_line(place),
-        f"Memory before: {before}. After: {memory_line(place)}.",
+        machine,
+        f"Memory before: {before}. After: {device_lines()[1]}.",
         f"Loaded in {duration(run.seconds)}, {need / max(run.seconds, 1e-9) / 1024**3:.2f} GB/s.",
         *_types_in_use(result[0] if result else None),
     ]

@@ -1,7 +1,6 @@
 """The table of the nodes: the ids in workflows, the displayed titles, the classes, and what they need.
 
-A node that cannot work here stays in its place, with the reason in its title, its description and its error,
-and all others work.
+A node that lacks packages stays in its place, with the reason in its title, its description and its error.
 """
 
 from __future__ import annotations
@@ -10,15 +9,13 @@ import logging
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
-from diffusers_helper.errors import InputError, first_line
+from diffusers_helper.errors import InputError
 from diffusers_helper.machine.packages import FRAMEPACK, install_command, missing_words, unfit, version_of
 from rocm_nodes.debugging import captured, is_asked_for
 
 _log = logging.getLogger("rocm_nodes")
-
-
 # The title and the module of each node, whose class has its id as its name
 NODES = {
     "ROCMOptimizedCheckpointLoader": ("ROCm Checkpoint Loader", "rocm_nodes.loaders"),
@@ -45,81 +42,54 @@ NODES = {
 }
 
 
-class _Absent:
-    """A node whose module cannot be imported."""
-
-    RETURN_TYPES: ClassVar[tuple[str, ...]] = ()
-    FUNCTION, CATEGORY, OUTPUT_NODE, DESCRIPTION = "run", "ROCm Ninodes", True, ""
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {}}
-
-
 def node_tables() -> tuple[dict[str, Any], dict[str, str]]:
     """Return the classes and the titles by id. If captures are switched on, the classes write them."""
     classes, titles = dict[str, Any](), dict[str, str]()
     versions = {name: version_of(name) for name in FRAMEPACK}
     for name, (title, module) in NODES.items():
-        kind, titles[name] = _Absent, title
-        needs = FRAMEPACK if module.split(".")[-2] == "framepack" else {}
-        reason, remedy = "", "Install the packages of ComfyUI again."
-        try:
-            kind = getattr(import_module(module), name)
-        except ImportError as error:
-            reason = f"This node cannot be imported ({first_line(error)})."
+        kind, needs = getattr(import_module(module), name), {}
+        if module.split(".")[-2] == "framepack":
+            needs = FRAMEPACK
         if words := missing_words(versions, needs):
-            titles[name] += f" (needs {', '.join(unfit(versions, needs))})"
-            reason = f"This node cannot run with ComfyUI's Python: {words}."
-            remedy = f"Install what is missing: {install_command(versions, needs)}"
-        if reason:
-            classes[name] = _refusing(kind, name, reason, remedy)
-        else:
-            classes[name] = captured(name, kind) if is_asked_for() else kind
+            title = f"{title} (needs {', '.join(unfit(versions, needs))})"
+            kind = _refusing(kind, words, f"Install what is missing: {install_command(versions, needs)}")
+        elif is_asked_for():
+            kind = captured(name, kind)
+        classes[name], titles[name] = kind, title
     return classes, titles
 
 
-def _refusing(kind: type, name: str, reason: str, remedy: str) -> type:
+def _refusing(kind: Any, words: str, remedy: str) -> type:
     """Return a node with the same inputs and outputs, so that workflows load, which fails with the reason."""
-    plain: Any = kind
+    reason = f"This node cannot run with ComfyUI's Python: {words}."
 
     def refuse(self: Any, **inputs: Any) -> Any:
         raise InputError(reason, remedy)
 
-    description = f"{reason} {remedy} {plain.DESCRIPTION}".strip()
-    return type(name, (kind,), {plain.FUNCTION: refuse, "DESCRIPTION": description, "__doc__": kind.__doc__})
+    description = f"{reason} {remedy} {kind.DESCRIPTION}"
+    facts = {kind.FUNCTION: refuse, "DESCRIPTION": description, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), facts)
 
 
 def watch(ours: Mapping[str, Any]) -> None:
-    """Warn of ids that another pack has, now, and again when ComfyUI has loaded all packs.
+    """Warn, when ComfyUI has loaded all packs, of ids of ours that stand for another pack's nodes.
 
     ComfyUI keeps the last node of an id. Workflows hold these ids, so both packs need them, and neither can
-    know whether it is loaded last.
-
-    Without ComfyUI's server nothing is done.
+    know whether it is loaded last. Without ComfyUI's server nothing is done.
     """
-    _warn("replaces", _others(ours))
     server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
     program = getattr(server, "app", None)
-    if program is not None:
+    if program is None:
+        return
 
-        async def warn(_: Any) -> None:
-            _warn("is replaced by", _others(ours))
+    async def warn(_: Any) -> None:
+        loaded = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
+        theirs = {name: loaded[name] for name, kind in ours.items() if loaded.get(name, kind) is not kind}
+        if theirs:
+            packs = {getattr(kind, "RELATIVE_PYTHON_MODULE", "another pack") for kind in theirs.values()}
+            _log.warning(
+                "Longtake is replaced by %s in these nodes, which both packs have: %s.",
+                ", ".join(sorted(packs)), ", ".join(theirs),
+            )  # fmt: skip
 
-        program.on_startup.append(warn)
-
-
-def _others(ours: Mapping[str, Any]) -> dict[str, str]:
-    """Return the ids of ours that now stand for another pack's nodes, with the name of that pack."""
-    theirs = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
-    return {
-        name: str(getattr(theirs[name], "RELATIVE_PYTHON_MODULE", "another pack")).partition(".")[2]
-        for name, kind in ours.items()
-        if name in theirs and theirs[name] is not kind
-    }
-
-
-def _warn(verb: str, found: Mapping[str, str]) -> None:
-    for pack in dict.fromkeys(found.values()):
-        names = ", ".join(name for name, owner in found.items() if owner == pack)
-        _log.warning("Longtake %s %s in these nodes, which both packs have: %s.", verb, pack, names)
+    program.on_startup.append(warn)

@@ -20,12 +20,6 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _MOST_SEED = 0xFFFFFFFFFFFFFFFF
 _KEY, _PLACES, _KINDS = "rocm_nodes", "comfy.patcher_extension", "comfy.samplers"
 _ATTENTION = "ComfyUI chooses its attention when it starts"
-# What workflows of the first version of these nodes have at the places of both switches is on by default.
-_FIRST_VERSION = (
-    "optimize_for_video and compatibility_mode are both on, as in a workflow of the first version, whose "
-    "use_rocm_optimizations and memory_optimization were at their places. So previews are shown; switch "
-    "compatibility_mode off to leave them out."
-)
 # The place of the callback among the arguments of a wrapper around ComfyUI's sampling.
 _CALLBACK = 5
 
@@ -139,15 +133,13 @@ def sampled(given: Any, *, seed: int, **options: Any) -> dict[str, Any]:
         given: The node's inputs.
         options: Further arguments of `nodes.common_ksampler`.
     """
-    switches = given.optimize_for_video, given.compatibility_mode
     clone, times = timed(given.model, given.precision_mode)
-    if switches == (True, False):
+    if given.optimize_for_video:
         clone.add_wrapper_with_key(comfy(_PLACES).WrappersMP.OUTER_SAMPLE, _KEY, _without_previews)
     arguments = given.steps, given.cfg, given.sampler_name, given.scheduler, given.positive, given.negative
     with timing() as run:
         result = comfy("nodes").common_ksampler(clone, seed, *arguments, given.latent_image, **options)
-    lines = _lines(times, run, given.model, given.precision_mode)
-    return reported("Sampler", [*lines, *([_FIRST_VERSION] if all(switches) else [])], result)
+    return reported("Sampler", _lines(times, run, given.model, given.precision_mode), result)
 
 
 def _without_previews(executor: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

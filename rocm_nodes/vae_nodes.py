@@ -77,19 +77,6 @@ class ROCMOptimizedVAEDecode(Node):
     SEARCH_ALIASES = ("decode latent", "latent to image", "latent to video", "longtake")
     OUTPUT_TOOLTIPS = ("The pictures, or the frames of the video.",)
 
-    @classmethod
-    def VALIDATE_INPUTS(
-        cls, video_chunk_size: int | None = None, chunk_size: str | None = None
-    ) -> bool | str:
-        # ComfyUI gives None for what another node makes.
-        if video_chunk_size in (None, *range(1, 33)) and chunk_size in (None, "auto", *map(str, CHUNKS)):
-            return True
-        return (
-            f"video_chunk_size is {video_chunk_size} and chunk_size is {chunk_size}; expected 1 to 32, and "
-            "auto, 1, 2, 4 or 8. Workflows of newer rocm-ninodes have other inputs here: click on the node "
-            "with the right button and choose Fix node (recreate)."
-        )
-
     REQUIRED: ClassVar = {
         **_DECODER,
         "use_rocm_optimizations": switch(
@@ -136,19 +123,17 @@ class ROCMOptimizedVAEDecode(Node):
     }  # fmt: skip
 
     def work(self, given: Any) -> dict[str, Any]:
-        vae, chunk = given.vae, given.chunk_size
         precision, why = chosen_precision(given)
         settings = VaeSettings(
-            chunk=int(chunk) if chunk != "auto" else _stream_chunk(vae, given.video_chunk_size),
-            fallback_px=_whole_tile(given),
-            overlap=_overlap_share(given),
+            chunk=_chunk(given),
+            **_tiles(given, "fallback_px"),
             precision=precision,
             memory_threshold=given.memory_threshold if given.memory_optimization_enabled else 1.0,
             cleanup_frequency=given.cleanup_frequency,
             batch=given.batch_optimization,
         )
         notes = [why, *_idle_notes(given)]
-        return _decoded("VAE decode", given, settings, given.use_rocm_optimizations, notes, vae.decode)
+        return _decoded("VAE decode", given, settings, given.use_rocm_optimizations, notes, given.vae.decode)
 
 
 class ROCMOptimizedVAEDecodeTiled(Node):
@@ -182,8 +167,7 @@ class ROCMOptimizedVAEDecodeTiled(Node):
         vae, overlap = given.vae, given.temporal_overlap
         settings = VaeSettings(
             chunk=_window_chunk(vae, given.samples["samples"], given.temporal_size),
-            largest_px=_whole_tile(given),
-            overlap=_overlap_share(given),
+            **_tiles(given, "largest_px"),
         )
 
         def stock(latents: Tensor) -> Tensor:
@@ -223,9 +207,7 @@ class ROCMOptimizedVAEEncode(Node):
 
     def work(self, given: Any) -> dict[str, Any]:
         precision, why = chosen_precision(given)
-        settings = VaeSettings(
-            precision=precision, fallback_px=_whole_tile(given), overlap=_overlap_share(given)
-        )
+        settings = VaeSettings(**_tiles(given, "fallback_px"), precision=precision)
 
         def stock() -> dict[str, Any]:
             return comfy("nodes").VAEEncode().encode(given.vae, given.pixels)[0]
@@ -247,7 +229,7 @@ class ROCMOptimizedVAEEncodeTiled(Node):
     REQUIRED: ClassVar = {**_ENCODER, "rocm_optimizations": _CAREFUL}
 
     def work(self, given: Any) -> dict[str, Any]:
-        settings = VaeSettings(largest_px=_whole_tile(given), overlap=_overlap_share(given))
+        settings = VaeSettings(**_tiles(given, "largest_px"))
         sizes = given.tile_size, given.overlap
 
         def stock() -> dict[str, Any]:
@@ -280,12 +262,10 @@ def _decoded(
     if latents.is_nested:
         latents = latents.unbind()[0]  # of video with sound, the pictures
     if reason := unsupported(vae):
-        with timing() as run:
-            pictures = stock(latents)
+        pictures, lines = _by_comfyui("decode", reason, lambda: stock(latents))
         if pictures.dim() == 5:
             pictures = pictures.reshape(-1, *pictures.shape[-3:])
-        words = f"ComfyUI's own decode was used, since the VAE is {reason}."
-        return reported(title, [words, f"Decoded in {duration(run.seconds)}."], (pictures,))
+        return reported(title, lines, (pictures,))
     if vae.latent_dim == 2 and latents.dim() == 5 and latents.shape[2] > 1:
         notes = [
             f"Each of the {latents.shape[2]} latent frames is decoded as a picture, where ComfyUI's own node "
@@ -302,12 +282,17 @@ def _encoded(
 ) -> dict[str, Any]:  # fmt: skip
     """Encode with the engine, or with ComfyUI's own `stock` if the engine would not do the same."""
     if reason := _differs(given.vae):
-        with timing() as run:
-            latent = stock()
-        words = f"ComfyUI's own encode was used, since the VAE is {reason}."
-        return reported(title, [f"Encoded in {duration(run.seconds)}.", words], (latent,))
+        latent, lines = _by_comfyui("encode", reason, stock)
+        return reported(title, lines, (latent,))
     latents, lines = encode(given.vae, given.pixels, settings, has_ladder=has_ladder)
     return reported(title, [*lines, why], ({"samples": latents},))
+
+
+def _by_comfyui(verb: str, reason: str, work: Callable[[], Any]) -> tuple[Any, list[str]]:
+    with timing() as run:
+        result = work()
+    words = f"ComfyUI's own {verb} was used, since the VAE is {reason}."
+    return result, [words, f"It took {duration(run.seconds)}."]
 
 
 def _differs(vae: Any) -> str:
@@ -322,23 +307,20 @@ def _differs(vae: Any) -> str:
     return ""
 
 
-def _whole_tile(given: Any) -> int:
-    """Return the side of a tile as a multiple of 32 pixels, as the engine requires."""
-    return max(64, given.tile_size // 32 * 32)
-
-
-def _overlap_share(given: Any) -> float:
-    """Return the overlap as a share of a tile, of which the engine takes at most a half."""
-    return min(0.5, given.overlap / given.tile_size)
+def _tiles(given: Any, place: str) -> dict[str, Any]:
+    """Return the engine's settings of tiles: sides of whole 32 pixels, which overlap by at most a half."""
+    return {place: max(64, given.tile_size // 32 * 32), "overlap": min(0.5, given.overlap / given.tile_size)}
 
 
 def _is_wan(vae: Any) -> bool:
     return type(vae.first_stage_model).__name__ == "WanVAE"
 
 
-def _stream_chunk(vae: Any, frames: int) -> int | None:
-    """Return the number of Wan's latent frames that leave the device together; None for other VAEs."""
-    return max(one for one in CHUNKS if one <= frames) if _is_wan(vae) else None
+def _chunk(given: Any) -> int | None:
+    """Return the number of latent frames in a piece; None if the plan chooses it."""
+    if given.chunk_size != "auto":
+        return int(given.chunk_size)
+    return max(one for one in CHUNKS if one <= given.video_chunk_size) if _is_wan(given.vae) else None
 
 
 def _window_chunk(vae: Any, latents: Any, temporal_size: int) -> int | None:
