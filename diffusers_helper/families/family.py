@@ -8,38 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from diffusers_helper.families.packing import Mode, SectionPlan, led_by, looped, plan_one_frame
-from diffusers_helper.placed import Placed
-
-
-class Length(Protocol):
-    """What determines the sections of a video, such as a request."""
-
-    @property
-    def seconds(self) -> float: ...
-
-    @property
-    def mode(self) -> Mode: ...
-
-    @property
-    def is_loop(self) -> bool: ...
-
-    @property
-    def is_from_words(self) -> bool: ...
-
-    @property
-    def placed(self) -> Sequence[Placed]: ...
-
-    @property
-    def one_frame(self) -> int: ...
-
-
-class Plan(Protocol):
-    """A function that plans the sections of a video."""
-
-    def __call__(self, seconds: float, mode: Mode, *, has_picture: bool = True) -> SectionPlan: ...
+from diffusers_helper.request import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +60,7 @@ class Family:
         suits: Returns the settings that suit the model in a folder, where the folder does not name its own.
         lacks, ignored: The settings that cannot be used with its models, and those that change no pixel.
         plan: Returns the sections of a video of so many seconds, in an order, without one that closes a loop;
-            `has_picture` is False for a video without a start picture.
+            its keyword `has_picture` is False for a video without a start picture.
         licence: A sentence on the licence of its published weights.
         magnitudes: The magnitudes of its published models by their order; see `step_caches.nearest`.
     """
@@ -110,7 +82,7 @@ class Family:
     offered: Buckets
     reading: PromptReading
     tail_frames: int
-    plan: Plan
+    plan: Callable[..., SectionPlan]
     small_decoder: SmallDecoder
     vae_precision: str = ""
     schedulers: tuple[str, ...] = ()
@@ -139,18 +111,18 @@ class Family:
     def section_seconds(self) -> float:
         return self.section_frames / self.fps
 
-    def sections(self, length: Length, cuts: Sequence[int] = ()) -> SectionPlan:
+    def sections(self, request: GenerationRequest, cuts: Sequence[int] = ()) -> SectionPlan:
         """Return the plan of a video.
 
         Args:
             cuts: The places of the sections that begin with a draft of what comes before them.
         """
-        if length.one_frame and "one_frame" not in self.lacks:
-            return plan_one_frame(length.one_frame)
-        plan = self.plan(length.seconds, length.mode, has_picture=not length.is_from_words)
-        if begins := [*(one.place(self.section_seconds) for one in length.placed), *cuts]:
+        if request.one_frame and "one_frame" not in self.lacks:
+            return plan_one_frame(request.one_frame)
+        plan = self.plan(request.seconds, request.mode, has_picture=not request.is_from_words)
+        if begins := [*(one.place(self.section_seconds) for one in request.placed), *cuts]:
             plan = led_by(plan, begins)
-        return looped(plan) if length.is_loop else plan
+        return looped(plan) if request.is_loop else plan
 
 
 _SCALE_BYTES = 4
@@ -306,8 +278,6 @@ REFERENCE_BUCKETS: tuple[tuple[int, int], ...] = (
 
 def buckets(side: int = REFERENCE_SIDE, multiple: int = 32) -> tuple[tuple[int, int], ...]:
     """Return the distinct reference shapes (height, width), scaled to `side` and rounded to `multiple`."""
-    if multiple < 1 or side < multiple:
-        raise ValueError(f"side is {side} and multiple is {multiple}; expected side >= multiple >= 1.")
 
     def scaled(edge: int) -> int:
         unit = REFERENCE_SIDE * multiple
@@ -322,10 +292,6 @@ def nearest_bucket(
     """Return the shape with the nearest aspect ratio, by the least |h bw - w bh|; the later one on a tie.
 
     Args:
-        height: The height of the picture.
-        width: The width of the picture.
-        side: The side of a square of the shapes' area.
-        multiple: The number of which the shapes' sides are multiples.
         offered: Returns the shapes to choose from, given side and multiple.
     """
     candidates = offered(side, multiple)

@@ -40,8 +40,6 @@ _PROPORTIONS = ((5, 12), (9, 16), (3, 5), (3, 4), (1, 1), (4, 3), (5, 3), (16, 9
 
 def shapes(side: int, multiple: int) -> tuple[tuple[int, int], ...]:
     """Return the shapes (height, width) to offer, with about the area of a square and in whole multiples."""
-    if multiple < 1 or side < multiple:
-        raise ValueError(f"side is {side} and multiple is {multiple}; expected side >= multiple >= 1.")
 
     def edge(length: float) -> int:
         return max(multiple, round(length / multiple) * multiple)
@@ -58,9 +56,7 @@ def plan(seconds: float, mode: packing.Mode, *, has_picture: bool = True) -> pac
     """
     if mode != "forward":
         raise ValueError(f"mode is {mode!r}; expected forward, the only order of Helios.")
-    if not math.isfinite(seconds) or seconds < packing.MIN_SECONDS:
-        raise ValueError(f"seconds is {seconds}; expected a number of at least {packing.MIN_SECONDS:g}.")
-    count = max(1, round(seconds * FPS / SECTION_FRAMES))
+    count = packing.count_sections(seconds, FPS, SECTION_FRAMES)
     return packing.SectionPlan(mode, WINDOW, tuple(_section(number) for number in range(1, count + 1)), FPS)
 
 

@@ -30,14 +30,14 @@ def frames_of(num_latent_frames: int) -> int:
     return 4 * num_latent_frames - 3
 
 
-def count_sections(seconds: float, window: int = WINDOW) -> int:
-    """Return the number of sections for a length in seconds.
+def count_sections(seconds: float, fps: int = FPS, frames: int = 4 * WINDOW) -> int:
+    """Return the number of sections of so many frames for a length in seconds.
 
-    It is max(1, round(30 seconds / (4 window))). Halves are rounded to even, as in FramePack.
+    It is max(1, round(fps seconds / frames)). Halves are rounded to even, as in FramePack.
     """
     if not math.isfinite(seconds) or seconds < MIN_SECONDS:
         raise ValueError(f"seconds is {seconds}; expected a number of at least {MIN_SECONDS:g}.")
-    return max(1, round(seconds * FPS / (4 * window)))
+    return max(1, round(seconds * fps / frames))
 
 
 def paddings(num_sections: int) -> tuple[int, ...]:
@@ -187,7 +187,7 @@ def plan_sections(
     Raises:
         ValueError: If the length is below one second or not finite.
     """
-    count = count_sections(seconds, window)
+    count = count_sections(seconds, frames=4 * window)
     steps_back = paddings(count) if mode == "inverted" else (0,) * count
     return SectionPlan(
         mode=mode,

@@ -73,10 +73,3 @@ def test_nearest_shape_has_the_least_cross_difference(
     candidates = buckets(side, multiple)
     best = min(abs(height * w - width * h) for h, w in candidates)
     assert [shape for shape in candidates if abs(height * shape[1] - width * shape[0]) == best][-1] == chosen
-
-
-def test_what_is_no_shape_is_refused() -> None:
-    with pytest.raises(ValueError, match="side is 8 and multiple is 16"):
-        buckets(8, 16)
-    with pytest.raises(ValueError, match="multiple is 0"):
-        buckets(640, 0)
