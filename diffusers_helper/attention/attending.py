@@ -33,11 +33,7 @@ class Sliced(TorchFunctionMode):
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        """Prepare the context.
-
-        Args:
-            limit_bytes: The memory that one slice may take.
-        """
+        """Prepare a context in which one slice may take so much memory."""
         super().__init__()
         self._limit_bytes = limit_bytes
 
@@ -92,11 +88,8 @@ def attending(network: nn.Module, way: str, limit_bytes: int) -> Iterator[None]:
     """Make the blocks of a network compute attention in one way within the context.
 
     The choice is an attribute of the network's processors of attention. diffusers' own choice for the whole
-    process stays as it is, for this network without the context and for all others.
-
-    Args:
-        way: One of `ways.WAYS`.
-        limit_bytes: The memory for one slice, where attention is sliced.
+    process stays as it is, for this network without the context and for all others. Where attention is
+    sliced, one slice may take `limit_bytes`.
 
     Raises:
         InputError: If diffusers cannot use the kernel.
@@ -160,12 +153,7 @@ _MOST_ERROR = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 def try_ways(
     ways: Iterable[str], heads: int, tokens: int, head_dim: int, dtype: str, limit_bytes: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield for each way its median seconds, its error and its operation, or why it cannot be used.
-
-    Args:
-        ways: Names in `ways.WAYS`.
-        limit_bytes: The memory for one slice, where attention is sliced.
-    """
+    """Yield for each way its median seconds, its error and its operation, or why it cannot be used."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     shape = (1, tokens, heads, head_dim)

@@ -61,9 +61,6 @@ def slice_of(tokens: int, head_dim: int, limit_bytes: int) -> tuple[int, int]:
 
     A slice holds the keys and values of its head in fp32, and for each query its scores with all keys, the
     query itself and its result before and after the division. One query is the least.
-
-    Args:
-        limit_bytes: The memory that the slice may take.
     """
     keys, query = 2 * tokens * head_dim * _FP32_BYTES, (tokens + 3 * head_dim) * _FP32_BYTES
     queries = min(tokens, max(1, (limit_bytes - keys) // query))

@@ -68,12 +68,7 @@ class FrameIndices:
 
 
 def frame_indices(mode: Mode, window: int = WINDOW, padding: int = 0) -> FrameIndices:
-    """Return the temporal positions for one section.
-
-    Args:
-        mode: The order of sections.
-        padding: The distance of an inverted section from the picture, in windows.
-    """
+    """Return the temporal positions for one section, which lies `padding` windows from the picture."""
     if mode == "inverted":
         layout = {"start": 1, "blank": padding * window, "noisy": window}
         layout |= {"history_1x": HISTORY_1X, "history_2x": HISTORY_2X, "history_4x": HISTORY_4X}
@@ -199,13 +194,10 @@ def plan_sections(
 
 
 def plan_one_frame(time: int) -> SectionPlan:
-    """Return the plan of a single picture, which is one latent frame at a time after the start picture.
+    """Return the plan of a single picture, which is one latent frame, `time` >= 1 after the start picture.
 
     Its place in time is free: the later, the more the picture changes (one-frame inference, as in kohya-ss'
     musubi-tuner, docs/framepack_1f.md).
-
-    Args:
-        time: The temporal position in latent frames, at least 1.
     """
     section = _section("inverted", 1, 1, 1, time - 1, has_picture=False)
     return SectionPlan("inverted", 1, (replace(section, has_start=False),))
@@ -215,11 +207,8 @@ def led_by(plan: SectionPlan, begins: Sequence[int]) -> SectionPlan:
     """Return an inverted plan in which runs of sections begin with pictures; one in forward order stays.
 
     Each run has the distances of a video of its own, so a section sees its picture where the model was
-    trained to see the start picture.
-
-    Args:
-        plan: The plan.
-        begins: The places in the video of the sections that begin with a picture, besides the first one.
+    trained to see the start picture. `begins` are the places in the video of the sections that begin with a
+    picture, besides the first one.
     """
     if plan.mode == "forward":
         return plan

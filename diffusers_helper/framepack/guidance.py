@@ -99,12 +99,9 @@ def _known(ids: Tensor, encoder: LlamaModel | CLIPTextModel) -> Tensor:
 
 
 def mixed(texts: Sequence[tuple[TextCondition, float]]) -> TextCondition:
-    """Return the weighted sum of texts, in which the last one gives the number of tokens.
+    """Return the sum of texts, weighted by their shares, in which the last one gives the number of tokens.
 
     Longer texts are cut to it, and shorter ones are padded with zeros, as FramePack pads them.
-
-    Args:
-        texts: The texts with their shares.
     """
     last = texts[-1][0]
     if len(texts) == 1:

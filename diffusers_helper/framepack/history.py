@@ -55,7 +55,6 @@ class LatentHistory:
         """Begin with the pictures.
 
         Args:
-            mode: The order of sections.
             start: The start picture's latent, or noise.
             end: The latent of the picture that an inverted video leads to, which is no part of the video.
             before: The latents at which the video begins: by default the start picture's, or the last ones of
@@ -124,12 +123,7 @@ class FrameBlender:
     """
 
     def __init__(self, mode: Mode, original: Original | None = None) -> None:
-        """Begin without a section.
-
-        Args:
-            mode: The order of sections.
-            original: The video that is continued, to which the new frames are joined without being blended.
-        """
+        """Begin without a section. The frames are joined to an original, without being blended with it."""
         self._mode, self._original = mode, original
         self._pending: Tensor | None = None
         self._start: Tensor | None = None

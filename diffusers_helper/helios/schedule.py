@@ -26,12 +26,7 @@ _PATCH = 2
 
 
 def renewed(scheduler: Any, shift: float = 0.0) -> Any:
-    """Return a scheduler without a state.
-
-    Args:
-        scheduler: A scheduler with the same configuration.
-        shift: The factor by which its noise levels are shifted; 0 for its own rule.
-    """
+    """Return a scheduler with the same configuration and no state, whose shift is 0 for its own rule."""
     own = {"use_dynamic_shifting": True, "time_shift_type": "linear"} if shift else {}
     return type(scheduler).from_config({**scheduler.config, **own})
 
@@ -104,7 +99,6 @@ def pyramid(
     """Return the sizes of a pyramid, the smallest first.
 
     Args:
-        scheduler: The scheduler.
         steps: The number of all steps.
         shape: The shape of the latents, (1, C, W, h, w).
         draw: Returns normally distributed noise for a size, given its number and the shape of the noise.
@@ -147,13 +141,9 @@ def block_noise(drawn: Tensor, size: Sequence[int], gamma: float) -> Tensor:
 def sample_pyramid(
     denoise: Denoise, x: Tensor, stages: Sequence[PyramidStage], *, on_step: OnStep | None = None
 ) -> Tensor:
-    """Return clean latents, with one model call per step.
+    """Return clean latents, given the noise in full size, with one model call per step.
 
-    Args:
-        denoise: A function (x, sigma) -> x0, for x of any of the sizes.
-        x: The noise in full size.
-        stages: The sizes, the smallest first.
-        on_step: A function that is called after each model call, with latents in full size.
+    `on_step` is called with latents in full size, `denoise` with those of each stage.
     """
     dtype, full = x.dtype, (x.shape[-2], x.shape[-1])
     steps = [len(stage.sigmas) - 1 for stage in stages]

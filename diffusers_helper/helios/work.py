@@ -52,10 +52,9 @@ def encode_states(encoder: UMT5EncoderModel, tokenizer: PreTrainedTokenizerBase,
 
 
 def mixed(texts: Sequence[tuple[Tensor, float]]) -> Tensor:
-    """Return the weighted sum (1, 512, D) of the states of texts, each padded with zeros as in the training.
+    """Return the sum (1, 512, D) of the states (1, L, D) of texts, weighted by their shares.
 
-    Args:
-        texts: The states (1, L, D) of each text, with its share.
+    Each is padded with zeros, as in the training.
     """
     states = texts[0][0]
     result = states.new_zeros(states.shape[0], MAX_TEXT_TOKENS, states.shape[2])

@@ -41,11 +41,7 @@ def mu_of(num_tokens: int) -> float:
 
 
 def flow_sigmas(steps: int, shift: float) -> Tensor:
-    """Return the noise levels s t / (1 + (s - 1) t) at t = 1 - i / steps.
-
-    Returns:
-        A float64 tensor (steps + 1,) that descends from 1 to 0.
-    """
+    """Return the noise levels s t / (1 + (s - 1) t) at t = 1 - i / steps, in float64, from 1 to 0."""
     # This form of the formula gives both ends exactly.
     done = torch.arange(steps + 1, dtype=torch.float64)
     signal, noise = done, shift * (steps - done)

@@ -37,11 +37,7 @@ class Passes:
         return 0
 
     def __call__(self, branch: str, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
-        """Return the network's output for `x`.
-
-        Args:
-            branch: The name of the pass of guidance; each step has one pass of each branch.
-        """
+        """Return the network's output for `x`, in a pass of guidance of which each step has one."""
         return self._repeat((branch, x.shape), compute) if self._repeat else compute()
 
 
@@ -230,12 +226,9 @@ def open_passes(
     cache: StepCache | None, steps: int, magnitudes: Sequence[float], network: nn.Module, blocks: Blocks,
     repeat: Repeat | None = None,
 ) -> Iterator[Passes]:  # fmt: skip
-    """Yield the runner of a network's passes in one section.
+    """Yield the runner of a network's passes in one section, which computes all without a step cache.
 
-    Args:
-        cache: The step cache; None to compute all passes.
-        magnitudes: The magnitudes of the model; see `families.step_caches.nearest`.
-        repeat: The device's runner of repeated passes, for those in which no weights are copied.
+    The device's `repeat` is for passes in which no weights are copied.
     """
     if cache is None:
         yield Passes(None if streamer_of(network) else repeat)

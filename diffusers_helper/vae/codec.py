@@ -32,14 +32,7 @@ def sampled(moments: Tensor, noise: Tensor, config: Mapping[str, Any]) -> Tensor
 def decode_latents(
     engine: VaeEngine[Any], latents: Tensor, part: Part, progress: Progress, cancel: CancelToken
 ) -> Tensor:
-    """Decode latents (1, 16, T, height / 8, width / 8) to frames (4 T - 3, height, width, 3).
-
-    Args:
-        latents: The latents to decode for a section, in fp32 on the CPU.
-
-    Returns:
-        The frames in fp32 on the CPU, about -1 to 1.
-    """
+    """Decode latents (1, 16, T, h, w) to frames (4 T - 3, 8 h, 8 w, 3), about -1 to 1, in fp32 on the CPU."""
     mean, scale = statistics(engine.owner.vae.config)
     frames = engine.decode(latents / scale + mean, part=part, progress=progress, cancel=cancel)
     return frames[0].permute(1, 2, 3, 0).float()

@@ -19,14 +19,10 @@ from diffusers_helper.vae.families import family_of
 def conv_cases(
     vae: Any, dtype: torch.dtype, device: torch.device, height: int, width: int, windows: Iterable[int]
 ) -> list[ConvCase]:
-    """Return the distinct convolutions of encoding a picture and decoding temporal windows.
+    """Return the distinct convolutions of encoding a picture or a tile and decoding temporal windows.
 
-    They are found by running a copy of the network on the meta device, which holds and computes no values.
-
-    Args:
-        vae: The VAE, of which only the configuration is used.
-        height, width: The sides of the picture, or of a tile, in pixels.
-        windows: The lengths of the windows in latent frames.
+    They are found by running a network with the configuration of `vae` on the meta device. The sides are in
+    pixels, the lengths of the windows in latent frames.
     """
     found: dict[ConvCase, None] = {}
     arch, rocm = card_of(device)

@@ -40,10 +40,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a longer video. Consecutive parts share latent frames.
+    """A part of a longer video, which shares latent frames with its neighbours.
 
-    Attributes:
-        begin: The place of its first latent frame, counted from the same point for all parts.
+    `begin` is the place of its first latent frame, counted from the same point for all parts.
     """
 
     number: int
@@ -53,9 +52,8 @@ class Part:
 class Owner(Protocol):
     """The owner of a VAE, which moves it to the device and plans its work.
 
-    Attributes:
-        cleanup_frequency: The number of pieces after which the allocator's unused memory is returned; 0 for
-            never.
+    `cleanup_frequency` is the number of pieces after which the allocator's unused memory is returned; 0 for
+    never.
     """
 
     @property
@@ -120,13 +118,9 @@ class VaeEngine(Generic[_Owner]):
     ) -> Tensor:
         """Decode latents (B, C, T, h, w) to frames (B, 3, F, H, W), or those of pictures without T and F.
 
-        Args:
-            latents: Latents in the VAE's own scale, on any device and of any type.
-            part: The part of a longer video that they are. Temporal windows that this part shares with the
-                previous one are reused.
-
-        Returns:
-            The frames on the host, about -1 to 1, in the type of the computation.
+        The latents are in the VAE's own scale, on any device and of any type, and the frames on the host,
+        about -1 to 1, in the type of the computation. Of a `part`, temporal windows that the previous one
+        has, too, are reused.
 
         Raises:
             OutOfDeviceMemory: If the memory runs out with every plan.
@@ -272,12 +266,9 @@ _T = TypeVar("_T")
 
 
 def retry(work: Callable[[], _T], cure_for: Callable[[Exception], Callable[[], None] | None]) -> _T:
-    """Do the work, and repeat it after each error that has a cure.
+    """Do the work, and repeat it after each error for which `cure_for` returns a cure.
 
-    Args:
-        cure_for: A function that returns the cure for an error, or None to raise the error. It must not keep
-            a reference to the error, whose frames hold tensors. The cure runs after they are freed. If the
-            cure raises an exception, the work is not repeated.
+    It must not keep a reference to the error, whose frames hold tensors. The cure runs after they are freed.
     """
     while True:
         try:
@@ -287,5 +278,4 @@ def retry(work: Callable[[], _T], cure_for: Callable[[Exception], Callable[[], N
             if cure is None:
                 raise
             traceback.clear_frames(error.__traceback__)
-        # At this point the exception and the tensors in its frames are freed.
         cure()

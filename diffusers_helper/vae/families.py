@@ -24,8 +24,8 @@ class VaeFamily:
 
     Attributes:
         has_stream: Whether frames can be computed one after the other with the exact result.
-        shrink: The number of pixels per latent along each side.
-        stride: The number of frames per latent frame after the first, which stands for one frame.
+        shrink: The pixels per latent along each side.
+        stride: The frames per latent frame after the first, which stands for one.
     """
 
     has_stream: bool

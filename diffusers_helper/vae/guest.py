@@ -46,9 +46,12 @@ class Guest:
     remedies: Mapping[Step, str] = LONGTAKE
 
     def __init__(
-        self, vae: nn.Module, device: Device, settings: VaeSettings = VaeSettings(),
+        self,
+        vae: nn.Module,
+        device: Device,
+        settings: VaeSettings = VaeSettings(),
         backend: Backend = Backend(),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.vae, self.device, self.cleanup_frequency = vae, device, settings.cleanup_frequency
         self._settings, self._backend = settings, backend
         self.dtype = DTYPES.get(settings.precision, family_of(vae).dtype)

@@ -24,11 +24,7 @@ from diffusers_helper.vae.families import VaeFamily
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The tiles along one side of the picture.
-
-    Attributes:
-        starts: The starts of the tiles, ascending; the first tile starts at 0, the last ends at `length`.
-    """
+    """The tiles along one side of the picture: the first starts at 0, and the last ends at `length`."""
 
     length: int
     tile: int
@@ -45,8 +41,7 @@ class Axis:
     def weights(self, scale: int) -> list[Tensor]:
         """Return the blending weights of each tile, in fp32, at `scale` places per unit of length.
 
-        Where two tiles overlap, the weights change linearly from one to the other. They add up to 1
-        everywhere.
+        They change linearly where two tiles overlap, and add up to 1 everywhere.
         """
         size = self.tile * scale
         raw: list[Tensor] = []
@@ -101,7 +96,6 @@ class Mosaic:
     """The frames in main memory into which finished tiles are blended."""
 
     def __init__(self, grid: Grid, scale: int, num_frames: int) -> None:
-        """Begin without tiles, for `num_frames` frames with `scale` pixels per latent along each side."""
         self._grid, self._scale, self._num_frames = grid, scale, num_frames
         self._is_whole = len(grid.places) == 1
         self._parts: list[Tensor] = []
@@ -187,12 +181,7 @@ class Pieces:
         self._frequency, self._done, self.total = cleanup_frequency, 0, 0
 
     def take(self, piece: Tensor) -> Tensor:
-        """Count a finished piece, and return it on the host.
-
-        Raises:
-            NotFinite: If the piece has values that are not finite.
-            GenerationCancelled: If the task was cancelled.
-        """
+        """Count a finished piece, and return it on the host, or raise NotFinite or GenerationCancelled."""
         piece = to_host(piece)
         if not bool(piece.sum(dtype=torch.float32).isfinite()):  # one pass, where each value takes four
             raise NotFinite(piece.dtype)
@@ -209,9 +198,7 @@ def decode_pass(
 ) -> Tensor:
     """Decode latents (B, C, T, h, w) in one pass over time, or in one such pass per tile.
 
-    Args:
-        latents: Latents on any device, of any type.
-        chunk: In a stream, the number of latent frames whose frames leave the device together.
+    In a stream, the frames of `chunk` latent frames leave the device together.
 
     Returns:
         The frames (B, 3, F, H, W) in the VAE's type, on the host.
