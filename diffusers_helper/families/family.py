@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from diffusers_helper.families.packing import Mode, SectionPlan, led_by, looped, plan_one_frame
-from diffusers_helper.request import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +110,10 @@ class Family:
     def section_seconds(self) -> float:
         return self.section_frames / self.fps
 
-    def sections(self, request: GenerationRequest, cuts: Sequence[int] = ()) -> SectionPlan:
-        """Return the plan of a video.
+    def sections(self, request: Any, cuts: Sequence[int] = ()) -> SectionPlan:
+        """Return the plan of the video that a `GenerationRequest` asks for.
 
-        Args:
-            cuts: The places of the sections that begin with a draft of what comes before them.
+        `cuts` are the places of the sections that begin with a draft of what comes before them.
         """
         if request.one_frame and "one_frame" not in self.lacks:
             return plan_one_frame(request.one_frame)
