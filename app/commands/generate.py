@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING
 
-from app.cards import VideoCard
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -23,7 +22,7 @@ from app.commands.arguments import (
 from app.commands.origin import check_changes_of, chosen_origin, provide_model, save_given
 from app.commands.terminal import JsonLines, ProgressBar
 from app.jobs.job import BEGUN, Job, NoSuchJob, allows
-from app.jobs.making.engine_client import Message, Trial, follow
+from app.jobs.making.engine_client import EngineProcess, Message, Trial, follow
 from app.jobs.service import JobService, ServiceStopped
 from app.jobs.stdio import complain, say, take_stdout
 from app.machine import cache_folder, this_local, this_profile
@@ -37,7 +36,6 @@ from diffusers_helper.failures import failed_event
 from diffusers_helper.files import given_path, write_atomic
 from diffusers_helper.machine.signals import SIGINT, handle, restore
 from diffusers_helper.machine.signals import Signals as Numbers
-from diffusers_helper.machine.sysfs import resident_bytes
 from diffusers_helper.provenance.job_folder import JobFolder
 
 if TYPE_CHECKING:
@@ -276,23 +274,19 @@ class Signals:
         threading.Thread(target=act, name="signal", daemon=True).start()
 
 
-class InProcessEngine:
-    """An `Engine` in this process. Its thread can be cancelled but not killed: `kill` only ends `run`."""
+class InProcessEngine(EngineProcess):
+    """An engine in this process. Its thread can be cancelled but not killed: `kill` only ends `run`."""
 
     restarts = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._token = CancelToken()  # of the job that is running
-        self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._runner: Runner | None = None
 
     @property
-    def card(self) -> VideoCard:
-        return VideoCard.seen_with(os.environ)
-
-    @property
-    def used_bytes(self) -> int:
-        return resident_bytes(os.getpid())
+    def pid(self) -> int:
+        return os.getpid()
 
     def start(self) -> None:
         """Do nothing, because the libraries are loaded with the first job."""

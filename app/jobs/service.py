@@ -13,7 +13,7 @@ from app.jobs.downloads.manager import Downloads
 from app.jobs.history import History, Retention
 from app.jobs.job import BEGUN, Command, Job, NoSuchJob, allows
 from app.jobs.making.crew import Crew
-from app.jobs.making.engine_client import Engine, EngineProcess
+from app.jobs.making.engine_client import EngineProcess
 from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.queue import Queue
 from app.jobs.steering import Steering
@@ -48,16 +48,16 @@ class JobService:
         steering: The methods that steer a video while it grows.
         downloads: The models that were ordered, which come beside the queue.
         changes: How often something has changed so far.
+
+    Raises:
+        InputError: If the folder's name is invalid, or the limit for old jobs in an environment variable.
     """
 
-    def __init__(self, outputs: Path, *engines: Engine, timeouts: WatchdogTimeouts | None = None) -> None:
-        """Prepare the service, without touching the folder.
-
-        Raises:
-            InputError: If the folder's name is invalid, or the limit for old jobs in an environment variable.
-        """
+    def __init__(
+        self, outputs: Path, *engines: EngineProcess, timeouts: WatchdogTimeouts | None = None
+    ) -> None:
         retention = Retention.from_environment(os.environ)
-        self._engines: tuple[Engine, ...] = engines or (EngineProcess(),)
+        self._engines = engines or (EngineProcess(),)
         self._timeouts = timeouts
         self._changed = threading.Condition()
         self.changes = 0
@@ -90,7 +90,7 @@ class JobService:
         if adopt:
             self.downloads.start()
 
-    def add_engine(self, engine: Engine) -> None:
+    def add_engine(self, engine: EngineProcess) -> None:
         """Have one more engine make jobs, while the service runs."""
         if self.crew.add(engine):
             self._engines = (*self._engines, engine)

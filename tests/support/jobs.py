@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from app.jobs.job import Job
-from app.jobs.making.engine_client import Engine, EngineProcess
+from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
 from diffusers_helper.conditions.pictures import keep_request, named_pictures
 from diffusers_helper.events import Event, SectionFinished, Warned
@@ -72,7 +72,7 @@ def write_picture(path: Path) -> Path:
 class Studio:
     """A service with the stand-in engine, and a picture and a model for requests."""
 
-    def __init__(self, folder: Path, engine: Engine | None = None) -> None:
+    def __init__(self, folder: Path, engine: EngineProcess | None = None) -> None:
         self.model = write_blank_model(folder / "model")
         self.picture = write_picture(folder / "picture.png")
         self.outputs = folder / "outputs"

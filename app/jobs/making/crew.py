@@ -12,7 +12,7 @@ from typing import TypeVar
 from app.cards import VideoCard, told_apart
 from app.jobs.history import Retention, tidy
 from app.jobs.job import Job
-from app.jobs.making.engine_client import Engine
+from app.jobs.making.engine_client import EngineProcess
 from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.making.worker import Worker
 from app.jobs.storage.store import JobStore
@@ -60,7 +60,7 @@ class Crew:
     def _smallest_first(self) -> list[Worker]:
         return sorted(self.workers, key=lambda one: one.card.profile.cap_bytes.value)
 
-    def start(self, engines: Sequence[Engine], timeouts: WatchdogTimeouts, *, warm: bool) -> None:
+    def start(self, engines: Sequence[EngineProcess], timeouts: WatchdogTimeouts, *, warm: bool) -> None:
         """Take the cards that no other process uses, and start all threads.
 
         Args:
@@ -83,10 +83,10 @@ class Crew:
         self._thread = threading.Thread(target=self._work, args=(warm,), name="queue", daemon=True)
         self._thread.start()
 
-    def _worker(self, engine: Engine, card: VideoCard) -> Worker:
+    def _worker(self, engine: EngineProcess, card: VideoCard) -> Worker:
         return Worker(self.store, engine, card, self._timeouts, self.on_change, self.wake, self.passes_on)
 
-    def add(self, engine: Engine) -> bool:
+    def add(self, engine: EngineProcess) -> bool:
         """Have one more worker, for a card of another machine; return False if nothing is made now."""
         if self._thread is None or self._stopping.is_set():
             return False

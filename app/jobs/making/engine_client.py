@@ -10,14 +10,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from app.cards import VideoCard
 from app.jobs.job import Job
 from app.jobs.stdio import Child, close_child, wait_or_kill
 from app.machine import module_command, this_profile
 from diffusers_helper.events import Event, from_dict
-from diffusers_helper.failures import cause_of_death
 from diffusers_helper.machine.sysfs import resident_bytes
 from diffusers_helper.planning.variables import engine_environment
 
@@ -46,76 +45,24 @@ class EngineDied(Exception):
         super().__init__(f"exit code {exit_code}")
         self.exit_code, self.trial, self.errors = exit_code, trial, ""
 
-    @property
-    def cause(self) -> str:
-        """Return the cause as a phrase that follows the words "the engine"."""
-        return cause_of_death(self.exit_code)
-
 
 # A message of the engine: an event, a trial that begins, "" when that has ended, None when the pipe closes.
 Message = Event | Trial | Literal[""] | None
 
 
-class Engine(Protocol):
-    """A maker of videos, one at a time.
-
-    Attributes:
-        restarts: Whether `run` can be called again after a death.
-    """
-
-    restarts: bool
-
-    @property
-    def card(self) -> VideoCard:
-        """Return what is known of its card, wherever that is."""
-        ...
-
-    @property
-    def used_bytes(self) -> int:
-        """Return the bytes of main memory that it uses; 0 if that is not known."""
-        ...
-
-    def start(self) -> None:
-        """Prepare in the background. Like `run`, call it only from the thread that runs the jobs."""
-        ...
-
-    def run(
-        self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
-        """Make one video and yield its events, up to the final one; yield None while nothing happens.
-
-        Work that an earlier run has left in the job's folder is not repeated.
-
-        Args:
-            blocklist: The trials that ended an engine and must not be repeated, each with its reason.
-
-        Raises:
-            EngineDied: If the engine dies before the final event.
-        """
-        ...
-
-    def cancel(self, job_id: str) -> None:
-        """Ask a job to end within a step, if it is running. Any thread may call this."""
-        ...
-
-    def kill(self) -> None:
-        """Make `run` raise EngineDied at once. Any thread may call this."""
-        ...
-
-    def close(self) -> None:
-        """End the engine and everything that belongs to it."""
-        ...
-
-
 class EngineProcess:
     """An engine in a child process, which is started when first needed, and again after a death.
 
-    Commands go to the child's stdin and events come from its stdout, as lines of JSON. When this process
-    ends, that stdin closes, and the child ends too. It is also killed when the *thread* that started it ends.
+    It makes one video at a time. Commands go to the child's stdin and events come from its stdout, as lines
+    of JSON. When this process ends, that stdin closes, and the child ends too. It is also killed when the
+    *thread* that started it ends, so `start` and `run` are called in the thread that runs the jobs.
 
     Args:
         variables: Further environment variables for the child, such as those that show it one card alone.
         card: Its card, if that is not the one that a process with these variables sees.
+
+    Attributes:
+        restarts: Whether `run` can be called again after a death.
     """
 
     restarts = True
@@ -139,6 +86,7 @@ class EngineProcess:
 
     @property
     def used_bytes(self) -> int:
+        """Return the bytes of main memory that it uses; 0 if that is not known."""
         return resident_bytes(self.pid) if self.pid else 0
 
     @property
@@ -154,6 +102,16 @@ class EngineProcess:
     def run(
         self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})
     ) -> Iterator[Event | None]:
+        """Make one video and yield its events, up to the final one; yield None while nothing happens.
+
+        Work that an earlier run has left in the job's folder is not repeated.
+
+        Args:
+            blocklist: The trials that ended an engine and must not be repeated, each with its reason.
+
+        Raises:
+            EngineDied: If the engine dies before the final event.
+        """
         command = {
             "do": "run", "job": job.id, "folder": str(job.folder),
             "blocklist": [{**asdict(trial), "reason": reason} for trial, reason in blocklist.items()],
@@ -169,11 +127,13 @@ class EngineProcess:
             raise
 
     def cancel(self, job_id: str) -> None:
+        """Ask a job to end within a step, if it is running."""
         with self._lock:
             if self._child is not None:
                 self._child.send({"do": "cancel", "job": job_id})
 
     def kill(self) -> None:
+        """Make `run` raise EngineDied at once."""
         with self._lock:
             if self._child is not None:
                 self._child.process.kill()

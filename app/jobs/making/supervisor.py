@@ -12,10 +12,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 from app.jobs.job import Job
-from app.jobs.making.engine_client import Engine, EngineDied, Trial
+from app.jobs.making.engine_client import EngineDied, EngineProcess, Trial
 from app.jobs.making.watchdog import FIRST_SECONDS, WatchdogTimeouts, has_kernels
 from app.jobs.storage.commands import salvage_if_there
 from diffusers_helper.events import (
@@ -29,7 +30,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from diffusers_helper.failures import engine_died, failed_event
+from diffusers_helper.failures import cause_of_death, engine_died, failed_event
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.foreign_errors import last_trouble
 from diffusers_helper.machine.signals import SIGHUP, SIGKILL, SIGTERM
@@ -103,7 +104,7 @@ class Supervisor:
     def __init__(
         self,
         job: Job,
-        engine: Engine,
+        engine: EngineProcess,
         timeouts: WatchdogTimeouts,
         asked_to_end: Callable[[float], bool],
         *,
@@ -234,23 +235,22 @@ class Supervisor:
 
     def _death_of(self, died: EngineDied) -> Death:
         """Return what is known about a death, and keep the end of the engine's standard error."""
-        killed = died.exit_code == -SIGKILL
+        killed, cause = died.exit_code == -SIGKILL, cause_of_death(died.exit_code)
+        trial, shortage = died.trial, ""
         if died.errors:
             _keep(died.errors, JobFolder(self._job.folder).engine_errors)
-        if self._hung:
-            return Death(self._place, self._hung, False, died.trial)
-        if killed and _memory_kills() > self._kills_before:
-            cause = "was ended by the system because the computer's memory was full"
-            return Death(self._place, cause, False, died.trial)
         trouble, words = last_trouble(died.errors) or (None, "")
-        if killed or trouble is None:
-            return Death(self._place, died.cause, killed, died.trial)
-        shortage = words if trouble == "device_memory" else ""
-        # A lack of memory is no fault of this way of computing the convolution.
-        trial = None if shortage else died.trial
-        return Death(
-            self._place, f"{died.cause} after the words “{words[:_MOST_WORDS]}”", False, trial, shortage
-        )
+        if self._hung:
+            cause = self._hung
+        elif killed and _memory_kills() > self._kills_before:
+            cause = "was ended by the system because the computer's memory was full"
+        elif killed or trouble is None:
+            return Death(self._place, cause, killed, trial)
+        else:
+            cause = f"{cause} after the words “{words[:_MOST_WORDS]}”"
+            if trouble == "device_memory":  # no fault of this way of computing the convolution
+                trial, shortage = None, words
+        return Death(self._place, cause, False, trial, shortage)
 
     def _charge(self, deaths: list[Death]) -> None:
         """Exclude a convolution's way from the next attempts if it caused the last death."""
@@ -314,13 +314,8 @@ def _is_hopeless(deaths: list[Death]) -> bool:
     if len(own) >= _MOST_DEATHS or sum(charged) >= _MOST_CHARGED:
         return True
     last = deaths[-1].place
-    most = _MOST_KILLS if last.section else _MOST_EARLY_KILLS
-    same = 0
-    for death in reversed(deaths):
-        if death.place != last or not death.from_outside:
-            break
-        same += 1
-    return same >= most
+    same = takewhile(lambda death: death.place == last and death.from_outside, reversed(deaths))
+    return len(list(same)) >= (_MOST_KILLS if last.section else _MOST_EARLY_KILLS)
 
 
 def _keep(errors: str, file: Path) -> None:

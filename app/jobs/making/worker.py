@@ -16,7 +16,7 @@ from typing import Any
 from app.cards import VideoCard
 from app.jobs.job import Command, Job
 from app.jobs.making.awake import Awake
-from app.jobs.making.engine_client import Engine, EngineDied
+from app.jobs.making.engine_client import EngineDied, EngineProcess
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.storage.commands import INTERRUPTED, PAUSED, WAITS, commands_of, ended_by, salvage_if_there
@@ -57,7 +57,7 @@ class Worker:
     def __init__(
         self,
         store: JobStore,
-        engine: Engine,
+        engine: EngineProcess,
         card: VideoCard,
         timeouts: WatchdogTimeouts,
         on_change: Callable[[], None],

@@ -129,7 +129,6 @@ class JobStore:
             self.let_go(job_id)
 
     def makes(self, job_id: str) -> bool:
-        """Return whether this process makes a job when it is its turn."""
         return self.adopts or job_id in self.own
 
     def has_work(self) -> bool:
@@ -296,7 +295,6 @@ class JobStore:
         return self._index.select(condition, *values, what=what)
 
     def _as_known(self, job: Job) -> Job:
-        """Return the job with the changes that could not be written yet, or with the reason why it waits."""
         held = self._held.get(job.id)
         if held is None and job.state == "queued":
             held = self._reason_to_wait(job.request.model)
