@@ -117,13 +117,10 @@ def _text_of(file: Path) -> str:
                 f"{file.name} is larger than {MAX_BYTES // 2**20} MiB; expected a batch file.", "Split it."
             )
         return content.decode("utf-8-sig")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{file.name} cannot be read ({error.strerror}); expected a batch file.", "Check the path."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file.name} is not UTF-8 (byte {error.start + 1}); expected a text file.", "Save it as UTF-8."
+            f"{file.name} cannot be read ({reason}); expected a text file in UTF-8.", "Check the file."
         ) from error
 
 

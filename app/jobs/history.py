@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from app.jobs.job import OVER, Job, JobState, NoSuchJob
 from app.jobs.storage.folders import discard, empty, size_of
 from app.jobs.storage.logs import StateLog, Transition
 from app.jobs.storage.store import JobStore
-from app.jobs.storage.trouble import changing
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import read_file
 from diffusers_helper.provenance.lineage import Lineage
@@ -57,8 +56,8 @@ class Twig:
 class History:
     """The jobs of one outputs folder, whatever their state. Any thread may call any method."""
 
-    def __init__(self, store: JobStore, on_change: Callable[[], None]) -> None:
-        self.store, self.on_change = store, on_change
+    def __init__(self, store: JobStore) -> None:
+        self.store = store
 
     def made_by(self, press: str) -> list[Job]:
         """Return the jobs that a press has made, also by a server that has ended since, oldest first."""
@@ -168,14 +167,13 @@ class History:
         except OSError as error:
             raise NoSuchJob(job_id) from error
 
-    @changing
     def set_favourite(self, job_id: str, favourite: bool) -> Job:
         """Mark a job as a favourite, which is never removed automatically, or remove the mark.
 
         Raises:
             InputError: If there is no job with that id, or if its folder cannot be written.
         """
-        with self.store.transaction():
+        with self.store.change():
             self.store.job(job_id)
             return self.store.add_facts(job_id, favourite=favourite)
 

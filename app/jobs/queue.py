@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, JobState, allows
+from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, allows
 from app.jobs.storage.commands import commands_of, forget_commands, leave_command, settle
 from app.jobs.storage.folders import bring_back, discard, new_folder
 from app.jobs.storage.logs import StateLog, append_event, time_of_last
 from app.jobs.storage.rows import agree, job_from_row, put
 from app.jobs.storage.store import JobStore
-from app.jobs.storage.trouble import TROUBLE, changing
 from diffusers_helper.conditions.pictures import (
     NO_PICTURES,
     Contents,
@@ -39,7 +38,7 @@ from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.strangers.limited_json import plain_json
 
 RESUMED = "The job was resumed; finished work is not repeated."
-# Places are seconds since the epoch, which a float resolves to 2.4e-7.
+# Places are seconds since the epoch, which a float resolves to 2.4e-7. With less room, those behind move.
 _LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
 _OPEN = f"state IN {tuple(state for state in TRANSITIONS if state not in OVER)}"
 
@@ -51,8 +50,8 @@ class Queue:
     has changed. Methods that take the id of a job raise its subclass NoSuchJob if there is no such job.
     """
 
-    def __init__(self, store: JobStore, on_change: Callable[[], None]) -> None:
-        self.store, self.on_change = store, on_change
+    def __init__(self, store: JobStore) -> None:
+        self.store = store
 
     def jobs(self, limit: int = 1000, after: float = -math.inf) -> list[Job]:
         """Return the jobs that are not over, in the order of the queue.
@@ -88,7 +87,6 @@ class Queue:
             *checked, lambda folder: (lineage.write(folder.lineage), folder.keep_press(press)), waits
         )
 
-    @changing
     def _add(
         self,
         request: GenerationRequest,
@@ -104,7 +102,7 @@ class Queue:
 
         store = self.store
         with (
-            store.transaction() as database,
+            store.change() as database,
             new_folder(store.outputs, store.last_place(), fill_all) as folder,
         ):
             row = put(database, folder)
@@ -163,13 +161,16 @@ class Queue:
             raise InputError(job.message, job.remedy)
         return job
 
-    @changing
     def _pictures(
         self, job: Job, request: GenerationRequest, besides: Contents = NO_PICTURES
     ) -> dict[str, bytes]:
         """Return the pictures of a job that a request names by the same path, without others at hand."""
         same = named_pictures(job.request).items() & named_pictures(request).items()
-        return kept_pictures(self.store.folder(job.id), dict(same).keys() - besides)
+        try:
+            return kept_pictures(self.store.folder(job.id), dict(same).keys() - besides)
+        except OSError as error:
+            words = f"A picture of job {job.id} cannot be read ({error.strerror})."
+            raise InputError(words, "Give the pictures anew.") from error
 
     def edit(
         self,
@@ -189,11 +190,8 @@ class Queue:
         lineage = self._lineage(job)
         if lineage.kept:
             check_changes(job.request, {name: getattr(request, name) for name in SETTINGS})
-        return self._edit(job_id, *_checked(request, pictures, allow_folder=allow_folder, lineage=lineage))
-
-    @changing
-    def _edit(self, job_id: str, request: GenerationRequest, pictures: Contents) -> Job:
-        with self.store.transaction():
+        request, pictures = _checked(request, pictures, allow_folder=allow_folder, lineage=lineage)
+        with self.store.change():
             job, folder = self.whole(job_id), self.store.folder(job_id)
             if not allows(job, "edit"):
                 raise InputError(
@@ -204,10 +202,9 @@ class Queue:
             edits = StateLog(folder).read()["edits"] + 1
             return self.store.enter(job_id, job.state, reason="A user changed its settings.", edits=edits)
 
-    @changing
     def move(self, job_id: str, *, before: str | None = None, after: str | None = None) -> Job:
         """Move a job to another place in the queue, by default to its end."""
-        with self.store.transaction():
+        with self.store.change():
             job = self.store.job(job_id)
             if not allows(job, "reorder"):
                 raise InputError(f"Job {job_id} is {job.state}; expected one that waits in the queue.")
@@ -218,11 +215,16 @@ class Queue:
                 if neighbour not in ids:
                     raise InputError(f"Job {neighbour} is not in the queue; expected one that is.")
                 number = ids.index(neighbour) + (before is None)
-            found = _places(job.place, [row["place"] for row in others], number)
-            moved: list[tuple[str, JobState]] = [(job_id, job.state)]
-            moved += [(row["id"], row["state"]) for row in others[number:]]
-            for (one, state), place in zip(moved, found, strict=False):
-                self.store.enter(one, state, reason="A user changed the order.", place=place)
+            low = others[number - 1]["place"] if number else (others[0]["place"] if others else job.place) - 2
+            high = others[number]["place"] if number < len(others) else low + 2
+            place = (low + high) / 2 if high - low > _LEAST_ROOM else low + _NEW_ROOM
+            reason = "A user changed the order."
+            self.store.enter(job_id, job.state, reason=reason, place=place)
+            for row in others[number:]:
+                if row["place"] > place:
+                    break
+                place += _NEW_ROOM
+                self.store.enter(row["id"], row["state"], reason=reason, place=place)
         return self.store.job(job_id)
 
     def move_first(self, job_id: str) -> Job:
@@ -238,15 +240,13 @@ class Queue:
     def cancel(self, job_id: str) -> bool:
         """End a job, at once or within a step of its maker; return False if it is over or unknown."""
         asked = False
-        with contextlib.suppress(*TROUBLE):  # on a full disk, a job of another process cannot be cancelled
+        with contextlib.suppress(InputError):  # on a full disk, a job of another process cannot be cancelled
             asked = self._command(job_id, "cancel")
         if not asked and job_id in self.store.making:
             self.store.cancelled.add(job_id)
             asked = True
-        self.on_change()
         return asked
 
-    @changing
     def pause(self, job_id: str) -> bool:
         """Pause a job until a user resumes it. If it is being made, the device's memory is freed.
 
@@ -255,7 +255,6 @@ class Queue:
         """
         return self._command(job_id, "pause")
 
-    @changing
     def stop_after_section(self, job_id: str) -> bool:
         """End a job that is being made after its current section.
 
@@ -266,7 +265,7 @@ class Queue:
 
     def _command(self, job_id: str, command: Command) -> bool:
         """Leave a command for a job; whoever makes it carries the command out, and otherwise this call."""
-        with self.store.transaction() as database:
+        with self.store.change() as database:
             folder = self.store.folder(job_id)
             if not self.store.select("WHERE id = ?", job_id, what="id") or not folder.path.exists():
                 return False
@@ -278,15 +277,15 @@ class Queue:
             settle(database, folder)
         return True
 
-    @changing
     def resume(self, job_id: str) -> Job:
         """Put a paused, interrupted, failed or cancelled job back into the queue.
 
         It continues from the work that is already done. A paused or interrupted job keeps its place, and the
         others go to the end. For a job in any other state, only a requested pause is withdrawn.
         """
-        self.store.write_held()
-        with self.store.transaction():
+        with self.store.change():
+            self.store.write_held()
+        with self.store.change():
             job, folder = self.whole(job_id), self.store.folder(job_id)
             self.store.own.add(job_id)
             if not allows(job, "resume"):
@@ -300,24 +299,21 @@ class Queue:
                 append_event(folder.events, Warned(job=job_id, time=time_of_last(folder), message=RESUMED))
         return job
 
-    @changing
     def remove(self, job_id: str) -> None:
         """Remove a job that is not being made, with its files. `restore` brings it back for a week."""
-        with self.store.transaction() as database:
+        with self.store.change() as database:
             self.store.job(job_id)
             discard(database, self.store.folder(job_id), self.store.trash)
 
-    @changing
     def restore(self, job_id: str) -> Job:
         """Bring a removed job back, with its former state and place."""
-        with self.store.transaction() as database:
+        with self.store.change() as database:
             put(database, bring_back(self.store.outputs, job_id, self.store.trash))
         return self.store.job(job_id)
 
-    @changing
     def rebuild(self) -> None:
         """Read all jobs anew from their folders, for example after a manual change."""
-        with self.store.transaction() as database:
+        with self.store.change() as database:
             database.execute("DELETE FROM jobs")
             agree(database, self.store.outputs)
 
@@ -326,10 +322,9 @@ class Queue:
         """Return whether `hold` was called, so no job of the folder begins before `go_on`."""
         return self.store.held.is_file()
 
-    @changing
     def hold(self) -> None:
         """Pause the jobs that are being made and begin no others, which frees the device for other work."""
-        with self.store.transaction():
+        with self.store.change():
             if not self.is_held:
                 running = [row["id"] for row in self._others("") if row["state"] in BEGUN]
                 make_way(self.store.held)
@@ -338,16 +333,16 @@ class Queue:
         for job_id in _paused_jobs(self.store.held):
             self.pause(job_id)
 
-    @changing
     def go_on(self) -> None:
         """End the effect of `hold`, and resume the jobs that it paused."""
         for job_id in _paused_jobs(self.store.held):
             with contextlib.suppress(InputError):  # a user has removed it
                 if self.store.job(job_id).state in ("paused", *BEGUN):
                     self.resume(job_id)
-        make_way(self.store.held)
-        self.store.held.unlink(missing_ok=True)
-        sync_folder(self.store.held.parent)
+        with self.store.change():
+            make_way(self.store.held)
+            self.store.held.unlink(missing_ok=True)
+            sync_folder(self.store.held.parent)
 
 
 def _checked(
@@ -372,18 +367,3 @@ def _paused_jobs(held: Path) -> list[str]:
         return []
     jobs = cast(list[object], found) if isinstance(found, list) else []
     return [one for one in jobs if isinstance(one, str)]
-
-
-def _places(place: float, others: list[float], number: int) -> list[float]:
-    """Return the place of a job that moves in front of `others[number]`, and new places of those behind it.
-
-    If the gap between the neighbours is too small, jobs behind move until there are gaps for many more moves.
-    """
-    low = others[number - 1] if number else (others[0] if others else place) - 2.0
-    for end in range(number, len(others) + 1):
-        count = 1 + end - number
-        high = others[end] if end < len(others) else low + count + 1.0
-        step = (high - low) / (count + 1)
-        if step >= (_LEAST_ROOM if count == 1 else _NEW_ROOM):
-            return [low + step * (index + 1) for index in range(count)]
-    raise AssertionError("there is space after the last job")

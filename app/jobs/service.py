@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from app.jobs.downloads.manager import Downloads
 from app.jobs.history import History, Retention
@@ -64,11 +65,11 @@ class JobService:
         self._stopped = False
         self._open_jobs: tuple[object, tuple[Job | None, tuple[Job, ...]]] | None = None
         self.downloads = Downloads(outputs / INDEX_FOLDER / "downloads", self._wake)
-        self._store = JobStore(outputs, self.downloads.reason_to_wait)
+        self._store = JobStore(outputs, self.downloads.reason_to_wait, self._wake)
         self.crew = Crew(self._store, self._notify, retention)
-        self.queue = Queue(self._store, self._wake)
+        self.queue = Queue(self._store)
         self.steering = Steering(self.queue)
-        self.history = History(self._store, self._notify)
+        self.history = History(self._store)
 
     def start(self, *, warm: bool = False, adopt: bool = True) -> None:
         """Start the workers, which make jobs as soon as no other process makes those of this folder.
@@ -271,10 +272,9 @@ def _final_event(job: Job) -> Event:
     """Return a final event for a job that is over, made from its facts in the index."""
     seconds = (job.ended or job.created) - (job.started or job.created)
     video = None if job.video is None else str(job.video)
+    about: dict[str, Any] = {"job": job.id, "time": seconds, "video": video, "frames": job.frames}
     if job.state == "finished" and video is not None:
-        return Finished(job=job.id, time=seconds, video=video, frames=job.frames, seconds=seconds)
+        return Finished(**about, seconds=seconds)
     if job.state == "cancelled":
-        return Cancelled(job=job.id, time=seconds, video=video, frames=job.frames)
-    return Failed(
-        job=job.id, time=seconds, message=job.message, remedy=job.remedy, video=video, frames=job.frames
-    )
+        return Cancelled(**about)
+    return Failed(**about, message=job.message, remedy=job.remedy)

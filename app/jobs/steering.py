@@ -12,7 +12,6 @@ from app.batch import random_seed
 from app.jobs.job import BEGUN, Action, Job, allows
 from app.jobs.queue import Queue
 from app.jobs.storage.commands import commands_of, forget_commands, leave_command, pending_change, settle
-from app.jobs.storage.trouble import changing
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model, plan_of
@@ -44,9 +43,8 @@ class Steering:
     """The ways to steer the jobs of a queue. Any thread may call any method, from any process."""
 
     def __init__(self, queue: Queue) -> None:
-        self._queue, self.store, self.on_change = queue, queue.store, queue.on_change
+        self._queue, self.store = queue, queue.store
 
-    @changing
     def change(self, job_id: str, changes: Mapping[str, Any]) -> Job:
         """Give the sections that are not made yet other settings.
 
@@ -59,7 +57,7 @@ class Steering:
         Raises:
             InputError: If the job has finished, or a change is not possible.
         """
-        with self.store.transaction() as database:
+        with self.store.change() as database:
             job, folder = self._queue.whole(job_id), self.store.folder(job_id)
             self._allowed(job, "change")
             wanted = {**pending_change(folder), **changes}  # an earlier change may not be carried out yet
@@ -76,7 +74,6 @@ class Steering:
             settle(database, folder)
         return self.store.job(job_id)
 
-    @changing
     def wait(self, job_id: str, on: bool = True) -> Job:
         """Have a job wait for the user after each section, with the device free, or go on by itself.
 
@@ -85,7 +82,7 @@ class Steering:
         Raises:
             InputError: If the job has ended.
         """
-        with self.store.transaction():
+        with self.store.change():
             self._allowed(self.store.job(job_id), "wait")
             folder = self.store.folder(job_id)
             if on:

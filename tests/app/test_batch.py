@@ -97,7 +97,7 @@ def test_problems_of_csv_have_the_line_where_they_begin(folder: Path) -> None:
     ("content", "words"),
     [
         (b"", "no line with a video"),
-        (b"\xff\xfe", "not UTF-8"),
+        (b"\xff\xfe", "a text file in UTF-8"),
         (b" " * (MAX_BYTES + 1), "larger than 16 MiB"),
     ],
 )

@@ -16,7 +16,7 @@ from app.jobs.making.engine_client import EngineProcess
 from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.making.worker import Worker
 from app.jobs.storage.store import JobStore
-from app.jobs.storage.trouble import TROUBLE, changing, facts_of, unwritable
+from app.jobs.storage.trouble import TROUBLE, facts_of, unwritable
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.signals import block_ctrl_c
@@ -181,7 +181,6 @@ class Crew:
     def uses(self, worker: Worker) -> bool:
         return worker in self._locks
 
-    @changing
     def serve(self, card: str, *, leaves: bool = False, now: bool = False) -> None:
         """Take a card out of service, also for other and later programs on the folder, or put it back.
 
@@ -197,7 +196,8 @@ class Crew:
         if worker is None:
             known = ", ".join(one.card.key for one in self.workers)
             raise InputError(f"There is no card {short_repr(card)}; expected one of {known}.")
-        self.store.set_out(card, leaves)
+        with self.store.change():
+            self.store.set_out(card, leaves)
         worker.trouble, worker.failures, worker.gives_back = "", 0, leaves and now and worker.is_busy
         self.wake()
 

@@ -7,7 +7,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,7 @@ class JobStore:
     Args:
         outputs: The folder that holds one folder per job.
         reason_to_wait: Returns why a queued job with a certain model cannot begin yet, as the job's facts.
+        on_change: Called after each change that a user has made.
 
     Attributes:
         adopts: Whether this process makes all jobs, instead of only those that it has submitted or resumed.
@@ -49,9 +50,12 @@ class JobStore:
     """
 
     def __init__(
-        self, outputs: Path, reason_to_wait: Callable[[str], Mapping[str, str]] = lambda model: {}
+        self,
+        outputs: Path,
+        reason_to_wait: Callable[[str], Mapping[str, str]] = lambda model: {},
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self._reason_to_wait = reason_to_wait
+        self._reason_to_wait, self.on_change = reason_to_wait, on_change
         self.outputs = given_path(outputs, "outputs").absolute()
         self.adopts = False
         self._opening = threading.Lock()
@@ -227,19 +231,9 @@ class JobStore:
             return job_from_row(self.outputs, put(database, self.folder(job_id)))
 
     def hold(self, job_id: str, state: JobState, **facts: Any) -> bool:
-        """Remember a state that cannot be written yet, for use within this process.
-
-        The state is still written to the folder if possible, for example if only the index is locked.
-
-        Returns:
-            Whether the state or its facts are new.
-        """
+        """Remember a state that cannot be written yet, for this process, and return whether it is new."""
         held, self._held[job_id] = self._held.get(job_id), {"state": state, **facts}
-        is_new = held != self._held[job_id]
-        if is_new and state in BEGUN and job_id in self._locks:
-            with contextlib.suppress(*TROUBLE):
-                StateLog(self.folder(job_id)).enter(state, **facts)
-        return is_new
+        return held != self._held[job_id]
 
     def unhold(self, job_id: str) -> None:
         """Forget a remembered state, because a later one has been written."""
@@ -335,6 +329,21 @@ class JobStore:
     def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
         """Lock the index for the block. The index gets all changes of the block or none."""
         return self._index.transaction()
+
+    @contextlib.contextmanager
+    def change(self) -> Generator[sqlite3.Connection, None, None]:
+        """Make a user's change in a transaction, and tell of it.
+
+        Raises:
+            InputError: If the folder cannot be written.
+        """
+        try:
+            with self.transaction() as database:
+                yield database
+        except TROUBLE as error:
+            raise unwritable(self.outputs, error) from error
+        finally:
+            self.on_change()
 
 
 def _made_on(before: str, card: str, section: int) -> str:

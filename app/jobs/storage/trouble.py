@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.foreign_errors import is_storage_trouble, storage_words, trouble_of
@@ -53,25 +50,3 @@ def unwritable(outputs: Path, error: Exception) -> InputError:
 def is_of_one_job(error: BaseException, outputs: Path) -> bool:
     """Return whether an error concerns one job's own files, while the outputs folder can still be written."""
     return isinstance(error, OSError) and not is_storage_trouble(error) and os.access(outputs, os.W_OK)
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def changing(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Wrap a method that changes jobs: raise an InputError if their folder cannot be written.
-
-    Its object has the jobs as `store`, and `on_change`, which is called at the end.
-    """
-
-    @functools.wraps(method)
-    def wrapped(changer: Any, *arguments: P.args, **named: P.kwargs) -> T:
-        try:
-            return method(changer, *arguments, **named)
-        except TROUBLE as error:
-            raise unwritable(changer.store.outputs, error) from error
-        finally:
-            changer.on_change()
-
-    return wrapped

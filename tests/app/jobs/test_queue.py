@@ -78,7 +78,7 @@ def test_a_place_between_two_is_found_again_and_again_by_few_writes(
         order = [job.id for job in service.queue.jobs()]
         assert order[:2] == [ids[0], last], turn
         assert sorted(order) == sorted(ids)
-    assert len(written) < 2 * 120
+    assert len(written) < 2.5 * 120
 
 
 def test_what_is_not_in_the_queue_cannot_be_moved(sharing: Sharing) -> None:
