@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
 from diffusers_helper.files import read_file, set_aside, write_atomic
 from diffusers_helper.machine.file_locks import take_lock
@@ -26,8 +25,6 @@ VERSION = 1
 MAX_ROUTES = 2000  # per file
 MANY_DEATHS = 2  # on one card with the same software, after which the rungs involved are suspected everywhere
 MAX_REASON = 300  # characters
-
-Triple = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +46,9 @@ class ConvCase:
     dtype: str
     shape: tuple[int, ...]
     weight: tuple[int, ...]
-    stride: Triple
-    padding: Triple
-    dilation: Triple
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
     groups: int
     is_flat: bool = False
 
@@ -80,9 +77,8 @@ class ConvCase:
         match = _CASE.fullmatch(text)
         if match is None:
             raise ValueError(f"{text[:200]!r} names no convolution; expected a text like {_EXAMPLE!r}.")
-        arch, rocm, torch, dtype, *sizes, groups, flat = match.groups()
-        shape, weight, *rest = (tuple(map(int, size.split("x"))) for size in sizes)
-        stride, padding, dilation = cast(list[Triple], rest)
+        arch, rocm, torch, dtype, *texts, groups, flat = match.groups()
+        shape, weight, stride, padding, dilation = (tuple(map(int, text.split("x"))) for text in texts)
         is_flat = flat is not None
         return cls(arch, rocm, torch, dtype, shape, weight, stride, padding, dilation, int(groups), is_flat)
 

@@ -51,7 +51,7 @@ class Direct(nn.Conv3d):
     """A convolution whose own `forward` calls torch's function."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return 2 * functional.conv3d(input=input, weight=self.weight, bias=self.bias, padding="same")
+        return 2 * functional.conv3d(input=input, weight=self.weight, bias=self.bias, padding=self.padding)
 
 
 class Twice(nn.Conv3d):
@@ -73,7 +73,7 @@ def of_instance() -> nn.Module:
 
 OWN: dict[str, Callable[[], nn.Module]] = {
     "cast": lambda: Cast(3, 3, 3, padding=1),
-    "direct": lambda: Direct(3, 3, 3),
+    "direct": lambda: Direct(3, 3, 3, padding=1),
     "twice": lambda: Twice(3, 3, 3),
     "instance": of_instance,
     "2D": lambda: nn.Conv2d(3, 3, 3, padding=1),
