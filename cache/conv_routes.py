@@ -198,7 +198,7 @@ class RouteStore:
             note.unlink(missing_ok=True)
 
     def take_interrupted(self, arch: str) -> tuple[ConvCase, str] | None:
-        """Return the case and rung that a process was trying when it died, and delete the note about it.
+        """Return the case and rung that a process was trying when it ended, and delete the note about it.
 
         No other process may be trying a rung.
         """
@@ -211,6 +211,13 @@ class RouteStore:
             if len(lines) == 2:
                 return ConvCase.from_text(lines[0]), lines[1]
         return None
+
+    def condemn_interrupted(self, arch: str) -> tuple[ConvCase, str] | None:
+        """Block the rung that a process was trying when it died; see `take_interrupted`."""
+        found = self.take_interrupted(arch)
+        if found is not None:
+            self.block(*found, "the process ended while this was being measured")
+        return found
 
     def add_measured(
         self, case: ConvCase, milliseconds: dict[str, float], failed: dict[str, str], rung: str, reason: str

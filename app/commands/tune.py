@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -29,10 +28,10 @@ from app.jobs.stdio import prepare_streams, say
 from app.machine import this_profile
 from app.miopen import routes_folder
 from app.starting import EXIT_CANCELLED
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.family import nearest_bucket
 from diffusers_helper.families.packing import plan_sections
-from diffusers_helper.machine.signals import ignore_ctrl_c
+from diffusers_helper.machine.signals import end_with_parent, ignore_ctrl_c
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import SETTINGS
@@ -49,7 +48,7 @@ right result. Videos made from then on use it. Ctrl-C stops; the same command co
 """
 # A video of this length has sections of every length.
 _SECONDS = 8.0
-# The number of deaths after which the remaining ways stay avoided.
+# The number of deaths in a run after which suspected ways stay avoided.
 _MOST_DEATHS = 3
 
 
@@ -75,6 +74,7 @@ def tune(arguments: argparse.Namespace) -> int:
 
     Raises:
         InputError: If the model, the resolution or the shape is invalid, or if another `tune` is running.
+        LongtakeError: If the measuring process ends for a reason of its own.
     """
     info = find_model(arguments.model, allow_folder=True)
     side = SETTINGS["resolution"].check(arguments.resolution) or info.side
@@ -121,31 +121,51 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
-    """Measure the cases without a stored measurement, and return all results in the order of `cases`."""
-    from cache.conv_probe import condemn_interrupted, measure
+    """Measure the cases without a stored measurement, and return all results in the order of `cases`.
+
+    This takes place in another process, since a way may end it. The next one leaves that way out.
+    """
     from cache.conv_routes import RouteStore
 
-    routes = RouteStore(routes_folder())
-    if death := condemn_interrupted(routes, cases[0].arch):
+    routes, arch = RouteStore(routes_folder()), cases[0].arch
+    deaths: list[ConvCase] = []
+    if death := routes.condemn_interrupted(arch):
         reported = _in_words(f"The last run died while it tried {death[1]} for {death[0]}. ", cases[0])
         _say(f"{reported}Only --again tries this way there again.")
     waiting = [case for case in cases if again or not _is_measured(routes, case)]
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
-    bar = tqdm(
-        total=len(waiting), file=sys.stderr, disable=None, dynamic_ncols=True,
-        bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",
-    )  # fmt: skip
-    with bar:
-        for number, case in enumerate(waiting, 1):
-            bar.set_description_str(f"shape {number} of {len(waiting)}")
-            measure(case, device, routes)
-            bar.update()
-            if bar.disable:
-                _say(f"shape {number} of {len(waiting)}: {_in_words(routes.get(case).reason, case)}")
-    _measure_risky(cases, device, routes_folder(), again=again)
-    routes = RouteStore(routes_folder())  # reads the results of the other process
+    count = len(waiting)
+    while waiting:
+        tasks = [(str(case), _left_out(case, routes, deaths, again)) for case in waiting]
+        process = multiprocessing.get_context("spawn").Process(
+            target=_measure, args=(tasks, count, str(device)), daemon=True
+        )
+        process.start()
+        try:
+            process.join()
+        except KeyboardInterrupt:
+            process.kill()
+            process.join()
+            routes.take_interrupted(arch)  # the way is not to blame
+            raise
+        routes = RouteStore(routes_folder())  # reads the results of the other process
+        if process.exitcode == 0:
+            break
+        if (death := routes.condemn_interrupted(arch)) is None:
+            raise LongtakeError(f"The measurement ended with code {process.exitcode}.", "Start it again.")
+        _say(_in_words(f"{death[1]} ended the process at {death[0]}. It stays avoided there.", cases[0]))
+        deaths.append(death[0])
+        waiting = waiting[waiting.index(death[0]) :]
     return [_result(routes, case) for case in cases]
+
+
+def _left_out(case: ConvCase, routes: RouteStore, deaths: list[ConvCase], again: bool) -> set[str]:
+    """Return the rungs that are not tried for a case: those that ended a process there, or may do so."""
+    route = routes.get(case)
+    if len(deaths) >= _MOST_DEATHS:
+        return {*route.deadly, *(routes.suspects(case) - set(route.measured))}
+    return set() if again and case not in deaths else set(route.deadly)
 
 
 def _is_measured(routes: RouteStore, case: ConvCase) -> bool:
@@ -201,56 +221,26 @@ def _say(text: str) -> None:
     tqdm.write(one_line(text), file=sys.stderr)
 
 
-def _measure_risky(cases: list[ConvCase], device: torch.device, folder: Path, *, again: bool) -> None:
-    """Measure the cases with the rungs that were left out because they may end the process, in another one.
-
-    Args:
-        again: Whether to try also the rungs that have ended a process in the same case.
-    """
-    from cache.conv_probe import condemn_interrupted
-    from cache.conv_routes import RouteStore
-
-    waiting = [case for case in cases if _left_out(case, RouteStore(folder), again)]
-    if not waiting:
-        return
-    _say(f"{len(waiting)} shapes have ways that may end a process; a separate process tries them")
-    for _ in range(_MOST_DEATHS):
-        process = multiprocessing.get_context("spawn").Process(
-            target=_measure, args=(list(map(str, waiting)), str(device), folder, again), daemon=True
-        )
-        process.start()
-        try:
-            process.join()
-        finally:
-            process.kill()  # Ctrl-C ends it, too
-        if process.exitcode == 0:
-            return
-        death = condemn_interrupted(RouteStore(folder), cases[0].arch)
-        if death is None:
-            _say("The separate process ended for another reason; these ways stay avoided.")
-            return
-        _say(f"{death[1]} ended the process at {death[0]}. It stays avoided there.")
-        waiting = waiting[waiting.index(death[0]) + 1 :]
-    _say(f"{_MOST_DEATHS} processes have ended, so the remaining ways stay avoided.")
-
-
-def _left_out(case: ConvCase, routes: RouteStore, again: bool) -> bool:
-    from cache.conv_probe import risky_rungs
-
-    risky = risky_rungs(case, routes)
-    return bool(risky if again else risky - set(routes.get(case).deadly))
-
-
-def _measure(cases: list[str], device: str, folder: Path, again: bool) -> None:
-    """Measure the cases; this function runs in the separate process."""
+def _measure(tasks: list[tuple[str, set[str]]], count: int, device: str) -> None:
+    """Measure the last of so many cases, given with the rungs to leave out; this runs in another process."""
     import torch
 
     from cache.conv_probe import measure
     from cache.conv_routes import ConvCase, RouteStore
 
+    end_with_parent()
     prepare_streams()
     ignore_ctrl_c()  # the parent ends this process
-    routes = RouteStore(folder)
-    for case in map(ConvCase.from_text, cases):
-        leave_out = () if again else tuple(routes.get(case).deadly)
-        measure(case, torch.device(device), routes, leave_out=leave_out)
+    routes, before = RouteStore(routes_folder()), count - len(tasks)
+    bar = tqdm(
+        total=count, initial=before, file=sys.stderr, disable=None, dynamic_ncols=True,
+        bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",
+    )  # fmt: skip
+    with bar:
+        for number, (text, left_out) in enumerate(tasks, before + 1):
+            case, place = ConvCase.from_text(text), f"shape {number} of {count}"
+            bar.set_description_str(place)
+            measure(case, torch.device(device), routes, left_out)
+            bar.update()
+            if bar.disable:
+                _say(f"{place}: {_in_words(routes.get(case).reason, case)}")

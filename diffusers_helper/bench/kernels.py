@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cache.conv_probe import condemn_interrupted, measure, spread
+from cache.conv_probe import measure, spread
 from cache.conv_routes import ConvCase, RouteStore
 from diffusers_helper.bench.context import Case, Context, Figures, profile_in
 from diffusers_helper.families.framepack import CONFIGS
@@ -91,7 +91,7 @@ def convolutions(context: Context) -> Iterator[Case]:
     windows = (OWN_WINDOW,) if context.has_gpu else (_CPU_WINDOW,)
     vae = empty_network("vae", CONFIGS["vae"])
     cases = conv_cases(vae, dtype, context.torch_device, tile, tile, windows)
-    condemn_interrupted(routes, cases[0].arch)
+    routes.condemn_interrupted(cases[0].arch)
     if context.is_quick:
         cases = spread(cases, min(_QUICK_SHAPES, len(cases)))
     for case in cases:

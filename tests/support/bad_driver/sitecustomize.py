@@ -5,7 +5,8 @@ first time only), the VAE decoder's first convolution over the most frames fails
 all of the decoder's convolutions with kernels of 3 x 3 x 3 raise errors, a different one for each shape,
 whose texts are a JSON list in BAD_DRIVER_TEXTS. With `large`, such convolutions, also the encoder's, write
 BAD_DRIVER_SAYS to standard error and abort if their input is at least BAD_DRIVER_SIDE pixels high or wide.
-With `shape`, convolutions abort if their input has the shape in BAD_DRIVER_SHAPE, such as `1x3x5x6x8`. With
+With `shape`, convolutions abort if their input has the shape in BAD_DRIVER_SHAPE, such as `1x3x5x6x8`, and
+with `shape sleep` they never end. With
 `flat raise` and `flat abort`, 2D convolutions of at least 8 pixels fail, unless MIOpen is off. With `lose`
 (the first time only), the process loses its card in the transformer's second pass: a GPU by a failed
 assertion on it, a CPU by an error after which it counts as lost. Each failing call adds a byte to the file
@@ -48,9 +49,9 @@ def _break_convolutions(module: Any) -> None:
         kernel = tuple(weight.shape[1:])
         # The encoder begins with a convolution of 3 x 3 x 3.
         decoding = kernel == (16, 3, 3, 3) or (decoding and kernel != (3, 3, 3, 3))
-        if fault == "shape":
+        if fault.startswith("shape"):
             if "x".join(map(str, x.shape)) == os.environ["BAD_DRIVER_SHAPE"]:
-                _fail("abort")
+                _fail(fault.removeprefix("shape").strip() or "abort")
         elif fault == "large":
             if kernel[1:] == (3, 3, 3) and max(x.shape[3:]) >= int(os.environ["BAD_DRIVER_SIDE"]):
                 sys.stderr.write(os.environ.get("BAD_DRIVER_SAYS", ""))
