@@ -13,20 +13,18 @@ from diffusers_helper.files import read_file
 
 MOST_BYTES = 4 * 2**20
 """The bytes of a file with JSON that is read at all. The largest indices of known models have 0.4 MB."""
-_MOST_VALUES = 2_000_000
+_MOST_VALUES = 2_000_000  # commas and brackets; each value takes about 64 bytes of memory
 
 
 def parse_json(
     data: bytes,
     *,
-    most_values: int = _MOST_VALUES,
     number: Callable[[str], Any] = float,
     constant: Callable[[str], Any] | None = None,
 ) -> Any:
     """Return the content of a JSON text.
 
     Args:
-        most_values: The most commas and brackets; each value takes about 64 bytes of memory.
         number: What makes a number of a text that is no whole number.
         constant: The same for NaN and the infinities, if they are not numbers like others.
 
@@ -34,8 +32,8 @@ def parse_json(
         ValueError: If it is no JSON, has too many values, or is nested too deeply.
     """
     found = sum(data.count(sign) for sign in (b",", b"[", b"{"))
-    if found > most_values:
-        raise ValueError(f"{found} values in a list of at most {most_values}")
+    if found > _MOST_VALUES:
+        raise ValueError(f"{found} values in a list of at most {_MOST_VALUES}")
     try:
         return json.loads(data, parse_float=number, parse_constant=constant or number)
     except RecursionError as error:

@@ -43,7 +43,7 @@ _TRIGGERS = (
     "modelspec.trigger_phrase", "trigger_phrase", "trigger_words", "trigger_word", "activation text",
     "instance_prompt",
 )  # fmt: skip
-_MOST_TAGS, _MOST_CHARACTERS, _MOST_VALUES = 5, 200, 200_000
+_MOST_TAGS, _MOST_CHARACTERS = 5, 200
 _NOTED = ("modelspec.architecture", "ss_base_model_version")
 _OTHER_MODELS = r"flux|sdxl|stable-diffusion|sd3|sd_v|qwen|ltx|z-image|lumina"
 
@@ -89,12 +89,6 @@ class Pair:
         return {self.inputs} == {inputs for _, inputs in sizes} and self.outputs == sum(
             outputs for outputs, _ in sizes
         )
-
-    def difference(self, layers: Mapping[str, tuple[int, int]]) -> str:
-        """Return a clause on the sizes in the file and in a transformer whose layers do not fit."""
-        name, outputs = self.target.layers[0], sum(layers.get(name, (0, 0))[0] for name in self.target.layers)
-        here = f"{layers.get(name, (0, 0))[1]} and {outputs} in the model"
-        return f" ({name} has {self.inputs} inputs and {self.outputs} outputs in the file, {here})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +138,9 @@ class LoraFile:
         found = tuple(pair for pair in self.pairs if pair.fits(layers))
         applied = count_keys(found)
         if applied < MIN_SHARE * self.keys:
-            other = next((pair for pair in self.pairs if not pair.fits(layers)), None)
-            sizes = other.difference(layers) if other else ""
             raise _refusal(
                 self.name,
-                f"fits this model with {applied} of its {self.keys} keys{sizes}; "
-                f"expected at least {MIN_SHARE:.0%} of them",
+                f"fits this model with {applied} of its {self.keys} keys; expected at least {MIN_SHARE:.0%}",
                 "Choose a LoRA that was made for this model.",
             )
         return found
@@ -239,11 +230,7 @@ def read_lora_file(path: Path) -> LoraFile:
 
 
 def _check(name: str, contents: Contents, pairs: Sequence[Pair]) -> None:
-    """Refuse a file that holds something other than a LoRA for a family of models.
-
-    Raises:
-        InputError: For such a file.
-    """
+    """Refuse a file that holds something other than a LoRA for a family of models."""
     keys = contents.tensors
     for method, endings in _OTHERS.items():
         if any(key.endswith(endings) for key in keys):
@@ -252,7 +239,7 @@ def _check(name: str, contents: Contents, pairs: Sequence[Pair]) -> None:
         raise _refusal(
             name, f"holds no LoRA: none of its {len(keys)} keys has the name of one", "Choose another file."
         )
-    noted = " ".join(str(contents.metadata.get(name, "")) for name in _NOTED).lower()
+    noted = " ".join(contents.metadata.get(name, "") for name in _NOTED).lower()
     own = _family_of(pairs)
     others = (one.names.made_for for one in FAMILIES.values() if one is not own)
     if match := re.search("|".join((_OTHER_MODELS, *others)), noted):
@@ -293,11 +280,7 @@ def _doubt(keys: Iterable[str], pairs: Sequence[Pair]) -> str:
 
 
 def _pairs(tensors: Mapping[str, TensorInfo], scale: Callable[[Target, int], float]) -> tuple[Pair, ...]:
-    """Return the changes to layers that a family has.
-
-    Args:
-        scale: A function that returns the scale that the metadata give for layers and a rank.
-    """
+    """Return the changes to layers that a family has."""
     parts: dict[str, dict[Kind, str]] = {}
     for key in tensors:
         if split := split_key(key):
@@ -342,20 +325,16 @@ def _refusal(name: str, problem: str, remedy: str = "") -> InputError:
 def _noted_triggers(metadata: Mapping[str, str]) -> tuple[str, ...]:
     """Return the words by which a LoRA is called, as its author or its trainer has noted them."""
     for name in _TRIGGERS:
-        if words := _clean(metadata.get(name)):
+        if words := _clean(metadata.get(name, "")):
             return (words,)
     return _common_tags(metadata.get("ss_tag_frequency"))
 
 
-def _common_tags(text: object) -> tuple[str, ...]:
-    """Return the tags that the trainer has counted most often.
-
-    Args:
-        text: JSON of unknown origin: for each folder of pictures, the number of times that each tag occurs.
-    """
+def _common_tags(text: str | None) -> tuple[str, ...]:
+    """Return the tags that the trainer has counted most often, given their counts by folder in JSON."""
     tags = Counter[str]()
     try:
-        folders: Any = parse_json(text.encode(), most_values=_MOST_VALUES) if isinstance(text, str) else {}
+        folders: Any = parse_json((text or "{}").encode())
         for counts in folders.values():
             tags.update({str(tag).strip(): int(count) for tag, count in counts.items()})
     except (ValueError, TypeError, AttributeError, OverflowError):
@@ -365,10 +344,8 @@ def _common_tags(text: object) -> tuple[str, ...]:
     return tuple(tag for tag in common if tag)
 
 
-def _clean(text: object) -> str:
+def _clean(text: str) -> str:
     """Return a text of unknown origin as one short line."""
-    if not isinstance(text, str):
-        return ""
     start = text[: 10 * _MOST_CHARACTERS]
     return " ".join("".join(c if c.isprintable() else " " for c in start).split())[:_MOST_CHARACTERS]
 
@@ -376,8 +353,7 @@ def _clean(text: object) -> str:
 def _noted_scale(metadata: Mapping[str, str]) -> Callable[[Target, int], float]:
     """Return a function for the scales in the metadata that diffusers writes, which may lack."""
     try:
-        text = metadata.get(_ADAPTER, "{}").encode()
-        noted = cast(dict[str, Any], parse_json(text, most_values=_MOST_VALUES))
+        noted = cast(dict[str, Any], parse_json(metadata.get(_ADAPTER, "{}").encode()))
         facts = {name.removeprefix("transformer."): value for name, value in noted.items()}
         alpha = float(facts.get("lora_alpha") or 0)
         pattern = cast(dict[str, Any], facts.get("alpha_pattern") or {})

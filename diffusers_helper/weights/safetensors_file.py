@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from diffusers_helper.files import sha256_of
 from diffusers_helper.strangers.limited_json import parse_json
@@ -101,15 +101,8 @@ def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
     if size > needed:
         problems.append(f"has {size - needed} bytes after its last tensor; download it again.")
     problems += [*unknown_types(unknown), *damaged[:1]]
-    return Contents("safetensors", tensors, _texts(metadata), tuple(problems))
-
-
-def _texts(metadata: Any) -> dict[str, str]:
-    """Return the texts of a header's metadata, which has nothing else."""
-    if not isinstance(metadata, dict):
-        return {}
-    entries = cast(dict[str, Any], metadata).items()
-    return {name: text for name, text in entries if isinstance(text, str)}
+    texts = {name: text for name, text in metadata.items() if isinstance(text, str)}
+    return Contents("safetensors", tensors, texts, tuple(problems))
 
 
 _KEY = "longtake"

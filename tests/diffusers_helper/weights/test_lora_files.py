@@ -210,8 +210,7 @@ def test_a_part_of_the_keys_is_not_enough(network: nn.Module, tmp_path: Path) ->
         else:
             with pytest.raises(InputError, match=f"fits this model with {keys} of its {lora.keys} keys"):
                 lora.fitting(sizes)
-    sizes_here = r"has (\d+) inputs and (\d+) outputs in the file, \1 and (?!\2 )\d+ in the model"
-    with pytest.raises(InputError, match=rf"0 of its \d+ keys \(.* {sizes_here}\); expected at least 90%"):
+    with pytest.raises(InputError, match=r"0 of its \d+ keys; expected at least 90%"):
         lora.fitting({name: (one + 1, other) for name, (one, other) in sizes.items()})
 
 
