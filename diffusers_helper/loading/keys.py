@@ -30,10 +30,6 @@ _WAN_VAE = "decoder.middle.0.residual.0.gamma"  # only in the names of Wan's aut
 _IN_BLOCK = re.compile(r".*?\.(\d+)\.")
 
 
-class UnknownNames(ValueError):
-    """Names that do not belong to the network, or names of it that are missing."""
-
-
 def own_names(
     tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], width: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -64,10 +60,12 @@ def own_names(
     }
     if len(rows) < len(scales):
         wrong = sorted(scales.keys() - rows.keys())[0]
-        raise UnknownNames(f"has a scale for {wrong} that does not belong to its rows; use another file")
+        raise ValueError(f"has a scale for {wrong} that does not belong to its rows; use another file")
     if width:
-        _check_width(plain, width)
-        plain, rows = _from_original(plain, width), _from_original(rows, width)
+        try:
+            plain, rows = _from_original(plain, width), _from_original(rows, width)
+        except (RuntimeError, TypeError) as error:  # what torch says about a layer that cannot be split
+            raise ValueError("has layers of other sizes than the model; choose a file for it") from error
     return plain, {name: _smallest(scale) for name, scale in rows.items()}
 
 
@@ -80,18 +78,6 @@ def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str
 def _target(name: str) -> Target | None:
     """Return what a tensor's name stands for: a layer, or a tensor that belongs to none."""
     return layers_named(name.rpartition(".")[0]) or layers_named(name)
-
-
-def _check_width(tensors: Mapping[str, Tensor], width: int) -> None:
-    """Check that layers in the authors' layout can be split as those of a transformer of this width."""
-    for name, tensor in tensors.items():
-        if not tensor.dim():
-            raise UnknownNames(f"contains {name} as a single number; use another file")
-        if name.endswith((".linear1.weight", ".linear1.bias")) and tensor.shape[0] <= 3 * width:
-            raise UnknownNames(
-                f"contains {name} with {tensor.shape[0]} rows, where the model has more than {3 * width}; "
-                "choose a file for this model"
-            )
 
 
 def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
@@ -130,16 +116,16 @@ def check_names(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
     """Compare names with those of the empty network.
 
     Raises:
-        UnknownNames: If some are missing or foreign, as the end of a sentence about the file.
+        ValueError: If some are missing or foreign, as the end of a sentence about the file.
     """
     missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     if missing:
-        raise UnknownNames(
+        raise ValueError(
             f"lacks {len(missing)} of {len(expected)} tensors, such as {missing[0]}; weights are missing, so "
             "download it again or use another file"
         )
     if foreign:
-        raise UnknownNames(
+        raise ValueError(
             f"contains {count_text(len(foreign), 'tensor')} foreign to the network, such as {foreign[0]}; "
             "use another file"
         )
@@ -166,13 +152,10 @@ def _llama_cpp_names(expected: Collection[str]) -> dict[str, str]:
 
 
 def rows_in_order(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return all tensors, with the rows of queries and keys in the order that transformers expects.
+    """Return llama.cpp's tensors, with the rows of queries and keys in the order that transformers expects.
 
     llama.cpp rotates neighbouring values of a head together, and transformers those of its two halves. Blocks
     of GGUF lie within a row, so they can be moved without a change. The tensors that are moved are copied.
-
-    Args:
-        tensors: The tensors by transformers' names, as llama.cpp stores them.
     """
     return {name: _in_order(name, tensor, config) for name, tensor in tensors.items()}
 

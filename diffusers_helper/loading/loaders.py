@@ -249,11 +249,7 @@ def _load_words(name: str, folder: Path) -> Any:
 
 
 def _fingerprint(place: Path) -> str:
-    """Return a checksum of weights, from the names and sizes of their files and samples of the content.
-
-    Reading all of a large model would take minutes, and an accidental change is very likely to show in a
-    sample or in a size.
-    """
+    """Return a checksum of files by names, sizes and samples, since reading a large model takes minutes."""
     return sha256_of(part for path in weight_files(place) for part in _samples(path))
 
 

@@ -163,11 +163,7 @@ class Loras:
 def _read(
     lora: LoraFile, pairs: Iterable[Pair], sizes: dict[str, tuple[int, int]]
 ) -> Iterable[tuple[str, Tensor, Tensor, Tensor | None]]:
-    """Yield the matrices for each layer in fp32, with the LoRA's own scale, and what is added to its bias.
-
-    Raises:
-        InputError: If the file cannot be read, or holds values that are not finite.
-    """
+    """Yield the matrices for each layer in fp32, with the LoRA's own scale, and what is added to its bias."""
     with safe_open(lora.path, "pt") as opened:
         for pair in pairs:
             found = {key: opened.get_tensor(key).float() for key in pair.keys}
@@ -188,11 +184,6 @@ def _read(
 
 
 def _sum(choice: Choice, lora: LoraFile) -> str:
-    """Return the checksum of a file.
-
-    Raises:
-        InputError: If it is not the one that the request expects, or the file cannot be read.
-    """
     try:
         found = file_sum(lora.path)
     except OSError as error:

@@ -66,11 +66,7 @@ class LoadedNetwork:
 
 
 def config_of(part: str, place: Path, config: Mapping[str, Any] | None, expected: str = "") -> dict[str, Any]:
-    """Return the configuration of a network.
-
-    Args:
-        config: The configuration for a single file; None for a folder, which holds it.
-        expected: The name of its class; "" for any that the part can have.
+    """Return the configuration of a network, as `load_network` takes it.
 
     Raises:
         OSError: If the folder has no configuration.

@@ -93,11 +93,7 @@ def quicken(vae: nn.Module) -> None:
 
 
 def _framed(states: Tensor, before: int, is_activated: bool = False) -> Tensor:
-    """Return states with their edges repeated: `before` frames before them, and one value on all four sides.
-
-    Args:
-        is_activated: Whether SiLU is applied to them. That takes no further copy.
-    """
+    """Return states with repeated edges: frames before, and one value on all sides; perhaps after SiLU."""
     batch, channels, frames, height, width = states.shape
     result = _empty((batch, channels, frames + before, height + 2, width + 2), states)
     inner = result[:, :, before:]

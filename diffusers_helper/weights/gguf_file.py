@@ -115,11 +115,7 @@ def read_gguf(file: Path) -> Contents:
 
 
 def _tensor(reader: _Reader) -> tuple[str, TensorInfo]:
-    """Return the next tensor by its name, with its place behind the header.
-
-    Raises:
-        ValueError: If it cannot be one.
-    """
+    """Return the next tensor by its name, with its place behind the header."""
     name = reader.text()
     sides = shape_of([reader.whole() for _ in range(reader.whole("I"))])
     kind, offset = reader.whole("I"), reader.whole()

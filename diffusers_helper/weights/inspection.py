@@ -74,10 +74,9 @@ class Inspection:
 
 
 def inspect_checkpoint(path: Path, place: str = "") -> Inspection:
-    """Return the facts in the headers of a file, or of a folder's files.
+    """Return the facts about a file with weights, the index of several, a part's folder, or a model's folder.
 
     Args:
-        path: A file with weights, the index of several files, a part's folder, or a model's folder.
         place: The part that it has to be usable as; "" for any.
 
     Raises:
@@ -201,12 +200,7 @@ def _inspect_files(
     listed: Mapping[str, str] | None = None,
     problems: Sequence[str] = (),
 ) -> Inspection:
-    """Examine the files of one network as a whole.
-
-    Args:
-        listed: The file of each tensor according to the index; None without an index.
-        problems: The faults that are already known.
-    """
+    """Examine the files of one network as a whole, given the list of the index, and the known faults."""
     reported = list(problems)
     read: dict[Path, Contents] = {}
     for file in files:

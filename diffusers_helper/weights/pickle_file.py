@@ -160,11 +160,7 @@ def _found(content: Any, prefix: str) -> Iterator[tuple[str, _StandIn]]:
 
 
 def _tensor(made: _StandIn, begin: int) -> tuple[TensorInfo, int]:
-    """Return a tensor, given where its storage begins, and the bytes that its storage must have.
-
-    Raises:
-        ValueError, IndexError: If its sides or places are none.
-    """
+    """Return a tensor, given where its storage begins, and the bytes that its storage must have."""
     storage, offset, sides, steps = made.arguments[:4]
     (first,), shape, strides = shape_of((offset,)), shape_of(sides), shape_of(steps)
     dtype: str = storage.dtype

@@ -47,11 +47,7 @@ def read_contents(file: Path) -> Contents:
 
 
 def _foreign_content(start: bytes) -> str:
-    """Return what kind of file this is, as the end of a sentence that begins with the file's name.
-
-    Args:
-        start: The first bytes of the file.
-    """
+    """Return what a file with these first bytes is, as the end of a sentence that begins with its name."""
     if not start:
         return f"is empty; {_AGAIN}"
     if start.startswith(_POINTER):

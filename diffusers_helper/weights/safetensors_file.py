@@ -75,14 +75,7 @@ def read_safetensors(file: Path) -> Contents:
 
 
 def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
-    """Return the contents that the entries of a header describe, in which all numbers are whole.
-
-    Args:
-        begin: The number of bytes before the first tensor.
-
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError: If an entry does not describe a tensor.
-    """
+    """Return what the entries of a header describe, given the bytes before the tensors and of the file."""
     metadata: Any = entries.pop("__metadata__", {})
     tensors: dict[str, TensorInfo] = {}
     needed, unknown, damaged = begin, list[str](), list[str]()
