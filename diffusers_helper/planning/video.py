@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -67,15 +66,15 @@ class VideoPlan:
 
     Attributes:
         height, width: The video's size in pixels; for an unknown picture, the shape that needs most memory.
-        waiting_bytes: The size of the streamed weights, which main memory should hold. They are mapped from
-            files, so the kernel may drop them and read them again.
-        seconds_per_step: The time that each step takes to read them again from the disk, if main memory
-            cannot hold them; None if it can, or if the disk's speed is not known.
+        waiting_bytes: The size of the streamed weights in their files, which main memory should hold. The
+            kernel may drop them and read them again.
+        seconds_per_step: The time that each step takes for `disk_bytes`; None for none, or if the disk's
+            speed is not known.
         fewest_copies: The plan with the preserved memory that leads to the fewest copies; None if only this
             plan is left after shortages.
         weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
         bus: The way on which streamed weights come to the card; None without a card.
-        step_bytes: The bytes that are streamed to the device in each step, in all passes of the step.
+        step_bytes: The bytes that are streamed to the device in each step, in all of its passes.
         disk_bytes: The bytes that each step reads from the disk; 0 if main memory can hold them.
     """
 
@@ -146,7 +145,6 @@ def known_networks(
 
     Args:
         in_fp32: The name of a network that computes in fp32; "" for none.
-        weight_dtype: The type of the transformer's weights (`request.WEIGHT_TYPES`).
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
@@ -189,6 +187,7 @@ def demands_for(
 
     Args:
         height, width: The sides of the video in pixels.
+        calibration: See `calibration_of`.
         in_fp32: The name of a network that computes in fp32; "" for none.
         transformer: The transformer, if it is not that of the model's files.
 
@@ -276,7 +275,10 @@ def plan_video(
     sections, texts = info.family.sections(request), len(request.texts)
     passes = [texts * steps for steps in steps_of(request, info)]
     costs = tuple(_cost(job, stage.stage, passes) for stage in job.all_stages)
-    waiting = int(job.stage("sample").streamed_bytes * host_share(request, info, profile))
+    waiting = job.stage("sample").streamed_bytes
+    if request.weight_dtype != SETTINGS["weight_dtype"].default:
+        network = known_networks(info, profile, weight_dtype=request.weight_dtype)["transformer"]
+        waiting = waiting * network.file_bytes // network.weights.total_bytes
     notes = _notes(ladder, profile, request, info, max(height, width), why)
     measured, from_disk, seconds = speeds(local.speeds, profile.machine.card), 0, None
     if free_ram_bytes is not None and waiting > free_ram_bytes:
@@ -299,14 +301,6 @@ def attention_note(attention: Setting[str]) -> str:
     if attention.value != SLICED or attention.source == YOU:
         return ""
     return f"Attention is computed in slices, which takes longer, because {attention.reason}."
-
-
-def host_share(request: GenerationRequest, info: ModelInfo, profile: Profile) -> Fraction:
-    """Return the size of the transformer's weights in the files, as a share of that on the device."""
-    if request.weight_dtype == SETTINGS["weight_dtype"].default:
-        return Fraction(1)
-    network = known_networks(info, profile, weight_dtype=request.weight_dtype)["transformer"]
-    return Fraction(network.file_bytes, network.weights.total_bytes)
 
 
 def _cost(job: JobPlan, name: str, of_sections: Sequence[int]) -> Cost:

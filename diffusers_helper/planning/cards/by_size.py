@@ -29,46 +29,39 @@ ARCH = "gfx1100"
 def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
     """Return the transformer in each format that can be loaded, with the names of the formats of that size.
 
-    Files in 8 bit keep norms and embedders in 16 bit. The size of a file is that of its weights.
-
     Raises:
         LongtakeError: If a local model's files cannot be read.
     """
     found: dict[Network, tuple[str, ...]] = {}
     for name, network in _named(info):
-        stored = _in_files(network)
-        found[stored] = (*found.get(stored, ()), name)
+        found[network] = (*found.get(network, ()), name)
     return found
 
 
-def transformer_in(info: ModelInfo, weight_dtype: str) -> Network:
+def transformer_in(info: ModelInfo, weight_dtype: str, width: int | None = None) -> Network:
     """Return the transformer of a copy whose files have weights of this type.
+
+    Args:
+        width: The bytes of a value in the type that computes; None for what the files suggest.
 
     Raises:
         InputError: If the weights cannot be cast.
         LongtakeError: If a local model's files cannot be read.
     """
-    return _in_files(_transformer(info, weight_dtype))
-
-
-def _in_files(network: Network) -> Network:
-    return replace(network, file_bytes=network.weights.total_bytes)
+    found = networks(info, on_cpu=False, widths={_PART: width}, weight_dtype=weight_dtype)[_PART]
+    return replace(found, file_bytes=found.weights.total_bytes)
 
 
 def _named(info: ModelInfo) -> list[tuple[str, Network]]:
     default = SETTINGS["weight_dtype"].default
-    found = [(STORED, _transformer(info, default))]
+    found = [(STORED, transformer_in(info, default))]
     try:
         known = [name for name in WEIGHT_TYPES if name not in (AUTO, default)]
-        types = {name: _transformer(info, name, _WIDTH) for name in known}
+        types = {name: transformer_in(info, name, _WIDTH) for name in known}
     except InputError:  # quantised weights, which are not known in any other type
         return found
     blocks = [(kind, _in_blocks(types[_WHOLE], kind)) for kind in LOADABLE]
     return [*found, *types.items(), *blocks]
-
-
-def _transformer(info: ModelInfo, weight_dtype: str, width: int | None = None) -> Network:
-    return networks(info, on_cpu=False, widths={_PART: width}, weight_dtype=weight_dtype)[_PART]
 
 
 def _in_blocks(whole: Network, kind: str) -> Network:
@@ -81,7 +74,8 @@ def _in_blocks(whole: Network, kind: str) -> Network:
     weights = Weights(_PART, round(share * whole.weights.total_bytes), tuple(sizes))
     # The largest layer makes shift, scale and gate twice, for the picture's tokens or the text's.
     inner = whole.config["num_attention_heads"] * whole.config["attention_head_dim"]
-    return replace(whole, weights=weights, cast_bytes=6 * inner**2 * GGUF_CAST_BYTES)
+    cast_bytes = 6 * inner**2 * GGUF_CAST_BYTES
+    return replace(whole, weights=weights, cast_bytes=cast_bytes, file_bytes=weights.total_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +84,10 @@ class Fit:
 
     Attributes:
         cap_bytes: The cap, which is raised above the card's default if the video needs more.
-        preserved_bytes: The memory that weights leave free.
-        streamed_bytes: The weights that each step copies to the device.
-        copy_seconds: The time that these copies take on the link that such a card has, by assumption.
+        streamed_bytes: The weights that each step copies to the device, in `copy_seconds`.
         host_bytes: The same weights as the files store them, which main memory should be able to hold.
         disk_bytes: The bytes that each step reads from the disk if it cannot.
         peak_bytes: The largest predicted use of device memory in any stage.
-        weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
     """
 
     cap_bytes: int
@@ -124,7 +115,7 @@ class CardPlan:
     """The plan for one card.
 
     Attributes:
-        default: The plan with the automatic preserved memory, which is the default; None if nothing fits.
+        default: The plan with the automatic preserved memory; None if nothing fits.
         fewest_copies: The plan with as little as the estimates allow; None if nothing fits.
     """
 
@@ -192,18 +183,17 @@ def plans_by_card(
         except DoesNotFit as error:
             found.append(CardPlan(size, cap, None, None, error.smallest_cap_bytes))
             continue
-        texts, fewest = len(request.texts), plan(with_fewest_copies(request, usual))
-        fits = _fit(usual, texts), _fit(fewest, texts)
+        plans = usual, plan(with_fewest_copies(request, usual))
+        fits = [
+            Fit(
+                one.job.budget.cap_bytes, one.job.preserved_bytes, one.job.stage("sample").resident_bytes,
+                one.step_bytes, one.copy_seconds, one.waiting_bytes, one.waiting_bytes * len(request.texts),
+                one.job.peak_bytes, one.weight_dtype,
+            )
+            for one in plans
+        ]  # fmt: skip
         found.append(CardPlan(size, cap, *fits, usual.job.smallest_cap_bytes))
     return found
-
-
-def _fit(plan: VideoPlan, texts: int) -> Fit:
-    job = plan.job
-    return Fit(
-        job.budget.cap_bytes, job.preserved_bytes, job.stage("sample").resident_bytes, plan.step_bytes,
-        plan.copy_seconds, plan.waiting_bytes, plan.waiting_bytes * texts, job.peak_bytes, plan.weight_dtype,
-    )  # fmt: skip
 
 
 def with_fewest_copies(request: GenerationRequest, plan: VideoPlan) -> GenerationRequest:

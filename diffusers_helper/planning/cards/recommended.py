@@ -42,12 +42,7 @@ PlanOf = Callable[..., VideoPlan]
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """One set-up, with its plan.
-
-    Attributes:
-        request: The request with its settings. A `preserved_gb` of None is the card's usual value.
-        copy: Whether it needs a copy of the weights that has yet to be written.
-    """
+    """One set-up, with its plan, and whether it needs a copy of the weights that has yet to be written."""
 
     request: GenerationRequest
     info: ModelInfo
@@ -56,7 +51,6 @@ class SetUp:
 
     @property
     def seconds(self) -> float:
-        """Return the time of a step's copies, and of its reads from the disk."""
         plan = self.plan
         if plan.step_bytes and self.request.weight_dtype != _STORED:
             return math.inf
@@ -74,10 +68,6 @@ class SetUp:
         return self.seconds <= _HIDDEN * self.computing_seconds
 
     @property
-    def side(self) -> int:
-        return self.request.resolution or self.info.side
-
-    @property
     def settings(self) -> dict[str, str | int | float | None]:
         """Return the settings that make up the set-up; None stands for the default."""
         names = ("model", "weight_dtype", "preserved_gb", "resolution")
@@ -85,7 +75,6 @@ class SetUp:
 
     @property
     def reason(self) -> str:
-        """Return a sentence that says why the set-up is a good one."""
         if not self.plan.step_bytes:
             return "Nothing is streamed in a step."
         if self.is_hidden:
@@ -101,19 +90,13 @@ class SetUp:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The set-up that a card should have.
-
-    Attributes:
-        set_up: The best one with the weights that are here.
-        copy: A better one, with a copy of the weights that can be written; None if there is none.
-    """
+    """The best set-up with the weights that are here, and a better one with a copy that can be written."""
 
     set_up: SetUp
     copy: SetUp | None
 
     @property
     def reasons(self) -> str:
-        """Return sentences on the reason for the set-up, and on a copy that would be better."""
         if self.copy is None:
             return self.set_up.reason
         then, name = duration(self.copy.seconds), self.copy.info.name
@@ -126,9 +109,10 @@ class Recommendation:
     def words(self) -> str:
         """Return sentences on the set-up, what it streams, and the reasons."""
         found = self.set_up
+        side = found.request.resolution or found.info.side
         kinds = {_STORED: "weights as they are stored", _SMALL: "weights rounded to int8"}
         said = (
-            f"Recommended for this card: {found.info.title} at {found.side} pixels, "
+            f"Recommended for this card: {found.info.title} at {side} pixels, "
             f"{kinds[found.request.weight_dtype]}, {gb_text(found.plan.job.preserved_bytes)} GB preserved.",
             found.plan.streaming,
             self.reasons,
@@ -138,9 +122,6 @@ class Recommendation:
 
 def recommend(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Recommendation:
     """Return the set-up that suits a card best, by the rule above.
-
-    Args:
-        request: The other settings of the video.
 
     Raises:
         DoesNotFit: If the model does not fit at any resolution.
@@ -170,12 +151,7 @@ def _first_hidden(set_ups: Iterator[SetUp]) -> Recommendation:
 def _weights_of(info: ModelInfo) -> Iterator[tuple[ModelInfo, str, Network | None]]:
     """Yield the ways to have a model's weights, the most precise first, with the type to round them to.
 
-    They are those of the model's own files, of converted copies on this machine, of a rounding to int8 while
-    they are loaded, and of a copy in int8 that can be written, with its transformer. fp8 is as large as int8
-    and less precise.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
+    The last one, a copy in int8 that can be written, has its transformer. fp8 is as large and less precise.
     """
     yield info, _STORED, None
     bases = ADDED_MODELS.bases()
@@ -193,11 +169,7 @@ def _weights_of(info: ModelInfo) -> Iterator[tuple[ModelInfo, str, Network | Non
 
 
 def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Iterator[SetUp]:
-    """Yield the set-ups that fit, in the order of the rule.
-
-    Raises:
-        DoesNotFit: If the model's own files do not fit.
-    """
+    """Yield the set-ups that fit, in the order of the rule; the model's own files have to fit."""
     for place, (model, weight_dtype, copy) in enumerate(_weights_of(info)):
         name = request.model if model is info else model.name
         own = replace(request, model=name, weight_dtype=weight_dtype)
