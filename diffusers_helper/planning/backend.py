@@ -48,7 +48,7 @@ class Backend:
     Attributes:
         attention: The kind of kernel that SDPA chooses. "math" holds the matrix of all scores in fp32.
         attention_factor: The memory at the peak of attention, as a multiple of what the formula counts.
-        conv_decode: The memory that decoding takes, as a multiple of what kernels without workspace take.
+        conv_decode, conv_encode: The same for the VAE, whose kernels may have a workspace.
         way: The way in which the transformer computes attention, one of `attention.ways.WAYS`.
     """
 

@@ -30,11 +30,9 @@ RING_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One use of one model.
+    """One use of one model, with the peak of the memory that inputs, activations and outputs take.
 
-    Attributes:
-        name: "text", "text_2", "vae_encode", "vision", "sample" or "decode".
-        working_bytes: The peak of the memory that inputs, activations and outputs take.
+    Its name is "text", "text_2", "vae_encode", "vision", "sample" or "decode".
     """
 
     name: str
@@ -44,12 +42,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The needs of a job.
+    """The needs of a job's stages in the order they run, for one side of the VAE's tiles; None for no tiles.
 
-    Attributes:
-        vae_tile_px: The side of the VAE's tiles in pixels; None if nothing is tiled.
-        stages: The needs of its stages in the order they run.
-        attention: The way to compute the transformer's attention (`attention.ways.WAYS`), with its reason.
+    `attention` is the way to compute the transformer's attention (`attention.ways.WAYS`), with its reason.
     """
 
     vae_tile_px: int | None
@@ -95,7 +90,6 @@ class StagePlan:
         resident_blocks, streamed_blocks: The indices of blocks, ascending.
         ring_bytes: The size of the ring on the device; 0 if nothing is streamed.
         slot_bytes: The size of one slot of the ring, which is that of the largest streamed block.
-        working_bytes, reserve_bytes: The same figures as in `Stage` and `Budget`.
         others_bytes: The size of the other models' weights that stay on the device during the stage.
         peak_bytes: The sum of others, resident, ring, working and reserve; at most the cap.
     """
@@ -121,7 +115,6 @@ class JobPlan:
     """The plan of all stages of a job.
 
     Attributes:
-        vae_tile_px: The side of the VAE's tiles in pixels; None if nothing is tiled.
         keep_all_resident: Whether all models fit at once and stay on the device between the stages.
         peak_bytes: The largest peak of any stage.
         helper: The plan of the stages that a second card does, which `stages` and `peak_bytes` leave out.
@@ -158,11 +151,6 @@ class JobPlan:
         return self
 
     def stage(self, name: str) -> StagePlan:
-        """Return the plan of a stage.
-
-        Raises:
-            KeyError: If the job has no such stage.
-        """
         return {plan.stage: plan for plan in self.all_stages}[name]
 
 
@@ -171,7 +159,6 @@ class DoesNotFit(InputError):
 
     Attributes:
         demands: The alternative demands, none of which fits.
-        stage: The name of the first stage that does not fit.
         side: The largest `resolution` that fits under this cap; 0 for none, None if it is not known.
         fits_in_int8: Whether the same video fits with the transformer's weights in int8.
         remedies: The sentences that make up `remedy`.
@@ -318,13 +305,11 @@ def _reason(budget: Budget, stage: Stage, split: _Split) -> str:
     blocks = len(stage.model.block_bytes)
     if split.count == blocks:
         return f"All of {stage.model.name} fits."
-    need = stage.working_bytes + budget.reserve_bytes
+    need = stage.working_bytes + budget.reserve_bytes + split.ring_bytes
     preserved = min(budget.preserved_bytes, budget.cap_bytes - split.resident_bytes)
-    why = (
-        f"{gb_text(preserved)} GB are preserved"
-        if preserved >= need + split.ring_bytes
-        else f"the working set takes {gb_text(need + split.ring_bytes)} GB"
-    )
+    why = f"the working set takes {gb_text(need)} GB"
+    if preserved >= need:
+        why = f"{gb_text(preserved)} GB are preserved"
     return f"{split.count} of {blocks} blocks stay on the device: of {gb_text(budget.cap_bytes)} GB, {why}."
 
 
@@ -332,7 +317,7 @@ def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
     """Return the plan for the first demand that fits.
 
     Args:
-        budget: The memory that the job may use. A cap that is not fixed is raised to the smallest that fits.
+        budget: Its cap is raised to the smallest that fits, unless it is fixed.
         demands: The alternatives in order of preference, which is largest tiles first.
 
     Raises:

@@ -153,32 +153,18 @@ def helios_bytes(
 
     Each token has its own six vectors of modulation, in the type of the weights and in fp32. They are most of
     the memory. Grid: 4 and 8 heads of 32 to 128, 96x160 and 128x128 pixels, bf16 and fp32.
-
-    Args:
-        network: The transformer.
-        height: The video's height in pixels.
-        width: The video's width in pixels.
-        tokens: The tokens of the noisy window and of the packed history.
-        backend: The memory behaviour of the machine's kernels.
-        rank: The sum of the ranks of the LoRAs.
     """
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
     size, inner = network.dtype_bytes, network.config["ffn_dim"]
     wide = heads * head_dim
     modulation = 6 * wide * (size + 4)
     attended = modulation + wide * (8 * size + 12) * backend.attention_factor
-    streams = tokens * max(
-        attended, modulation + 6 * wide * 4, modulation + wide * (2 * size + 8) + 2 * inner * size
-    )
-    streams += tokens * 2 * head_dim * 4 * 2
+    forward = modulation + wide * (2 * size + 8) + 2 * inner * size
+    streams = tokens * (max(attended, modulation + 6 * wide * 4, forward) + 16 * head_dim)
     frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
     state = frame * (4 * (2 + HISTORY + 6 * WINDOW) + size * (2 + HISTORY + WINDOW))
-    return ceil(
-        MARGIN * streams
-        + state
-        + backend.score_bytes(heads, tokens, head_dim)
-        + (tokens + rank) * rank * size
-    )
+    scores = backend.score_bytes(heads, tokens, head_dim)
+    return ceil(MARGIN * streams + state + scores + (tokens + rank) * rank * size)
 
 
 def demand_of(
@@ -200,11 +186,10 @@ def demand_of(
     """Return the needs of a job whose VAE works in tiles of one size, with the stages in the order they run.
 
     Args:
-        height, width, tile: The sides of the video and of the VAE's tiles in pixels.
         networks: The model's networks, by the names of their parts.
+        height, width, tile: The sides of the video and of the VAE's tiles in pixels.
         text: The number of tokens that the transformer reads of the longest prompt.
         texts: The number of prompts; 2 with classifier-free guidance.
-        step_cache: The step cache in `request.step_cache`.
         encoded: The latent frames that are encoded at a time; 1 for pictures.
         vae_window: The latent frames in one of the VAE's temporal windows.
         vae_share: The share of the working memory that the VAE may be planned with.
@@ -222,8 +207,8 @@ def demand_of(
         **before, "vae_encode": (vae, encode), **vision, "sample": (transformer, sampling),
         "decode": (vae, decode),
     }  # fmt: skip
-    kept = texts * text * hidden_size(networks["text_encoder"])
-    kept += sum(vision_tokens(siglip) * hidden_size(siglip) for siglip, _ in vision.values())
+    kept = texts * text * _hidden_size(networks["text_encoder"])
+    kept += sum(vision_tokens(siglip) * _hidden_size(siglip) for siglip, _ in vision.values())
     # The encoders' results stay on the device while the sampler works.
     after = {"sample": kept * transformer.dtype_bytes}
     after["sample"] += texts * cache_bytes(transformer, height, width, step_cache)
@@ -267,16 +252,13 @@ def _helios(
 _STAGES = {"framepack": _framepack, "helios": _helios}
 
 
-def hidden_size(encoder: Network) -> int:
-    """Return the values that an encoder gives for each token."""
+def _hidden_size(encoder: Network) -> int:
     return encoder.config["hidden_size" if "hidden_size" in encoder.config else "d_model"]
 
 
 def tile_steps(first: int, wanted: int | None = None) -> tuple[int, ...]:
     """Return the tile sizes to try: only `wanted` if it is given, otherwise `first` and all smaller ones."""
-    if wanted is not None:
-        return (wanted,)
-    return (first, *(tile for tile in TILES if tile < first))
+    return (wanted,) if wanted is not None else (first, *(tile for tile in TILES if tile < first))
 
 
 def largest_bucket(side: int, multiple: int, offered: Buckets = buckets) -> tuple[int, int]:

@@ -47,9 +47,7 @@ _SHARES = (1.0, 0.5, 0.25, 0.0)
 class Level:
     """The size of a plan: how many steps down it takes for the weights and for the VAE's tiles.
 
-    Attributes:
-        weights: The number of steps down for the weights, an index into `_SHARES`.
-        tile: The number of the largest tile sizes that are left out.
+    `weights` is an index into `_SHARES`, and `tile` the number of the largest tile sizes that are left out.
     """
 
     weights: int = 0
@@ -69,10 +67,8 @@ class Ladder:
     """The plans of one job, each smaller than the one before.
 
     Attributes:
-        first: The plan before any shortage.
-        plan: The plan in force.
+        first, plan: The plan before any shortage, and the one in force, whose size is `level`.
         demands: The job's needs for each size of tiles, the largest first.
-        level: The size of the plan in force.
         retries: The number of times that a smaller plan was taken.
     """
 
@@ -80,7 +76,6 @@ class Ladder:
         """Make the first plan.
 
         Args:
-            budget: The memory that the job may use.
             learned: The store of the level to begin at, and of those reached here.
             key: The `level_key` of jobs of this kind.
 
@@ -200,7 +195,6 @@ def first_plan(
     """Return the plan that a job begins with. It is the same on the page, on the command line and in a job.
 
     Args:
-        height, width: The sides of the video in pixels.
         profile: The settings of the machine, with those of the request for the VAE (`profile_of`).
         learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
 

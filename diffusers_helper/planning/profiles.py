@@ -63,8 +63,7 @@ class Profile:
     """The settings that suit a machine.
 
     Attributes:
-        family: The family of cards, one of `FAMILIES`.
-        cap_bytes, preserved_bytes, reserve_bytes: The same limits as in `Budget`.
+        family: One of `FAMILIES`.
         vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
         vae_tile: The side of the largest tiles that the automatic choice takes, in pixels.
         kernel: The kind of kernel that SDPA is expected to run.
@@ -90,7 +89,6 @@ class Profile:
 
     @property
     def backend(self) -> Backend:
-        """Return the properties of the kernels, which the estimates need."""
         machine, slices = self.machine, self.slice_bytes or slice_bytes(self.cap_bytes.value)
         names = machine.kind, self.family, machine.card  # what is known of the card counts most
         factors = {name: value for one in names for name, value in FACTORS.get(one, {}).items()}
@@ -115,7 +113,6 @@ class Profile:
         return replace(self, kernel=seen, attention=way)
 
     def with_seen(self, local: Local) -> Profile:
-        """Return the profile with the attention kernel and the fastest ways that were seen here."""
         facts, card = local.kernels, self.machine.card
         return replace(self.with_kernel(seen_kernel(facts, card)), ways=seen_ways(facts, card))
 
@@ -191,7 +188,7 @@ def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
 
     Args:
         environ: The environment, for HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
-        root: The root of the file system from which the machine's facts are read.
+        root: The root of the file system that describes the machine.
     """
     gpu = visible_gpu(amd_gpus(root), environ)
     if gpu is not None:
@@ -221,7 +218,6 @@ def visible_gpu(gpus: list[Gpu], environ: Mapping[str, str]) -> Gpu | None:
 
 
 def _is_hidden(visible: str) -> bool:
-    """Return whether a list of visible cards hides all of them."""
     first = visible.split(",")[0].strip()
     return not first or first.startswith("-")
 
@@ -326,15 +322,10 @@ def _vae_dtype(family: str) -> Setting[VaeDtype]:
 
 
 def _kernel(family: str) -> Setting[Attention]:
+    until = ", until `doctor` has tested it"
     if family == "gfx103x":
-        return Setting(
-            "math",
-            "AOTriton has no kernels for this card",
-            "AOTriton's list of targets, until `doctor` has tested it",
-        )
-    return Setting(
-        "fused", "SDPA's flash or memory-efficient kernel", "reports of others, until `doctor` has tested it"
-    )
+        return Setting("math", "AOTriton has no kernels for this card", f"AOTriton's list of targets{until}")
+    return Setting("fused", "SDPA's flash or memory-efficient kernel", f"reports of others{until}")
 
 
 def _way(kernel: Setting[Attention], machine: Machine) -> Setting[str]:
@@ -344,8 +335,6 @@ def _way(kernel: Setting[Attention], machine: Machine) -> Setting[str]:
 
 
 def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
-    """Return the profile with the values that the user has set by environment variables."""
-
     def own(variable: str, default: Setting[T], expected: str, read: Callable[[str], T]) -> Setting[T]:
         text = environ.get(variable)
         if not text:

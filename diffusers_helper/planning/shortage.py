@@ -116,8 +116,7 @@ def advice(
 ) -> tuple[str, ...]:
     """Return the sentences of advice, with the most likely remedy first.
 
-    Args:
-        is_apu: Whether the device shares the main memory, which makes the driver's limits a likely cause.
+    If the device shares the main memory (`is_apu`), the driver's limits are a likely cause.
     """
     steps = _GUIDES[shortage.kind]
     if is_apu and shortage.kind in ("driver", "unknown"):
@@ -144,29 +143,17 @@ class OutOfDeviceMemory(LongtakeError):
         is_apu: bool = False,
         remedies: Mapping[Step, str] = LONGTAKE,
     ) -> None:
-        """Compose the message and the advice.
-
-        Args:
-            shortage: The figures of the last error.
-            smaller_plans: The number of smaller plans that were tried.
-            is_apu: See `advice`.
-            remedies: See `advice`.
-        """
+        """Compose the message and the advice after this number of smaller plans, the last of which failed."""
         self.shortage, self.steps = shortage, advice(shortage, is_apu=is_apu, remedies=remedies)
         remedy = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
-        super().__init__(_sentence(shortage, smaller_plans), remedy)
+        plans = {0: "there is no smaller plan to try", 1: "a smaller plan did not help"}
+        plan, found = plans.get(smaller_plans, "smaller plans did not help"), shortage.text
+        if shortage.tried is not None and shortage.free is not None:
+            tried, free, idle = map(gb_text, (shortage.tried, shortage.free, shortage.idle or 0))
+            found = {
+                "shortage": f"it needed {tried} GB more, but only {free} GB were free",
+                "fragmentation": f"it needed {tried} GB in one piece; {idle} GB were unused but fragmented",
+                "driver": f"the driver refused {tried} GB although {free} GB were free",
+            }.get(shortage.kind, found)
+        super().__init__(f"The device's memory ran out, and {plan}: {found.rstrip('.')}.", remedy)
         self.add_note(shortage.text)
-
-
-def _sentence(shortage: Shortage, smaller_plans: int) -> str:
-    found = shortage.text
-    if shortage.tried is not None and shortage.free is not None:
-        tried, free, idle = (gb_text(count or 0) for count in (shortage.tried, shortage.free, shortage.idle))
-        found = {
-            "shortage": f"it needed {tried} GB more, but only {free} GB were free",
-            "fragmentation": f"it needed {tried} GB in one piece; {idle} GB were unused but fragmented",
-            "driver": f"the driver refused {tried} GB although {free} GB were free",
-        }.get(shortage.kind, found)
-    plans = {0: "there is no smaller plan to try", 1: "a smaller plan did not help"}
-    plan = plans.get(smaller_plans, "smaller plans did not help")
-    return f"The device's memory ran out, and {plan}: {found.rstrip('.')}."

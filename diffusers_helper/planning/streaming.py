@@ -37,11 +37,7 @@ _OWN_MEMORY = 256e9 / 4
 
 @dataclass(frozen=True, slots=True)
 class Bus:
-    """The way from main memory to a card.
-
-    Attributes:
-        name: The name to display, such as "PCIe 4.0 x16".
-    """
+    """The way from main memory to a card, with a name to display, such as "PCIe 4.0 x16"."""
 
     bytes_per_second: float
     name: str
@@ -56,14 +52,16 @@ class Bus:
 
 
 def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa: B008 - frozen
-    """Return the way to a machine's card, with the best known speed; None without a card.
-
-    Args:
-        machine: The machine, whose link the kernel may have told.
-    """
+    """Return the way to a machine's card, with the best known speed; None without a card."""
     if machine.kind == "cpu":
         return None
-    known = _guess(machine) if machine.link is None or machine.is_apu else _through(machine.link)
+    if machine.link is not None and not machine.is_apu:
+        known = _through(machine.link)
+    elif machine.is_apu:
+        known = Bus(_OWN_MEMORY, "the shared memory", "assumed")
+    else:
+        is_small = machine.kind == "rocm" and machine.total_bytes <= _SMALL_BYTES
+        known = _through(_LINKS.get(family_of(machine), _SMALL if is_small else _USUAL), "assumed")
     pinned, plain = measured.host_to_device_pinned_bytes_per_second, measured.host_to_device_bytes_per_second
     if speed := pinned or plain:
         return Bus(speed, "the card's bus" if known.source == "assumed" else known.name, "measured")
@@ -74,21 +72,10 @@ def _through(link: Link, source: Source = "from the card's link") -> Bus:
     return Bus(_REACHED * link.bytes_per_second, link.name, source)
 
 
-def _guess(machine: Machine) -> Bus:
-    if machine.is_apu:
-        return Bus(_OWN_MEMORY, "the shared memory", "assumed")
-    family = family_of(machine)
-    if family in _LINKS:
-        return _through(_LINKS[family], "assumed")
-    is_small = machine.kind == "rocm" and machine.total_bytes <= _SMALL_BYTES
-    return _through(_SMALL if is_small else _USUAL, "assumed")
-
-
 def fewest_copies(plan: JobPlan, demand: Demand) -> JobPlan:
     """Return the plan with the fewest copies beside one that was made for a demand.
 
-    With it, as many weights stay on the device as the estimated working memory allows. Its preserved memory
-    is the largest value that holds nothing back.
+    Its preserved memory is the largest value that holds no weights back.
     """
     budget = plan.budget
     freed = plan_job(budget.preserving(0), (demand,))
@@ -97,16 +84,10 @@ def fewest_copies(plan: JobPlan, demand: Demand) -> JobPlan:
     return plan_job(budget.preserving(gb_bytes(max(0, tenths) / 10)), (demand,))
 
 
-_ROUNDED = "int8"
-
-
 def choose_weights(
     request: GenerationRequest, budget: Budget, demands_of: Callable[[GenerationRequest], Sequence[Demand]]
 ) -> tuple[GenerationRequest, str]:
     """Choose the type of the weights that the budget suggests, if the request leaves it to the machine.
-
-    Args:
-        budget: The memory that the job may use.
 
     Returns:
         The request, in which no type is left to the machine, and a sentence that says why this type was
@@ -118,7 +99,7 @@ def choose_weights(
     if request.weight_dtype != AUTO:
         return request, ""
     stored = replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
-    small = replace(request, weight_dtype=_ROUNDED)
+    small = replace(request, weight_dtype="int8")
     before = _streamed(budget, demands_of(stored))
     if before == 0:
         return stored, _stays("all of the transformer stays on the device")

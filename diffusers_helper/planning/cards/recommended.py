@@ -68,6 +68,10 @@ class SetUp:
         return self.seconds <= _HIDDEN * self.computing_seconds
 
     @property
+    def side(self) -> int:
+        return self.request.resolution or self.info.side
+
+    @property
     def settings(self) -> dict[str, str | int | float | None]:
         """Return the settings that make up the set-up; None stands for the default."""
         names = ("model", "weight_dtype", "preserved_gb", "resolution")
@@ -109,10 +113,9 @@ class Recommendation:
     def words(self) -> str:
         """Return sentences on the set-up, what it streams, and the reasons."""
         found = self.set_up
-        side = found.request.resolution or found.info.side
         kinds = {_STORED: "weights as they are stored", _SMALL: "weights rounded to int8"}
         said = (
-            f"Recommended for this card: {found.info.title} at {side} pixels, "
+            f"Recommended for this card: {found.info.title} at {found.side} pixels, "
             f"{kinds[found.request.weight_dtype]}, {gb_text(found.plan.job.preserved_bytes)} GB preserved.",
             found.plan.streaming,
             self.reasons,

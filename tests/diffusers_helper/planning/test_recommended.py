@@ -141,7 +141,7 @@ def test_main_memory_that_is_too_small_changes_the_set_up() -> None:
 
 def test_a_card_that_is_too_small_for_the_models_own_size_gets_the_largest_that_fits() -> None:
     found = best(named_machine("gfx103x:6"))
-    assert found.set_up.settings["resolution"] == 480
+    assert found.set_up.side == found.set_up.settings["resolution"] == 480
     plan = found.set_up.plan
     assert plan.job.peak_bytes <= plan.job.budget.cap_bytes
     with pytest.raises(DoesNotFit):
