@@ -251,8 +251,7 @@ def plan_video(
         transformer: The transformer, if it is not that of the model's files.
         local: The facts that `doctor`, jobs and calibrations have stored about the machine.
         free_ram_bytes: The main memory that is free for streamed weights; None if not known.
-        disk_speed: A function that returns the bytes per second of the disk with a file. It is called only
-            if the weights have to be read repeatedly.
+        disk_speed: Returns the bytes per second of the disk with a file, if weights have to be read again.
 
     Raises:
         DoesNotFit: If no plan keeps within the cap.

@@ -183,16 +183,15 @@ def plans_by_card(
         except DoesNotFit as error:
             found.append(CardPlan(size, cap, None, None, error.smallest_cap_bytes))
             continue
-        plans = usual, plan(with_fewest_copies(request, usual))
-        fits = [
+        default, fewest = (
             Fit(
                 one.job.budget.cap_bytes, one.job.preserved_bytes, one.job.stage("sample").resident_bytes,
                 one.step_bytes, one.copy_seconds, one.waiting_bytes, one.waiting_bytes * len(request.texts),
                 one.job.peak_bytes, one.weight_dtype,
             )
-            for one in plans
-        ]  # fmt: skip
-        found.append(CardPlan(size, cap, *fits, usual.job.smallest_cap_bytes))
+            for one in (usual, plan(with_fewest_copies(request, usual)))
+        )  # fmt: skip
+        found.append(CardPlan(size, cap, default, fewest, usual.job.smallest_cap_bytes))
     return found
 
 
