@@ -31,7 +31,6 @@ class StageFacts:
 
     @property
     def title(self) -> str:
-        """Return the phrase with a capital letter, for the beginning of a line."""
         return self.running[0].upper() + self.running[1:]
 
 

@@ -32,7 +32,6 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """Return the name of the file without its folder."""
         return Path(self.file).name
 
     def is_called(self, name: str) -> bool:

@@ -313,7 +313,6 @@ class GenerationRequest:
 
     @property
     def is_before(self) -> bool:
-        """Return whether the new part leads to the video that is given, instead of following it."""
         return self.extend == BEFORE
 
     @property
@@ -322,12 +321,10 @@ class GenerationRequest:
 
     @property
     def is_from_words(self) -> bool:
-        """Return whether there is no picture to start from."""
         return not self.image
 
     @property
     def placed(self) -> tuple[placed.Placed, ...]:
-        """Return the pictures at times of the video."""
         return placed.placed_of(self.pictures)
 
     @property

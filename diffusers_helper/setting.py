@@ -64,7 +64,6 @@ class SettingInfo:
 
     @property
     def short_label(self) -> str:
-        """Return the label without the part in brackets."""
         return self.label.partition(" (")[0]
 
     @property
@@ -112,7 +111,6 @@ class SettingInfo:
         return self._number(value) if self.is_number else self._text(value)
 
     def refusal(self, value: object, remedy: str) -> InputError:
-        """Return the error for an unusable value, which names the possible ones."""
         return InputError(setting=self.name, value=value, expected=self.expected, remedy=remedy)
 
     def _number(self, value: object) -> float | int:

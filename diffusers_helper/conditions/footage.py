@@ -171,7 +171,6 @@ def _at_rate(container: InputContainer, name: str, fps: int) -> Iterator[VideoFr
 
 
 def _decoded(container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
-    """Yield the frames of all packets that are not damaged."""
     from av.error import InvalidDataError
 
     for packet in container.demux(stream):
@@ -180,7 +179,6 @@ def _decoded(container: InputContainer, stream: VideoStream) -> Iterator[VideoFr
 
 
 def _ratio(container: InputContainer) -> float:
-    """Return the width of a pixel over its height."""
     return float(container.streams.video[0].sample_aspect_ratio or 1)
 
 

@@ -189,7 +189,6 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
 
 
 def _without_profile(image: Image.Image) -> Image.Image:
-    """Return the picture converted to sRGB, if the file has a colour profile that can be used."""
     profile = image.info.get("icc_profile")
     if not profile or image.mode not in ("RGB", "CMYK"):
         return image

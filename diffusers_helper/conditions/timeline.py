@@ -161,7 +161,6 @@ class Timeline:
         return Timeline(rest, (*cues, *later) if rest or cues[1:] or later else (), self.others)
 
     def __str__(self) -> str:
-        """Return the prompt in whose parts `of` finds this timeline."""
         return " ".join(filter(None, (self.rest, *map(str, (*self.cues, *self.others)))))
 
 
@@ -200,7 +199,6 @@ def _plain(text: str) -> str:
 
 
 def _round(text: str) -> str:
-    """Return a text with round brackets in place of square ones."""
     return text.replace("[", "(").replace("]", ")")
 
 

@@ -101,7 +101,6 @@ class Local:
 
     @property
     def encodings(self) -> Path | None:
-        """Return the folder of encodings of texts and pictures (`output.checkpoints.EncodingCache`)."""
         return self.folder and self.folder / "encodings"
 
 

@@ -140,7 +140,6 @@ class Checkpoints:
         write_tensors(file, tensors, facts)
 
     def _read_encodings(self, earlier: JobFolder) -> None:
-        """Read the encodings if they are undamaged and have the same origin and versions."""
         if not earlier.encodings.is_file():
             return
         try:
@@ -281,7 +280,6 @@ class EncodingCache:
         return self.folder / f"{key}.safetensors"
 
     def _tidy(self) -> None:
-        """Remove the files that were not used for longest, until the others are small enough."""
         assert self.folder is not None
         kept = 0
         for file in sorted(self.folder.glob("*.safetensors"), key=lambda file: -file.stat().st_mtime_ns):

@@ -60,7 +60,6 @@ class Report:
         self._report(events.Reading, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None, skipped: int) -> None:
-        """Report a step, and how many of the section's steps so far were skipped."""
         self._skipped[section.number] = skipped
         picture = str(preview) if preview else None
         self._report(
@@ -98,7 +97,6 @@ class Report:
         return video
 
     def cancelled(self) -> None:
-        """Give the video so far its final name, and report that the job was cancelled."""
         self._end(events.Cancelled, self._video.finish() if self._video.latest else None)
 
     def _end(self, kind: Callable[..., events.Event], video: Path | None, **facts: Any) -> None:

@@ -228,7 +228,6 @@ class GrowingVideo:
         return path.is_file() and self._sums.get(path.name) == file_sum(path)
 
     def _note(self, number: int) -> None:
-        """Record that a section is finished, with the checksums of its files."""
         kept = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
         kept |= {self._original.name} if self._original else set()
         sums = {name: value for name, value in self._sums.items() if name in kept}
@@ -267,7 +266,6 @@ class GrowingVideo:
         return stream
 
     def _convert(self, frames: Iterable[np.ndarray]) -> Iterator[av.VideoFrame]:
-        """Convert frames from RGB to yuv420p with the stream's matrix and range, one at a time."""
         reformatter = VideoReformatter()
         for index, pixels in enumerate(frames):
             frame = reformatter.reformat(

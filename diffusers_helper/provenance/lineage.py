@@ -65,7 +65,6 @@ class Span:
 
     @classmethod
     def of(cls, last: int, request: GenerationRequest) -> Self:
-        """Return the span up to section `last` with the settings of a request."""
         settings = recorded(request, "section")
         if not request.depends_on_length:
             del settings["seconds"]
@@ -161,7 +160,6 @@ class Lineage:
             last = span.last
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of a job's `lineage.json`."""
         spans = [span.to_dict() for span in self.spans]
         return {"parent": self.parent, "kept": self.kept, "spans": spans}
 

@@ -145,7 +145,6 @@ class Recipe:
 
     @property
     def lineage(self) -> Lineage:
-        """Return the lineage of a job that makes the video again."""
         return Lineage(self.spans)
 
     def notices_on(self, card: str) -> tuple[str, ...]:
@@ -165,7 +164,6 @@ class Recipe:
         return tuple(notices)
 
     def to_json(self) -> str:
-        """Return the recipe as JSON, without its pictures."""
         data = {
             "recipe": VERSION,
             "settings": dict(self.settings),
