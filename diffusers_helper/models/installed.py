@@ -249,7 +249,9 @@ def _remove_files(repository: Path, files: tuple[Path, ...]) -> None:
     used = {link.resolve() for link in (repository / "snapshots").rglob("*") if link.is_symlink()}
     for blob in blobs - used:
         blob.unlink(missing_ok=True)
-    _drop_empty(files[0].parent, repository)
+    for place in (*sorted(repository.rglob("*"), reverse=True), repository):  # a folder after what is in it
+        if place.is_dir() and not any(place.iterdir()):
+            place.rmdir()
 
 
 def _remove_added(added: AddedModel, removal: Removal) -> None:
@@ -260,11 +262,3 @@ def _remove_added(added: AddedModel, removal: Removal) -> None:
     if added.copy and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
     ADDED_MODELS.remove(added.name)
-
-
-def _drop_empty(folder: Path, repository: Path) -> None:
-    """Remove a part's folder and its parents if they are empty, and its repository if no file is left."""
-    within = (one for one in folder.parents if repository in one.parents)
-    for place in (folder, *within, repository / "blobs", repository):
-        if place.is_dir() and not any(place.iterdir()):
-            place.rmdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -187,7 +188,6 @@ def _published(family: Family, model: PublishedModel) -> ModelInfo:
     return ModelInfo(name=model.name, title=model.title, parts=parts, family=family, **model.settings)
 
 
-_MOST_FACTS = 2**18
 _PLAIN_FACTS: dict[str, type] = {
     "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "cfg": float,
     "shift": float, "sizes": int, "first_steps": int,
@@ -204,7 +204,7 @@ def _read_facts(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        facts = read_json(file, _MOST_FACTS)
+        facts = read_json(file)
     except (OSError, ValueError) as error:
         raise refusal(error, "readable JSON") from error
     if not isinstance(facts, dict):
@@ -224,18 +224,15 @@ def _read_facts(file: Path) -> dict[str, Any]:
         if name in facts and not bounds.low <= facts[name] <= bounds.high:
             raise refusal(f"{name} {facts[name]}", f"{name} from {bounds.low:g} to {bounds.high:g}")
     for mode, values in facts.get("magnitudes", {}).items():
-        if mode not in MODES or not _are_magnitudes(values):
-            raise refusal(f"magnitudes {short_repr({mode: values})}", "a list of positive numbers by order")
+        is_list = mode in MODES and isinstance(values, list)
+        numbers = cast(list[Any], values or [None]) if is_list else [None]
+        if not all(isinstance(one, int | float) and 0 < one < math.inf for one in numbers):
+            raise refusal(
+                f"magnitudes {short_repr(facts['magnitudes'])}", "a list of positive numbers by order"
+            )
     if not 0 < facts.get("shift", 1.0) < math.inf:
         raise refusal(f"shift {facts['shift']}", "a positive number")
     return facts
-
-
-def _are_magnitudes(values: object) -> bool:
-    if not isinstance(values, list) or not values:
-        return False
-    numbers = cast(list[object], values)
-    return all(isinstance(one, int | float) and 0 < one < math.inf for one in numbers)
 
 
 def _family_in(folder: Path) -> Family:
@@ -332,12 +329,8 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
         raise InputError(
             setting="model", value=name, expected=f"one of {choices}", remedy="Choose one of them."
         )
-    try:
-        folder = Path(name).expanduser()
-        is_folder = folder.is_dir()
-    except (OSError, RuntimeError):  # an invalid file name, or a home folder that does not exist
-        folder, is_folder = Path(name), False
-    if not is_folder:
+    folder = Path(os.path.expanduser(name))
+    if not os.path.isdir(folder):
         raise InputError(
             setting="model", value=name, expected=f"one of {choices}, or a folder with the model's parts",
             remedy="Check the spelling.",

@@ -20,7 +20,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.models.present import ModelPresenter, card_plans, copy_offer, format_plans, part_title
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 from diffusers_helper.families.known import models_by_part
-from diffusers_helper.files import named_folder
+from diffusers_helper.files import named_folder, sign_of
 from diffusers_helper.models.added import check_new_name, name_for
 from diffusers_helper.models.installed import remove
 from diffusers_helper.models.registry import find_model
@@ -208,29 +208,17 @@ def inspected(path: Path) -> Inspection:
     try:
         place = path.parent if path.name.endswith(INDEX) else path
         files = sorted(place.iterdir())[:_MOST_SIGNS] if place.is_dir() else [place]
-        found = _remembered(path, tuple(_sign(file) for file in files if file.exists()))
+        return _remembered(path, tuple(sign_of(file) for file in files if file.exists()))
     except OSError as error:
         raise InputError(
             f"{path.name} cannot be read ({error.strerror or first_line(error)}).",
             "Check its rights, or choose another one.",
         ) from error
-    if isinstance(found, InputError):
-        raise found
-    return found
-
-
-def _sign(file: Path) -> tuple[str, int, int, int]:
-    found = file.stat()
-    return file.name, found.st_mtime_ns, found.st_size, found.st_ino
 
 
 @lru_cache(maxsize=2 * _MOST_LISTED)
-def _remembered(path: Path, signs: tuple[tuple[str, int, int, int], ...]) -> Inspection | InputError:
-    """Return the facts about an entry, or why it cannot be read; another file has other `signs`."""
-    try:
-        return inspect_weights(path)
-    except InputError as error:
-        return error
+def _remembered(path: Path, signs: tuple[object, ...]) -> Inspection:
+    return inspect_weights(path)
 
 
 def _entry(folder: Path, name: str) -> dict[str, Any]:
