@@ -11,7 +11,7 @@ from pathlib import Path
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import file_sum, has_checksum
-from diffusers_helper.models.added import ADDED_MODELS, PUT_BACK, AddedModel
+from diffusers_helper.models.added import ADDED_MODELS, PUT_BACK
 from diffusers_helper.models.downloads import bytes_in, lack_of
 from diffusers_helper.models.registry import ModelInfo, PartSource, find_model, model_names
 from diffusers_helper.strangers.confined import confined
@@ -118,7 +118,6 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
 
 
 def _lack(info: ModelInfo, installed: InstalledPart) -> str:
-    """Return a sentence about a part that is not complete, with the remedy."""
     if info.parts[installed.part].revision is None:
         state = "is not complete in" if installed.here_bytes else "is not at"
         return f"{installed.part} {state} {installed.folder}; {PUT_BACK}."
@@ -233,7 +232,12 @@ def remove(info: ModelInfo) -> Removal:
     removal = plan_removal(info)
     added = ADDED_MODELS.find(info.name)
     if added is not None:
-        _remove_added(added, removal)
+        for file in removal.files.get("transformer", ()):
+            file.unlink(missing_ok=True)
+        folder = Path(added.copy)
+        if added.copy and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        ADDED_MODELS.remove(added.name)
         return removal
     for part, files in removal.files.items():
         _remove_files(info.parts[part].repository, files)
@@ -252,13 +256,3 @@ def _remove_files(repository: Path, files: tuple[Path, ...]) -> None:
     for place in (*sorted(repository.rglob("*"), reverse=True), repository):  # a folder after what is in it
         if place.is_dir() and not any(place.iterdir()):
             place.rmdir()
-
-
-def _remove_added(added: AddedModel, removal: Removal) -> None:
-    """Remove the converted copy of an added model, if it has one, and then its entry."""
-    for file in removal.files.get("transformer", ()):
-        file.unlink(missing_ok=True)
-    folder = Path(added.copy)
-    if added.copy and folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
-    ADDED_MODELS.remove(added.name)

@@ -300,7 +300,6 @@ def model_names() -> tuple[str, ...]:
 
 
 def _from_added(added: AddedModel) -> ModelInfo:
-    """Return a model that a user has added: another one, with some parts in place of its own."""
     try:
         base = find_model(added.base, allow_folder=True)
     except InputError as error:

@@ -112,25 +112,22 @@ class Downloads:
                 raise NotHere(absence)
             self._order(name, DownloadOrder("wanted"))
 
-    def pause(self, name: str) -> bool:
-        """Let a download rest until `get` is called, and return whether there was one."""
-        order = self._orders().get(name)
-        if order is None or order.state == "paused":
-            return False
-        self._order(name, DownloadOrder("paused"))
-        return True
+    def pause(self, name: str) -> None:
+        """Let a download, if there is one, rest until `get` is called."""
+        if name in self._orders():
+            self._order(name, DownloadOrder("paused"))
 
-    def cancel(self, name: str) -> bool:
-        """Give up what was ordered for a model, and return whether there was anything.
+    def cancel(self, name: str) -> None:
+        """Give up what was ordered for a model.
 
         What a download has brought stays on the disk, and nothing of a copy that is not whole. What the last
         check has found is forgotten.
         """
-        was_ordered = name in self._orders()
         self._forget(name)
-        was_running = [self._end(key) for key in list(self._running) if key[1] == name]
+        for key in list(self._running):
+            if key[1] == name:
+                self._end(key)
         self._changed()
-        return was_ordered or any(was_running)
 
     def _end(self, key: tuple[Task, str]) -> bool:
         """End a process and forget it, and return whether there was one."""
@@ -140,14 +137,8 @@ class Downloads:
             process.end()
         return process is not None
 
-    def verify(self, name: str) -> None:
-        self._start("verify", name)
-
-    def convert(self, name: str, weight_dtype: str) -> None:
-        """Begin to write a copy of a model's transformer in another type, as a model of its own."""
-        self._start("convert", name, weight_dtype)
-
-    def _start(self, task: Task, name: str, weight_dtype: str = "") -> None:
+    def begin(self, task: Task, name: str, weight_dtype: str = "") -> None:
+        """Begin to check a model, or to write a copy of its transformer in another type as a new model."""
         with self._lock:
             known = self._running.get((task, name))
             if known is None or known.is_over:
@@ -227,7 +218,6 @@ class Downloads:
         return tuple((name, self.reason_to_wait(name).get("message", "")) for name in names)
 
     def _orders(self) -> dict[str, DownloadOrder]:
-        """Return the orders by the names of their models."""
         found: dict[str, DownloadOrder] = {}
         for file in sorted(self._folder.glob("*.json")):
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # damaged, or just taken away
@@ -302,11 +292,6 @@ class Downloads:
 
 
 def _published(name: str) -> ModelInfo:
-    """Return the facts about a model that can be downloaded.
-
-    Raises:
-        InputError: If it cannot.
-    """
     info = find_model(name)
     if all(source.revision is None for source in info.parts.values()):
         raise InputError(

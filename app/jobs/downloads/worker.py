@@ -40,7 +40,6 @@ def _say(**facts: Any) -> None:
 
 
 def _progress(done: int, total: int) -> None:
-    """Tell the bytes that are here and those in all, for each piece of a file."""
     _say(done_bytes=done, total_bytes=total)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class ModelCalls:
 
     def models_verify(self, model: str) -> dict[str, Any]:
         """Begin to compare the checksums of a model's files; `problems` of `models_list` has the result."""
-        return self._asked(model, self._downloads.verify)
+        return self._asked(model, partial(self._downloads.begin, "verify"))
 
     def _asked(self, model: str, ask: Callable[[str], object]) -> dict[str, Any]:
         find_model(model)
@@ -74,7 +74,7 @@ class ModelCalls:
         offer = copy_offer(self._catalogue.info(model), weight_dtype)
         if offer["refusal"]:
             raise InputError(offer["refusal"])
-        self._downloads.convert(model, weight_dtype)
+        self._downloads.begin("convert", model, weight_dtype)
         return self._presenter.one(model)
 
     def models_remove(self, model: str) -> dict[str, Any]:
@@ -143,7 +143,6 @@ def _names(folder: Path) -> Iterator[str]:
 
 
 def _is_part(files: Collection[str], weights: Collection[str]) -> bool:
-    """Return whether a folder with these files is a network in diffusers' layout."""
     plain = [name for name in weights if name.endswith(".safetensors")]
     is_clear = len(plain) == 1 or any(name in USUAL or name.endswith(INDEX) for name in weights)
     return "config.json" in files and bool(plain) and is_clear
@@ -246,7 +245,6 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _stem(name: str) -> str:
-    """Return the last part of a name without the endings of files with weights."""
     last = Path(name).name.removesuffix(INDEX)
     return Path(last).stem if last.endswith(SUFFIXES) else last
 

@@ -110,11 +110,9 @@ class ModelPresenter:
         }
 
     def _request(self, name: str, info: ModelInfo) -> GenerationRequest:
-        """Return a request for a video of 5 seconds with the model's own settings."""
         return GenerationRequest(image="any", model=self._catalogue.key(name), **info.own_settings)
 
     def _memory(self, name: str, info: ModelInfo) -> tuple[str, list[str]]:
-        """Return the memory that a video needs, in few words and as sentences."""
         planner = self._catalogue.planner
         if not planner.knows_the_size:
             return "", ["Only the driver knows the card’s size, so the plan is made together with the video."]
@@ -139,7 +137,6 @@ class ModelPresenter:
         return f"needs {least} GB of {where}", reported
 
     def _time(self, name: str, info: ModelInfo) -> tuple[str, str]:
-        """Return the time that a video takes here, in few words and as a sentence."""
         pace = self._paces.pace(self._catalogue.key(name))
         if pace is not None:
             seconds = about(pace.seconds(effort_of(self._request(name, info), info)))
@@ -300,7 +297,6 @@ def _place(folder: Path) -> str:
 
 
 def _sources(info: ModelInfo) -> list[dict[str, str]]:
-    """Return the repositories of a model, whose pages state their licences."""
     names = dict.fromkeys(source.location for source in info.parts.values() if source.revision is not None)
     return [{"name": name, "address": f"{_HUB}{name}"} for name in names]
 
