@@ -194,7 +194,6 @@ def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> Gene
 
 
 def _trouble_with(picture: str, request: GenerationRequest) -> str | None:
-    """Return the reason why a picture cannot be used, judging by its header, or None if it can."""
     try:
         (read_footage if picture == request.video else size_of)(Path(picture))
     except InputError as error:

@@ -126,11 +126,7 @@ def chosen_cards(text: str, here: list[NamedCard]) -> list[dict[str, str]]:
 
 
 def _default_cap(variables: Mapping[str, str]) -> str:
-    """Return the cap in GB of a card that helps another one.
-
-    Raises:
-        InputError: If only its driver knows how much memory it has.
-    """
+    """Return the cap in GB of a card that helps another one; raise InputError if only its driver knows it."""
     machine = this_machine({**os.environ, **variables})
     if cap := profile_for(machine, {}).cap_bytes.value:
         return f"{cap / GB:.3f}"
@@ -212,7 +208,6 @@ class VideoCard:
         return f"{self.label} ({self.size})" if self.size else self.label
 
     def update(self, seen: VideoCard) -> None:
-        """Take over what is known now of a card of another machine."""
         if (self.models, self.profile) != (seen.models, seen.profile):
             self._known.clear()
         self.label, self.profile, self.local, self.models = seen.label, seen.profile, seen.local, seen.models

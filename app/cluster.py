@@ -266,7 +266,6 @@ def watch_cards(errand: Errand, service: JobService, ended: threading.Event) -> 
 def _see(
     errand: Errand, service: JobService, cards: dict[str, VideoCard], found: list[dict[str, Any]]
 ) -> None:
-    """Take over what is told of the cluster's cards."""
     for name in cards.keys() - {told["name"] for told in found}:
         cards[name].away = "Its machine is out of reach."
     for told in found:

@@ -109,7 +109,6 @@ class Host:
         threading.Thread(target=self._work, name="engine", daemon=True).start()
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of the card, as plain data."""
         card, cap = self._engine.card, self._engine.card.profile.cap_bytes
         return {
             "label": self._label, "facts": asdict(replace(card.profile.machine, link=None)),
@@ -145,7 +144,6 @@ class Host:
         return run, str(folder)
 
     def hear(self, run: int) -> None:
-        """Note that the owner of a run is there."""
         if run == self._run:
             self._heard = time.monotonic()
 
@@ -168,7 +166,6 @@ class Host:
         return self._owner if time.monotonic() - self._heard < LOST_SECONDS else ""
 
     def cancel(self, run: int, job: str) -> None:
-        """Ask a job to end within a step."""
         if run == self._run:
             self._engine.cancel(job)
 

@@ -54,7 +54,10 @@ class Twig:
 
 
 class History:
-    """The jobs of one outputs folder, whatever their state. Any thread may call any method."""
+    """The jobs of one outputs folder, whatever their state. Any thread may call any method.
+
+    Methods that take the id of a job raise NoSuchJob if there is none.
+    """
 
     def __init__(self, store: JobStore) -> None:
         self.store = store
@@ -119,21 +122,15 @@ class History:
         return Found(store.readable(rows[:limit]), more, total)
 
     def count(self, states: Collection[JobState] = ()) -> int:
-        """Return the number of jobs in the given states, or of all jobs if none is given."""
         kept = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
         ((count,),) = self.store.select(kept, *states, what="count(*)")
         return count
 
     def models(self) -> list[str]:
-        """Return the models of all jobs, by their names in requests."""
         return [model for (model,) in self.store.select("ORDER BY model", what="DISTINCT model")]
 
     def tree(self, job_id: str, most: int = 100) -> list[Twig]:
-        """Return the jobs of the tree of branches that a job is in, each after its parent, the oldest first.
-
-        Raises:
-            NoSuchJob: If there is no job with that id.
-        """
+        """Return the jobs of a job's tree of branches, each after its parent, the oldest first."""
         store = self.store
         seen = [store.job(job_id)]
         while parents := store.jobs("WHERE id = (SELECT parent FROM jobs WHERE id = ?)", seen[-1].id):
@@ -155,11 +152,7 @@ class History:
         return twigs
 
     def transitions(self, job_id: str) -> list[Transition]:
-        """Return the states that a job went through, oldest first, each with its time and reason.
-
-        Raises:
-            NoSuchJob: If there is no job with that id.
-        """
+        """Return the states that a job went through, oldest first, each with its time and reason."""
         store = self.store
         store.job(job_id)
         try:
@@ -168,11 +161,7 @@ class History:
             raise NoSuchJob(job_id) from error
 
     def set_favourite(self, job_id: str, favourite: bool) -> Job:
-        """Mark a job as a favourite, which is never removed automatically, or remove the mark.
-
-        Raises:
-            InputError: If there is no job with that id, or if its folder cannot be written.
-        """
+        """Mark a job as a favourite, which is never removed automatically, or remove the mark."""
         with self.store.change():
             self.store.job(job_id)
             return self.store.add_facts(job_id, favourite=favourite)
@@ -226,9 +215,6 @@ def tidy(store: JobStore, retention: Retention) -> list[str]:
 
     Returns:
         The ids of the removed jobs.
-
-    Raises:
-        OSError, sqlite3.Error: If the folder cannot be changed.
     """
     states = ", ".join(f"'{state}'" for state in OVER)
     removed: list[str] = []

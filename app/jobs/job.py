@@ -96,7 +96,6 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the job has ended. A user may still resume one that failed or was cancelled."""
         return self.state in OVER
 
     @property

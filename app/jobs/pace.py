@@ -52,12 +52,10 @@ class Effort:
 
     @property
     def step(self) -> float:
-        """Return the work of one step: megapixels x passes."""
         return self.megapixels * (2 if self.cfg > 1 else 1)
 
     @property
     def tails(self) -> tuple[float, ...]:
-        """Return the work of each section's decode: megapixels x latent frames."""
         return tuple(self.megapixels * latents for latents in decode_work(self.plan, self.chunk))
 
 
@@ -169,7 +167,6 @@ def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
 
 @lru_cache(maxsize=8192)
 def _work(request: GenerationRequest) -> Effort | None:
-    """Return the work of a request; None if its model is gone."""
     try:
         return effort_of(request, find_model(request.model, allow_folder=True))
     except InputError:

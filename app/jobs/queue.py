@@ -54,11 +54,7 @@ class Queue:
         self.store = store
 
     def jobs(self, limit: int = 1000, after: float = -math.inf) -> list[Job]:
-        """Return the jobs that are not over, in the order of the queue.
-
-        Args:
-            after: The place after which to begin, such as that of the last job of an earlier call.
-        """
+        """Return the jobs that are not over, in the order of the queue, of those behind the place `after`."""
         return self.store.jobs(f"WHERE {_OPEN} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
 
     def add(
@@ -134,12 +130,7 @@ class Queue:
         return self._add(*checked, made.fill, waits)
 
     def duplicate(self, job_id: str, changes: Mapping[str, Any] | None = None) -> Job:
-        """Queue a new job with the settings of an earlier one.
-
-        Args:
-            job_id: The earlier job, in any state.
-            changes: The settings that differ, by name, for example another seed.
-        """
+        """Queue a new job with the settings of an earlier one, in any state, except for `changes`."""
         job = self.whole(job_id)
         request = GenerationRequest.from_dict({**json.loads(job.request.to_json()), **(changes or {})})
         pictures = self._pictures(job, request)
@@ -151,11 +142,7 @@ class Queue:
         return Lineage.read(self.store.folder(job.id).lineage)
 
     def whole(self, job_id: str) -> Job:
-        """Return a job whose request can be read.
-
-        Raises:
-            InputError: If it cannot be read.
-        """
+        """Return a job; raise InputError if its request cannot be read."""
         job = self.store.job(job_id)
         if job.damage == "request":
             raise InputError(job.message, job.remedy)
@@ -203,7 +190,6 @@ class Queue:
             return self.store.enter(job_id, job.state, reason="A user changed its settings.", edits=edits)
 
     def move(self, job_id: str, *, before: str | None = None, after: str | None = None) -> Job:
-        """Move a job to another place in the queue, by default to its end."""
         with self.store.change():
             job = self.store.job(job_id)
             if not allows(job, "reorder"):
@@ -228,7 +214,6 @@ class Queue:
         return self.store.job(job_id)
 
     def move_first(self, job_id: str) -> Job:
-        """Move a job in front of all others that have not begun."""
         waiting = [row["id"] for row in self._others(job_id) if row["state"] in MOVABLE]
         return self.move(job_id, before=waiting[0] if waiting else None)
 
@@ -248,19 +233,11 @@ class Queue:
         return asked
 
     def pause(self, job_id: str) -> bool:
-        """Pause a job until a user resumes it. If it is being made, the device's memory is freed.
-
-        Returns:
-            False if the job is over, already paused, or unknown.
-        """
+        """Pause a job, which frees the device's memory; return False if it is over, paused or unknown."""
         return self._command(job_id, "pause")
 
     def stop_after_section(self, job_id: str) -> bool:
-        """End a job that is being made after its current section.
-
-        Returns:
-            False if the job is not being made.
-        """
+        """End a job after its current section; return False if it is not being made."""
         return self._command(job_id, "stop_after_section")
 
     def _command(self, job_id: str, command: Command) -> bool:
@@ -306,7 +283,6 @@ class Queue:
             discard(database, self.store.folder(job_id), self.store.trash)
 
     def restore(self, job_id: str) -> Job:
-        """Bring a removed job back, with its former state and place."""
         with self.store.change() as database:
             put(database, bring_back(self.store.outputs, job_id, self.store.trash))
         return self.store.job(job_id)
@@ -319,7 +295,6 @@ class Queue:
 
     @property
     def is_held(self) -> bool:
-        """Return whether `hold` was called, so no job of the folder begins before `go_on`."""
         return self.store.held.is_file()
 
     def hold(self) -> None:
@@ -348,7 +323,6 @@ class Queue:
 def _checked(
     request: GenerationRequest, pictures: Contents, *, allow_folder: bool, lineage: Lineage
 ) -> tuple[GenerationRequest, dict[str, bytes]]:
-    """Check a request, and return it and its pictures in the form in which a job stores them."""
     info = find_model(request.model, allow_folder=allow_folder)
     info.check(request)
     lineage.sections(request, info.family)
@@ -360,7 +334,6 @@ def _checked(
 
 
 def _paused_jobs(held: Path) -> list[str]:
-    """Return the jobs that a file has paused with the whole queue; none if it is gone or damaged."""
     try:
         found: Any = plain_json(read_file(held))
     except (OSError, ValueError):

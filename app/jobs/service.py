@@ -36,7 +36,8 @@ class ServiceStopped(LongtakeError):
 class JobService:
     """The jobs of one outputs folder, and the workers that make them if no other process does.
 
-    The constructor opens and writes no files. All methods may be called from any thread.
+    The constructor opens and writes no files. All methods may be called from any thread. They raise NoSuchJob
+    for a job that is not there.
 
     Args:
         outputs: The folder that holds one folder per job.
@@ -75,14 +76,12 @@ class JobService:
         """Start the workers, which make jobs as soon as no other process makes those of this folder.
 
         Args:
-            warm: Whether to start the engines before the first job, so that their libraries are loaded while
-                a user is still filling in the form.
+            warm: Whether to start the engines before the first job, so that their libraries are loaded then.
             adopt: Whether to make all jobs of the folder, instead of only those of this process, and to get
                 the models that were ordered there.
 
         Raises:
-            InputError: If the outputs folder cannot be written, or if an environment variable has an invalid
-                value.
+            InputError: If the folder cannot be written, or an environment variable has an invalid value.
         """
         self._stopped = False
         timeouts = self._timeouts or WatchdogTimeouts(self._store.outputs / INDEX_FOLDER / "patience.json")
@@ -92,23 +91,20 @@ class JobService:
             self.downloads.start()
 
     def add_engine(self, engine: EngineProcess) -> None:
-        """Have one more engine make jobs, while the service runs."""
         if self.crew.add(engine):
             self._engines = (*self._engines, engine)
             self._notify()
 
     def expect_cards(self, missing: str) -> None:
-        """Have jobs that fit no card wait for those of other machines, and say why there is none."""
         self.crew.missing = missing
         self._wake()
 
     @property
     def engines(self) -> int:
-        """Return how many jobs can be made at the same time."""
         return len(self._engines)
 
     def stop(self, timeout: float = 4.0) -> None:
-        """Interrupt the running jobs, which the next program continues, and end the engines' processes.
+        """Interrupt the running jobs, which the next program continues, and end the engines.
 
         Waits at most `timeout` seconds for jobs that were asked to end. Queued jobs stay queued.
         """
@@ -120,7 +116,6 @@ class JobService:
         self._notify()
 
     def kill(self) -> None:
-        """Kill the engines at once, which also ends a job that was asked to end."""
         for engine in self._engines:
             engine.kill()
 
@@ -144,11 +139,6 @@ class JobService:
         return commands_of(self._store.folder(job.id), self._store.cancelled)
 
     def job(self, job_id: str) -> Job:
-        """Return a job by its id.
-
-        Raises:
-            InputError: If there is no job with that id.
-        """
         return self._store.job(job_id)
 
     def all_or_none(self, added: Iterable[Job]) -> list[Job]:
@@ -179,12 +169,10 @@ class JobService:
 
     @property
     def revision(self) -> str:
-        """Return a text that changes whenever a job's facts do, by whichever process."""
         cards = tuple((one.job, one.is_in_service) for one in self.crew.workers)
         return f"{hash((self._store.revision, self.downloads.revision, cards)):x}"
 
     def finished_jobs(self, limit: int) -> list[Job]:
-        """Return the last finished jobs, newest first."""
         return self._store.jobs("WHERE state = 'finished' ORDER BY place DESC LIMIT ?", limit)
 
     def queue_position(self, job_id: str) -> int:
@@ -198,11 +186,6 @@ class JobService:
         return sum(row["state"] != "queued" or not waits(row["model"]) for row in rows)
 
     def events(self, job_id: str) -> list[Event]:
-        """Return the events of a job so far.
-
-        Raises:
-            InputError: If there is no such job.
-        """
         self._store.job(job_id)
         return events_in(self._store.folder(job_id))
 
@@ -213,7 +196,6 @@ class JobService:
         None is yielded at least once a second, so that the caller can do something else.
 
         Raises:
-            InputError: If there is no such job.
             ServiceStopped: If the service was stopped before the job ended.
         """
         reader, job = EventReader(self._store.folder(job_id).events), self._store.job(job_id)

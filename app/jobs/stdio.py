@@ -97,11 +97,7 @@ def complain(*lines: str) -> None:
 
 @contextlib.contextmanager
 def explained() -> Generator[None, None, None]:
-    """Turn a failure to write to standard output into an error that explains it.
-
-    Raises:
-        LongtakeError: In place of any OSError that the block raises, except a broken pipe.
-    """
+    """Turn a failure to write to standard output into an error that explains it."""
     try:
         yield
     except BrokenPipeError:
@@ -138,10 +134,7 @@ def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int:
 
 
 def take_stdout() -> IO[bytes]:
-    """Return the process's stdout, unbuffered, for exclusive use by the caller.
-
-    All other output, including that of child processes, goes to stderr.
-    """
+    """Return the unbuffered stdout for the caller alone; all other output goes to stderr."""
     sys.stdout.flush()
     private = os.dup(1)
     os.dup2(2, 1)
@@ -192,7 +185,6 @@ class ErrorTail:
             self._tail = b""
 
     def text(self) -> str:
-        """Return the last lines of a child that has ended."""
         self._thread.join(self._SECONDS)  # a process that the child started may keep the pipe open
         with self._lock:
             return self._tail.decode(errors="replace")
@@ -233,7 +225,6 @@ class Child:
         self.reader.start()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Tell the child something. Its death is noticed by the reader of its messages, not here."""
         with contextlib.suppress(OSError):
             pipe = opened(self.process.stdin)
             pipe.write(json.dumps(message).encode() + b"\n")

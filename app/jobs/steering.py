@@ -50,12 +50,6 @@ class Steering:
 
         A section that is being made is finished first. The finished ones keep their settings, so the recipe
         of the video has both and makes the same bytes.
-
-        Args:
-            changes: New settings, out of those in `branch.may_differ`.
-
-        Raises:
-            InputError: If the job has finished, or a change is not possible.
         """
         with self.store.change() as database:
             job, folder = self._queue.whole(job_id), self.store.folder(job_id)
@@ -78,9 +72,6 @@ class Steering:
         """Have a job wait for the user after each section, with the device free, or go on by itself.
 
         A job that waits already goes on with `resume`.
-
-        Raises:
-            InputError: If the job has ended.
         """
         with self.store.change():
             self._allowed(self.store.job(job_id), "wait")
@@ -99,9 +90,6 @@ class Steering:
         Args:
             job_id: A job with at least one finished section.
             keep: The finished sections to keep; None for all. With one less, the last is made again.
-
-        Raises:
-            InputError: If the number cannot be used, or there is nothing to keep or to make.
         """
         if not 1 <= count <= MOST_TAKES:
             raise InputError(f"{count} takes; expected 1 to {MOST_TAKES}.", "Ask for fewer.")
@@ -138,11 +126,10 @@ class Steering:
         return []
 
     def choice(self, job_id: str) -> TakeChoice | None:
-        """Return the takes between which a user has to choose now; None if a job has nothing to do with any.
+        """Return the takes between which a user has to choose now; None if there are none.
 
         Raises:
-            InputError: If a lineage is damaged.
-            OSError: If the disk is out of reach.
+            InputError, OSError: If a lineage cannot be read.
         """
         folder = self.store.folder(job_id)
         lineage, made = Lineage.read(folder.lineage), count_kept(folder)
@@ -173,6 +160,5 @@ class Steering:
 
 
 def _is_open(job: Job, keep: int) -> bool:
-    """Return whether a take is not made yet, or was not continued after its section."""
     made = count_kept(JobFolder(job.folder))
     return not job.is_over if made <= keep else made == keep + 1 and job.state in ("paused", "finished")

@@ -29,7 +29,6 @@ class Awake:
 
     @property
     def holds(self) -> bool:
-        """Return whether the lock is held. It may be wrong for the moment in which the lock is refused."""
         process = self._process
         return process is not None and process.poll() is None
 

@@ -65,9 +65,6 @@ class Crew:
 
         Args:
             warm: Whether to start the engines as soon as this process may use their cards.
-
-        Raises:
-            InputError: If the folder cannot be written, or an environment variable has an invalid value.
         """
         cards, self._timeouts = told_apart([engine.card for engine in engines]), timeouts
         if self._thread is not None:  # of an earlier start, which has been stopped since
@@ -97,7 +94,6 @@ class Crew:
         return True
 
     def wake(self) -> None:
-        """Make the thread look for new jobs at once."""
         self._woken.set()
 
     def stop(self, timeout: float) -> None:
@@ -134,11 +130,7 @@ class Crew:
                 self._woken.wait(_LOOK_SECONDS)
 
     def take(self) -> bool:
-        """Take the locks of the cards that are in service, and return whether this process holds any.
-
-        Raises:
-            OSError, sqlite3.Error: If the folder cannot be written.
-        """
+        """Take the locks of the cards that are in service, and return whether this process holds any."""
         with self._mutex:
             wants, led = self.store.has_work(), bool(self._locks)
             for worker in self.workers:
@@ -156,14 +148,12 @@ class Crew:
             return leads
 
     def _give_up(self, *workers: Worker) -> None:
-        """Let other processes use these cards."""
         with self._mutex:
             for worker in workers:
                 if lock := self._locks.pop(worker, None):
                     lock.release()
 
     def _give_out(self) -> None:
-        """Give each free card its job, and look after the folder if a card stays free."""
         free = [one for one in self._smallest_first if one in self._locks and not one.is_busy]
         while free and not self._stopping.is_set():
             claimed = self.store.claim(lambda job: choose(free, self.able(job)))
@@ -188,9 +178,6 @@ class Crew:
             card: The card's `VideoCard.key`.
             leaves: Whether it makes no further job.
             now: Whether its present job goes back to the queue, and so to another card.
-
-        Raises:
-            InputError: If there is no such card, or if that cannot be written.
         """
         worker = next((one for one in self.workers if one.card.key == card), None)
         if worker is None:
@@ -236,11 +223,7 @@ class Crew:
         return f"Waits for {_names(able)}: {why}"
 
     def passes_on(self, worker: Worker, job: Job) -> str:
-        """Return the sentence with which a job on which a card's engine has died goes to another card.
-
-        Returns:
-            The sentence; "" if there is no such card.
-        """
+        """Return why a job on which a card's engine has died goes to another card; "" if there is none."""
         with self._mutex:
             self._gave_up[job.id].add(worker)
             worker.failures += 1
@@ -253,7 +236,6 @@ class Crew:
             return f"The engine on {worker.card.name} gave up; {_names(others)} goes on with the video."
 
     def _look_around(self) -> None:
-        """Recover the jobs of processes that have died, and remove old videos now and then."""
         with self._mutex:
             if self.store.select("WHERE state IN ('running', 'waiting', 'interrupted') LIMIT 1", what="id"):
                 self.store.recover()

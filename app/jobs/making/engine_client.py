@@ -86,7 +86,6 @@ class EngineProcess:
 
     @property
     def used_bytes(self) -> int:
-        """Return the bytes of main memory that it uses; 0 if that is not known."""
         return resident_bytes(self.pid) if self.pid else 0
 
     @property
@@ -166,9 +165,6 @@ def follow(
 
     Args:
         process: The engine's process, if it has one of its own.
-
-    Raises:
-        EngineDied: If the engine dies before the final event.
     """
     trial: Trial | None = None
     while True:

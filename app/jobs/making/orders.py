@@ -52,7 +52,6 @@ class Orders:
         os._exit(0)
 
     def take(self) -> Order:
-        """Wait for the next order and return it."""
         with self._changed:
             self._current = None
             self._changed.wait_for(lambda: self._waiting)

@@ -158,7 +158,6 @@ class Supervisor:
                 return
 
     def _attempt(self) -> Iterator[Event]:
-        """Run the engine once, and yield its events except those that readers already know."""
         self._place, self._advanced, self._hung = StagePoint(), False, ""
         self._kills_before = _memory_kills()
         folder = JobFolder(self._job.folder)
@@ -253,7 +252,6 @@ class Supervisor:
         return Death(self._place, cause, False, trial, shortage)
 
     def _charge(self, deaths: list[Death]) -> None:
-        """Exclude a convolution's way from the next attempts if it caused the last death."""
         if (trial := deaths[-1].trial) is not None and _is_charged(deaths, len(deaths) - 1):
             self._blocklist[trial] = f"the engine {deaths[-1].cause}"
 
@@ -281,7 +279,6 @@ class Supervisor:
         return Warned(job=self._job.id, time=0.0, message=message)
 
     def _end(self, died: EngineDied, deaths: list[Death]) -> Failed:
-        """Return the final event, with the video so far, of a job whose engines have died too often."""
         folder, shortage = JobFolder(self._job.folder), deaths[-1].shortage
         attempts = (f"Attempt {n}: it {one.cause} {one.place.words}." for n, one in enumerate(deaths, 1))
         detail = (*attempts, f"engine exit code {died.exit_code}", died.errors[-_MOST_DETAIL:])
@@ -319,7 +316,6 @@ def _is_hopeless(deaths: list[Death]) -> bool:
 
 
 def _keep(errors: str, file: Path) -> None:
-    """Append the end of an engine's standard error to the job's file, which keeps only its last part."""
     try:
         before = read_file(file).decode("utf-8", "replace") if file.exists() else ""
         write_atomic(file, f"{before}{errors}\n"[-_MOST_ERRORS:].encode("utf-8", "replace"))
@@ -328,7 +324,6 @@ def _keep(errors: str, file: Path) -> None:
 
 
 def _memory_kills() -> int:
-    """Return how many processes the kernel has ended for lack of memory since its start; 0 if unknown."""
     try:
         lines = _VMSTAT.read_text(encoding="ascii").splitlines()
     except OSError:

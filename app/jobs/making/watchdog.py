@@ -72,7 +72,6 @@ class WatchdogTimeouts:
                 _log.warning("%s cannot be read (%s); limits are learned again", self.file, error)
 
     def knows(self, kind: str) -> bool:
-        """Return whether this work has been done on this card before."""
         return kind in self._longest
 
     def limit(self, kind: str, *, load: bool = False) -> float:
@@ -87,7 +86,6 @@ class WatchdogTimeouts:
         return min(max(_SHORTEST_SECONDS, _FACTOR * self._longest[kind]), most)
 
     def learn(self, kind: str, seconds: float) -> None:
-        """Record a silence that ended well."""
         if seconds > self._longest.get(kind, 0.0):
             self._longest.pop(kind, None)
             self._longest[kind] = seconds  # last, since the first entries are dropped when there are too many

@@ -77,7 +77,6 @@ class Worker:
 
     @property
     def keeps_awake(self) -> bool:
-        """Return whether the computer is kept from going to sleep for the running job."""
         return self._awake.holds
 
     def __str__(self) -> str:
@@ -93,7 +92,6 @@ class Worker:
 
     @property
     def used_bytes(self) -> int:
-        """Return how much of the card's memory is in use; 0 if that is not known."""
         return self.card.used_bytes or (0 if self.card.machine else self._engine.used_bytes)
 
     def start(self) -> None:
@@ -102,12 +100,10 @@ class Worker:
         self._thread.start()
 
     def make(self, job: Job) -> None:
-        """Have the thread make a job that was claimed for this worker."""
         self.job, self._frees = job.id, False
         self._orders.put(partial(self._run, job))
 
     def warm_up(self) -> None:
-        """Have the thread start the engine, before the first job."""
         self._orders.put(self._warm_up)
 
     def rest(self, *, leaves: bool) -> None:
@@ -117,14 +113,10 @@ class Worker:
             self._engine.close()
 
     def interrupt(self) -> None:
-        """Make the running job end."""
         self._stopping.set()
 
     def stop(self, timeout: float) -> None:
-        """Interrupt the running job, if `interrupt` was called, and end the engine's process.
-
-        Waits at most `timeout` seconds for a job that was asked to end.
-        """
+        """End the engine, and the job if `interrupt` was called, within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         self._orders.put(None)
         if self._thread is None:  # should another thread start it yet, it ends at once
@@ -166,7 +158,6 @@ class Worker:
             self._wake()
 
     def _make(self, job: Job) -> None:
-        """Have the engine make the job, again after temporary problems, until the job or the program ends."""
         pause = _RETRY_SECONDS
         try:
             while (trouble := self._attempt(job)) is not None:
@@ -179,8 +170,7 @@ class Worker:
         """Have the engine make the job, and return why the job has to wait; None if it has ended.
 
         Raises:
-            EngineDied: If the engine died after the job was asked to end.
-            _AskedToEnd: If the job was asked to end while it waited for something to be written.
+            EngineDied, _AskedToEnd: If the job was asked to end.
         """
         if self._stopping.is_set():
             raise _AskedToEnd
@@ -216,11 +206,7 @@ class Worker:
         return self._passes_on(self, job) if failed.code == "engine_died" else ""
 
     def _passing_trouble(self, job: Job, failed: Failed) -> dict[str, str] | None:
-        """Return why a job has to wait after a failure of its storage, or while another program has its card.
-
-        Returns:
-            The facts `message` and `remedy`; None if the failure has another cause or the job was removed.
-        """
+        """Return the `message` and `remedy` of a job that waits after a failure; None if it has failed."""
         if self._store.is_removed(job.id):
             return None
         if failed.code == "disk_full":
@@ -230,11 +216,7 @@ class Worker:
         return None if job.folder.exists() else facts_of(FileNotFoundError(errno.ENOENT, ""))
 
     def _obey(self, job: Job, event: Event | None = None) -> Command | None:
-        """Ask the engine to end within a step if a command wants that, and return this command.
-
-        Args:
-            event: The engine's newest event, after which a job may have to stop.
-        """
+        """Ask the engine to end within a step if a command wants that, and return this command."""
         commands = self._commands(job.id)
         end = ended_by(commands, event, self._kept)
         is_cancelled = "cancel" in commands or end == "cancel"
@@ -261,9 +243,6 @@ class Worker:
 
     def _write(self, job: Job, write: Callable[[], object]) -> None:
         """Call `write` until it succeeds; meanwhile the job is in the state "waiting".
-
-        Args:
-            write: Writes something to the job's folder or to the index.
 
         Raises:
             _AskedToEnd: If the job is asked to end before `write` succeeds.
@@ -340,11 +319,7 @@ class Worker:
             _log.warning("Job %s is interrupted. %s", job.id, facts_of(error)["message"])
 
     def _should_end(self, job: Job, wait: float = 0.0) -> bool:
-        """Wait until the job is cancelled or paused, or the program ends, for at most `wait` seconds.
-
-        Returns:
-            Whether one of these happened.
-        """
+        """Wait up to `wait` seconds, and return whether the job or the program is to end."""
         deadline = time.monotonic() + wait
         while self._obey(job) is None:
             left = deadline - time.monotonic()

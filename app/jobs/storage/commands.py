@@ -47,11 +47,7 @@ WAITS: dict[str, Any] = PAUSED | {"message": "Waits for you after each section."
 
 
 def leave_command(folder: JobFolder, command: Command, content: bytes = b"") -> None:
-    """Leave a command, and return when it is on the disk.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Leave a command, and return when it is on the disk."""
     file = folder.path / f"{_COMMAND}{command}"
     if content:
         write_atomic(file, content)
@@ -102,9 +98,6 @@ def carry_out_change(folder: JobFolder) -> None:
 
     The lineage is written before the request, and the command is removed last: whenever this is interrupted,
     the job is consistent, and the same call afterwards has the same result.
-
-    Raises:
-        OSError: If a file cannot be read or written.
     """
     if "change" not in commands_of(folder):
         return

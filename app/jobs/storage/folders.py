@@ -50,9 +50,6 @@ def new_folder(
     Args:
         place: The job's place in the queue.
         fill: Writes the job's files into the first folder, which then is moved to the place of the second.
-
-    Raises:
-        OSError: If the folder cannot be written.
     """
     with contextlib.ExitStack() as on_failure:
         folder = JobFolder.new(outputs)

@@ -55,11 +55,7 @@ class OpenIndex:
             self._copied = -1  # the version of the file that was copied
 
     def _exchange(self, *, is_damaged: bool = False) -> None:
-        """Open the file that is there now in place of the one that was opened before.
-
-        Raises:
-            OSError, sqlite3.Error: If it cannot be opened. The former connections then stay.
-        """
+        """Open the file that is there now in place of the former one, which stays if that fails."""
         home = _identity_of(self._outputs)
         # Without its index, another folder in the place of the outputs folder is where its disk was mounted.
         if home is None or (home != self._home and not os.path.lexists(self.folder)):
@@ -113,7 +109,6 @@ class OpenIndex:
             return self._copy.execute(f"SELECT {what} FROM jobs {condition}", values).fetchall()
 
     def renew(self) -> None:
-        """Copy the file to the memory if it has changed. If it cannot be read now, the last copy stays."""
         with contextlib.suppress(*TROUBLE):
             if not self.is_there and self._lock.acquire(blocking=False):
                 with contextlib.ExitStack() as release:
@@ -145,12 +140,7 @@ class OpenIndex:
 
 
 def open_index(path: Path) -> sqlite3.Connection:
-    """Open the index and bring it up to date with the job folders; set a damaged index aside and rebuild it.
-
-    Raises:
-        sqlite3.OperationalError: If the file cannot be opened or written.
-        OSError: If the folder cannot be read.
-    """
+    """Open the index, bring it up to date with the job folders, and set a damaged one aside before."""
     make_way(path)
     try:
         return _open(path)
@@ -198,7 +188,6 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _identity_of(file: Path) -> tuple[int, int] | None:
-    """Return the numbers that distinguish a file from others of the same name; None if it does not exist."""
     try:
         found = file.stat()
     except OSError:

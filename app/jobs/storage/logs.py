@@ -30,11 +30,7 @@ def append_event(path: Path, event: Event) -> None:
 
 
 def _append_line(path: Path, facts: Mapping[str, Any], *, sync: bool) -> None:
-    """Append a line of JSON to a log, after removing an incomplete last line, as left by a full disk.
-
-    Args:
-        path: The log, which is made if it is missing.
-    """
+    """Append a line of JSON to a log, after removing an incomplete last line, as left by a full disk."""
     line = json_line(facts)
     with path.open("a+b") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
@@ -59,7 +55,6 @@ class EventReader:
     _offset: int = 0
 
     def read(self) -> Iterator[tuple[int, Event]]:
-        """Yield the sequence number and the event of each complete line added since the last call."""
         try:
             data = read_file(self.path, start=self._offset)
         except OSError:  # a missing or unreadable log must not prevent the reading of other logs
@@ -150,8 +145,9 @@ class StateLog:
     A line that no version of Longtake has written is damage, and none of its facts count. The next state is
     then written with all facts and the mark `whole`, after which earlier damage does not matter.
 
-    A method that writes a line returns when the line is on the disk. The process that makes the job may write
-    at any time, other processes only while the index is locked.
+    Methods raise OSError if the folder, or its disk, is away. A method that writes a line returns when
+    the line is on the disk. The process that makes the job may write at any time, other processes only while
+    the index is locked.
     """
 
     def __init__(self, folder: JobFolder) -> None:
@@ -162,9 +158,6 @@ class StateLog:
         """Return the facts by name, and as `fault` a clause about damage, which is empty if there is none.
 
         For a folder of version 0.1, which has no such log, its events are read.
-
-        Raises:
-            OSError: If the folder, or the disk that it is on, is out of reach.
         """
         lines, fault = self._lines()
         is_old = not any("created" in line for line in lines)
@@ -174,11 +167,7 @@ class StateLog:
         return facts | {"fault": fault}
 
     def transitions(self) -> list[Transition]:
-        """Return the changes of the state, oldest first.
-
-        Raises:
-            OSError: If the folder, or the disk that it is on, is out of reach.
-        """
+        """Return the changes of the state, oldest first."""
         found: list[Transition] = []
         for line in self._lines()[0]:
             if "state" in line and (not found or line["state"] != found[-1].state):
@@ -205,15 +194,12 @@ class StateLog:
         return found, fault
 
     def enter(self, state: JobState, *, reason: str = "", **facts: Any) -> dict[str, Any]:
-        """Add a line with a state, and return all facts.
+        """Add a line with a state, which may equal the present one, and return all facts.
 
         Args:
-            state: The job's new state, which may equal the present one.
             reason: Why the state changes, if the fact `message` does not say so.
-            facts: Other changed facts, by the names in `_FACTS`.
 
         Raises:
-            OSError: If the line cannot be written.
             InputError: If this state cannot follow the present one.
         """
         before = self.read()
@@ -236,24 +222,18 @@ class StateLog:
         return after
 
     def _make_way(self) -> None:
-        """Set the log aside if it is no file that can be read."""
         try:
             read_file(self.path)
         except OSError:
             set_aside(self.path)
 
     def add(self, **facts: Any) -> None:
-        """Add a line with facts but no state, so that a state written at the same time stays in force.
-
-        Raises:
-            OSError: If the line cannot be written.
-        """
+        """Add a line with facts but no state, so that a state written at the same time stays in force."""
         if not self.path.is_file():  # what stands in its place is set aside
             self.enter(self.read()["state"])
         self.append(**facts)
 
     def append(self, **facts: Any) -> None:
-        """Add a line with these facts and the time, whatever the log says."""
         _append_line(self.path, {"time": round(time.time(), 3), **facts}, sync=True)
 
 

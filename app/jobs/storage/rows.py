@@ -135,7 +135,6 @@ def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, s
 
 
 def _parent_of(folder: JobFolder) -> str:
-    """Return the id of the job that a branch was made from; empty for any other job."""
     try:
         return Lineage.read(folder.lineage).parent
     except (InputError, OSError):  # the file is damaged; making the job reports it

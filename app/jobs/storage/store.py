@@ -82,11 +82,7 @@ class JobStore:
             return self._opened
 
     def lead(self, card: str) -> Lock | None:
-        """Take the lock for making jobs on a card, and tidy up after dead holders; None if it is taken.
-
-        Args:
-            card: The card's `VideoCard.key`.
-        """
+        """Take the lock for making jobs on a card, and tidy up after dead holders; None if it is taken."""
         file = self._index.folder / f"maker-{card}"
         with self.transaction():  # in which no other process looks whether it is locked
             is_alone = not self.has_maker
@@ -110,15 +106,10 @@ class JobStore:
         return any(is_locked(file) for file in self.held.parent.glob("maker-*"))
 
     def is_out(self, card: str) -> bool:
-        """Return whether a user has taken a card out of service."""
         return (self.held.parent / f"out-{card}").is_file()
 
     def set_out(self, card: str, is_out: bool) -> None:
-        """Take a card out of service or put it back.
-
-        Raises:
-            OSError: If that cannot be written.
-        """
+        """Take a card out of service or put it back."""
         file = self.held.parent / f"out-{card}"
         if is_out:
             make_way(file)
@@ -128,7 +119,6 @@ class JobStore:
         sync_folder(file.parent)
 
     def release(self) -> None:
-        """Give up the current jobs, which the next process continues."""
         for job_id in self.making:
             self.let_go(job_id)
 
@@ -136,7 +126,6 @@ class JobStore:
         return self.adopts or job_id in self.own
 
     def has_work(self) -> bool:
-        """Return whether this process wants to make jobs: all, or one of its own that is not over."""
         states = "('queued', 'running', 'waiting', 'interrupted')"
         return self.adopts or any(
             job in self.own for (job,) in self.select(f"WHERE state IN {states}", what="id")
@@ -206,7 +195,6 @@ class JobStore:
         return tuple(self._locks)
 
     def let_go(self, job_id: str) -> None:
-        """Record that this process no longer makes a job."""
         self.cancelled.discard(job_id)
         if lock := self._locks.pop(job_id, None):
             lock.release()
@@ -225,7 +213,6 @@ class JobStore:
             return job_from_row(self.outputs, put(database, folder))
 
     def add_facts(self, job_id: str, **facts: Any) -> Job:
-        """Write facts of a job to its folder, and then to the index, without changing its state."""
         with self.transaction() as database:
             StateLog(self.folder(job_id)).add(**facts)
             return job_from_row(self.outputs, put(database, self.folder(job_id)))
@@ -236,16 +223,12 @@ class JobStore:
         return held != self._held[job_id]
 
     def unhold(self, job_id: str) -> None:
-        """Forget a remembered state, because a later one has been written."""
         self._held.pop(job_id, None)
 
     def record(self, event: Event) -> None:
         """Write the state that follows from an event, and then the event to its job's log.
 
         In this order, a reader of a final event finds that the job has ended.
-
-        Raises:
-            OSError, sqlite3.Error: If they cannot be written, for example on a full disk.
         """
         folder = self.folder(event.job)
         if change := change_by(event, folder.path):
@@ -269,11 +252,7 @@ class JobStore:
         return is_of_one_job(error, self.outputs) and self._index.is_there
 
     def job(self, job_id: str) -> Job:
-        """Return a job by its id.
-
-        Raises:
-            NoSuchJob: If there is no job with that id.
-        """
+        """Return a job; raise NoSuchJob if there is none with that id."""
         rows = self.select("WHERE id = ?", job_id)
         if not rows:
             raise NoSuchJob(job_id)
@@ -304,7 +283,6 @@ class JobStore:
             recover(database, self.outputs, self.makes)
 
     def write_held(self) -> None:
-        """Write the remembered final states that can be written by now."""
         for job_id, held in list(self._held.items()):
             if held["state"] not in BEGUN:
                 try:
