@@ -117,9 +117,9 @@ class History:
         if before:
             also("(created, id) < (?, ?)", *_cursor(before))
         query = f"WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT ?"
-        rows = store.select(query, *values, limit + 1)
-        more = f"{rows[limit - 1]['created']!r} {rows[limit - 1]['id']}" if len(rows) > limit > 0 else ""
-        return Found(store.readable(rows[:limit]), more, total)
+        jobs = store.jobs(query, *values, limit + 1)
+        more = f"{jobs[limit - 1].created!r} {jobs[limit - 1].id}" if len(jobs) > limit > 0 else ""
+        return Found(jobs[:limit], more, total)
 
     def count(self, states: Collection[JobState] = ()) -> int:
         kept = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""

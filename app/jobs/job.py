@@ -75,7 +75,7 @@ class Job:
         card: The card that makes it, or has made it; a clause for each later one says from which section on.
         favourite: Whether a user marked it, so it is never removed automatically.
         damage: What a job that failed because of damage to its folder lacks: its "log", which can be written
-            anew, or its "request", of which only what could be read is known; "" if both are whole.
+            anew, or its "request", of which nothing is known; "" if both are whole.
     """
 
     id: str

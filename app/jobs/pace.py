@@ -9,14 +9,15 @@ one job that ran beside a game or a backup does not distort it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
+from itertools import islice
 from statistics import fmean, median
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
+from app.jobs.storage.logs import events_in
 from app.jobs.view import share_done
 from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.errors import InputError
@@ -24,6 +25,7 @@ from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished
 from diffusers_helper.families.packing import OWN_CHUNK, SectionPlan, decode_work
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.registry import ModelInfo, find_model, info_of, plan_of
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
 LAST_JOBS = 6
@@ -125,27 +127,17 @@ class PaceBook:
 
     def __init__(self, service: JobService) -> None:
         self._service = service
-        self._lock = threading.Lock()
-        self._known: dict[str, Pace | None] = {}
 
     def pace(self, model: str) -> Pace | None:
         """Return the median pace of a model's last jobs; `model` is the name in their requests."""
-        jobs = self._service.finished_jobs(_RECENT)
-        with self._lock:
-            self._known = {job.id: self._known[job.id] for job in jobs if job.id in self._known}
-            paces: list[Pace] = []
-            for job in jobs:
-                pace = self._pace(job) if job.request.model == model else None
-                paces += [] if pace is None else [pace]
-                if len(paces) == LAST_JOBS:
-                    break
-        return usual(paces)
+        jobs = [job for job in self._service.finished_jobs(_RECENT) if job.request.model == model]
+        paces = filter(None, (_pace_in(JobFolder(job.folder), job.request) for job in jobs))
+        return usual(list(islice(paces, LAST_JOBS)))
 
-    def _pace(self, job: Job) -> Pace | None:
-        if job.id not in self._known:
-            events = (item[1] for item in self._service.follow(job.id) if item is not None)
-            self._known[job.id] = pace_of(events, job.request)
-        return self._known[job.id]
+
+@lru_cache(maxsize=1024)
+def _pace_in(folder: JobFolder, request: GenerationRequest) -> Pace | None:
+    return pace_of(events_in(folder), request)
 
 
 def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:

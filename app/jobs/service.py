@@ -214,7 +214,7 @@ class JobService:
                 if sequence > after:
                     yield sequence, event
                 ended = event.is_final
-            if ended and (over or self._is_over(job_id)):
+            if ended and over:
                 return
             if nothing_new:
                 if over and last_round and job_id not in self._store.making:
@@ -237,12 +237,6 @@ class JobService:
         """
         with self._changed:
             self._changed.wait_for(lambda: self.changes != seen, _SILENCE_SECONDS)
-
-    def _is_over(self, job_id: str) -> bool:
-        try:
-            return self._store.job(job_id).is_over
-        except NoSuchJob:
-            return True
 
     def _notify(self) -> None:
         with self._changed:

@@ -61,7 +61,6 @@ class WatchdogTimeouts:
 
     file: Path | None = None
     _longest: dict[str, float] = field(default_factory=dict[str, float])
-    _changed: bool = False
 
     def __post_init__(self) -> None:
         if self.file is not None and self.file.exists():
@@ -89,13 +88,11 @@ class WatchdogTimeouts:
         if seconds > self._longest.get(kind, 0.0):
             self._longest.pop(kind, None)
             self._longest[kind] = seconds  # last, since the first entries are dropped when there are too many
-            self._changed = True
 
     def save(self) -> None:
-        """Write the silences to the file, if there is one and they have changed since the last call."""
-        if self.file is None or not self._changed:
+        """Write the silences to the file, if there is one."""
+        if self.file is None:
             return
-        self._changed = False
         newest = list(self._longest.items())[-_MOST_ENTRIES:]
         try:
             write_atomic(self.file, json.dumps(dict(newest), indent=1).encode())

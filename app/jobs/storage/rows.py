@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
 import sqlite3
 import zlib
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from app.jobs.job import Job
 from app.jobs.storage.folders import job_folders
@@ -22,7 +20,6 @@ from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.strangers.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 _COLUMNS = {
@@ -85,7 +82,10 @@ def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
         OSError: If the folder, or the disk that it is on, is out of reach.
     """
     stamp = stamp_of(folder)
-    request, odd = _request_in(folder)
+    try:
+        request, odd = _request_of(request_content(folder), folder)
+    except InputError as error:
+        request, odd = _request_of(b"", folder)[0], error.message
     row = StateLog(folder).read()
     fault = row.pop("fault")
     row |= {"id": folder.job, "request": request.to_json(), "stamp": stamp, "model": request.model}
@@ -104,34 +104,16 @@ def _write(database: sqlite3.Connection, row: dict[str, Any]) -> None:
     database.execute(f"INSERT OR REPLACE INTO jobs ({COLUMNS}) VALUES ({marks})", values)
 
 
-def _request_in(folder: JobFolder) -> tuple[GenerationRequest, str]:
-    """Return a job's request, and a clause about the damage to its file."""
-    try:
-        content = request_content(folder)
-    except InputError as error:
-        return GenerationRequest(image=str(folder.input)), error.message
-    return _request_of(content, folder)
-
-
 @lru_cache(maxsize=8192)
 def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, str]:
-    """Return a request from its JSON, as far as it can be used, and what is wrong with it.
+    """Return a request from its JSON, and a clause about damage; nothing is known of a damaged one.
 
     It is cached, because a page reads a long queue again and again.
     """
     try:
         return kept_request(content, folder), ""
     except InputError as error:
-        fault = error.message
-    data: Any = {}
-    with contextlib.suppress(ValueError):
-        data = plain_json(content)
-    found, usable = kept_request(b"{}", folder), dict[str, Any]()
-    for name, value in cast(dict[str, Any], data if isinstance(data, dict) else {}).items():
-        with contextlib.suppress(InputError):
-            more = usable | {name: value}
-            found, usable = kept_request(json.dumps(more).encode(), folder), more
-    return found, fault
+        return GenerationRequest(image=str(folder.input)), error.message
 
 
 def _parent_of(folder: JobFolder) -> str:

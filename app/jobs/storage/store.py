@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +20,10 @@ from app.jobs.storage.folders import sweep
 from app.jobs.storage.index import INDEX_FOLDER, OpenIndex
 from app.jobs.storage.logs import StateLog, append_event, change_by, time_of_last
 from app.jobs.storage.rows import COLUMNS, job_from_row, put
-from app.jobs.storage.trouble import TROUBLE, is_of_one_job, unwritable
+from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.events import Event
 from diffusers_helper.files import given_path, make_way, sync_folder
+from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import Lock, is_locked
 from diffusers_helper.provenance.branch import count_kept
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -249,19 +251,17 @@ class JobStore:
 
     def concerns_one_job(self, error: BaseException) -> bool:
         """Return whether an error concerns one job's own files, while the outputs folder is there."""
-        return is_of_one_job(error, self.outputs) and self._index.is_there
+        is_passing = not isinstance(error, OSError) or is_storage_trouble(error)
+        return not is_passing and os.access(self.outputs, os.W_OK) and self._index.is_there
 
     def job(self, job_id: str) -> Job:
         """Return a job; raise NoSuchJob if there is none with that id."""
-        rows = self.select("WHERE id = ?", job_id)
-        if not rows:
-            raise NoSuchJob(job_id)
-        return self.readable(rows)[0]
+        for job in self.jobs("WHERE id = ?", job_id):
+            return job
+        raise NoSuchJob(job_id)
 
     def jobs(self, condition: str, *values: object) -> list[Job]:
-        return self.readable(self.select(condition, *values))
-
-    def readable(self, rows: Iterable[sqlite3.Row]) -> list[Job]:
+        rows = self.select(condition, *values)
         return [self._as_known(job_from_row(self.outputs, row)) for row in rows]
 
     def select(self, condition: str, *values: object, what: str = COLUMNS) -> list[sqlite3.Row]:

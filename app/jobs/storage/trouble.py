@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.foreign_errors import is_storage_trouble, storage_words, trouble_of
+from diffusers_helper.foreign_errors import storage_words, trouble_of
 from diffusers_helper.units import gb_text
 
 # The errors that disappear by themselves, or when a user solves the problem outside the program.
@@ -45,8 +44,3 @@ def unwritable(outputs: Path, error: Exception) -> InputError:
         remedy,
         setting="outputs",
     )
-
-
-def is_of_one_job(error: BaseException, outputs: Path) -> bool:
-    """Return whether an error concerns one job's own files, while the outputs folder can still be written."""
-    return isinstance(error, OSError) and not is_storage_trouble(error) and os.access(outputs, os.W_OK)
