@@ -22,9 +22,6 @@ from rocm_nodes.host import device, free_bytes, interruptible, management, progr
 from rocm_nodes.page import COMFYUI, Run, timing
 
 _QUANTISED_TILE_PX = 512
-# The shares of the free memory that the notes of these nodes' authors plan with for quantised weights.
-_QUANTISED_SHARES = {"int8": 0.25, "uint8": 0.25}
-_QUANTISED_SHARE = 0.5
 
 
 class ComfyOwner(Guest):
@@ -32,7 +29,7 @@ class ComfyOwner(Guest):
 
     remedies = COMFYUI
 
-    def __init__(self, vae: Any, settings: VaeSettings, *, has_ladder: bool = True) -> None:
+    def __init__(self, vae: Any, settings: VaeSettings, *, has_ladder: bool) -> None:
         module = HostVae(vae)
         super().__init__(module, device(), settings)
         self.device.adopt(module)
@@ -125,7 +122,7 @@ def for_quantised(settings: VaeSettings, kind: str) -> VaeSettings:
     The plan uses at most a half of the free memory for fp8 and a quarter for int8, as the notes on these
     nodes do (docs/comfyui.md).
     """
-    share = min(_QUANTISED_SHARES.get(one, _QUANTISED_SHARE) for one in kind.split(", "))
+    share = 0.25 if "int8" in kind else 0.5
     smaller = min(settings.largest_px or _QUANTISED_TILE_PX, _QUANTISED_TILE_PX)
     return replace(
         settings,

@@ -44,7 +44,6 @@ class Interrupt(CancelToken):
     """A cancel token that is set when the user interrupts the run in ComfyUI."""
 
     def check(self) -> None:
-        """Raise GenerationCancelled if the user has interrupted the run in ComfyUI."""
         if management().processing_interrupted():
             raise GenerationCancelled
 

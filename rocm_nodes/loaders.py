@@ -169,11 +169,7 @@ def check_packages(*names: str) -> None:
 
 
 def usable(path: Path) -> Inspection:
-    """Return the facts about a file that can be loaded.
-
-    Raises:
-        InputError: If it is damaged, or if loading it would run the code in it.
-    """
+    """Return the facts about a file, or raise InputError if it is damaged or loading it would run code."""
     facts = inspect_checkpoint(path)
     if facts.problems:
         raise InputError(facts.problems[0])
@@ -233,11 +229,7 @@ def _types_in_use(model: Any) -> list[str]:
 
 
 class _Complaints(logging.Handler):
-    """A listener to ComfyUI's log within a context.
-
-    Attributes:
-        names: The keys that ComfyUI could not use.
-    """
+    """A listener to ComfyUI's log within a context, which collects the keys that ComfyUI could not use."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

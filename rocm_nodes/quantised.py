@@ -33,11 +33,8 @@ _SHOWN = torch.bfloat16
 class BlockWeight(Tensor):
     """A weight in blocks of GGUF, which shows the shape of the weight that the blocks stand for.
 
-    It can be copied and moved. Any other operation gets the plain weight. It cannot be written to.
-
-    Attributes:
-        blocks: The bytes, in any shape.
-        patches: What ComfyUI adds to the weight, such as LoRAs, as `calculate_weight` takes it.
+    It can be copied and moved. Any other operation gets the plain weight. It cannot be written to. `patches`
+    are what ComfyUI adds to the weight, such as LoRAs, as `calculate_weight` takes it.
     """
 
     blocks: Tensor
@@ -53,7 +50,7 @@ class BlockWeight(Tensor):
         return found
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        """Do nothing more than `__new__`, since a tensor takes no arguments here."""
+        pass  # a tensor takes no arguments here
 
     def like(self, blocks: Tensor, patches: tuple[Any, ...] | None = None) -> BlockWeight:
         """Return the same weight with its blocks at another place, or with other patches."""

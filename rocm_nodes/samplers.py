@@ -47,11 +47,7 @@ class StepTimes:
         )
 
     def measured(self) -> tuple[float, ...]:
-        """Return the time of each evaluation, of which there is at least one.
-
-        Raises:
-            InputError: If there is none, because a patch of the model replaces what is measured.
-        """
+        """Return the time of each evaluation, or raise InputError if a patch replaces what is measured."""
         if not self._marks:
             raise InputError("A patch replaces the model's evaluation.", "Remove it to measure the model.")
         return self.seconds
@@ -129,9 +125,7 @@ _OPTIONAL = {
 def sampled(given: Any, *, seed: int, **options: Any) -> dict[str, Any]:
     """Sample with ComfyUI, and return the node's result with its report.
 
-    Args:
-        given: The node's inputs.
-        options: Further arguments of `nodes.common_ksampler`.
+    `options` are further arguments of `nodes.common_ksampler`.
     """
     clone, times = timed(given.model, given.precision_mode)
     if given.optimize_for_video:

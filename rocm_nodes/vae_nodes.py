@@ -266,12 +266,6 @@ def _decoded(
         if pictures.dim() == 5:
             pictures = pictures.reshape(-1, *pictures.shape[-3:])
         return reported(title, lines, (pictures,))
-    if vae.latent_dim == 2 and latents.dim() == 5 and latents.shape[2] > 1:
-        notes = [
-            f"Each of the {latents.shape[2]} latent frames is decoded as a picture, where ComfyUI's own node "
-            "decodes the first one or none.",
-            *notes,
-        ]
     pictures, lines = decode(vae, latents, settings, has_ladder=has_ladder)
     return reported(title, [*lines, *notes], (pictures,))
 

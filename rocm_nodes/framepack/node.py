@@ -14,7 +14,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, JobStarted, StepDone, Warned
 from diffusers_helper.lora_choice import choices_of
 from diffusers_helper.machine.local import Local
@@ -24,7 +23,7 @@ from diffusers_helper.models.registry import ModelInfo, find_model, model_names
 from diffusers_helper.placed import placed_of
 from diffusers_helper.planning.variables import conv_rung
 from diffusers_helper.request import PICTURES, PLACED, SETTINGS, GenerationRequest
-from diffusers_helper.setting import SettingInfo, text_of
+from diffusers_helper.setting import SettingInfo, number_or_text, text_of
 from diffusers_helper.units import count_text
 from rocm_nodes.host import comfy, importing, interruptible, management, progress_bar
 from rocm_nodes.page import Input, Inputs, Node, choice, explained, number, of_type, reported
@@ -110,13 +109,8 @@ def made(
 def at_work(info: ModelInfo) -> Iterator[tuple[Any, dict[str, Any], list[str]]]:
     """Free the device of ComfyUI's models, and yield what a node works with.
 
-    Yields:
-        A model, of which nothing is loaded yet; the arguments of `generate` that connect a job with ComfyUI;
-        and the notes of the job, as they come.
-
-    Raises:
-        NotHere: If the model is not on this machine.
-        InputError: If the environment names a way to compute convolutions that there is not.
+    That is a model, of which nothing is loaded yet; the arguments of `generate` that connect a job with
+    ComfyUI; and the notes of the job, as they come. If the model is not on this machine, NotHere is raised.
     """
     with importing():
         from diffusers_helper import pipeline  # noqa: F401 - nodes take what they need from it later
@@ -155,10 +149,12 @@ def request_of(
         InputError: If a value is not possible.
         FileNotFoundError: If a LoRA is not in ComfyUI's folders.
     """
-    # Pictures at times and the video to continue are files in ComfyUI's input folder.
     values = {name: _value(SETTINGS[name], value) for name, value in settings.items()}
     values |= {name: str(folder / f"{name}.png") for name in images}
-    values["lora"] = _lora_paths(values.get("lora", ""))
+    find = comfy("folder_paths").get_full_path_or_raise
+    loras = choices_of(values.get("lora", ""))
+    values["lora"] = text_of(replace(one, file=find("loras", one.file)) for one in loras)
+    # Pictures at times and the video to continue are files in ComfyUI's input folder.
     find = comfy("folder_paths").get_annotated_filepath
     if values.get("video"):
         values["video"] = find(values["video"])
@@ -175,31 +171,9 @@ def write_pictures(images: Mapping[str, Image.Image], folder: Path) -> None:
 
 
 def _value(info: SettingInfo, value: Any) -> Any:
-    """Return the value of a node's input as the value of a setting.
-
-    Raises:
-        InputError: If a text that should be a number is not one.
-    """
-    if not (info.is_optional and info.is_number):
-        return value
-    if str(value).strip() in ("", _AUTO):
-        return None
-    try:
-        return info.kind(value)
-    except ValueError as error:
-        raise InputError(
-            setting=info.name, value=value, expected=f"{info.expected}, or auto", remedy="Correct it."
-        ) from error
-
-
-def _lora_paths(text: str) -> str:
-    """Return a text of LoRAs with paths in place of the names of files in ComfyUI's folders for LoRAs.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-    """
-    find = comfy("folder_paths").get_full_path_or_raise
-    return text_of(replace(one, file=find("loras", one.file)) for one in choices_of(text))
+    """Return the value of a node's input as the value of a setting; a text that may be a number is read."""
+    is_read = info.is_optional and info.is_number
+    return number_or_text(str(value).strip() or _AUTO) if is_read else value
 
 
 def new_folder() -> Path:

@@ -31,6 +31,7 @@ from rocm_nodes.framepack.node import (
     write_pictures,
 )
 from rocm_nodes.host import comfy
+from rocm_nodes.loaders import model_files
 from rocm_nodes.page import Input, Node, choice, of_type, reported
 
 _CATEGORY = "ROCm Ninodes/Video"
@@ -52,8 +53,6 @@ _FOLDERS = {
 
 
 def _files(part: str) -> Input:
-    from rocm_nodes.loaders import model_files
-
     folder = _FOLDERS[part]
     return choice([_OWN, *model_files(folder)], f"The {part}, from {folder}.", default=_OWN)
 
@@ -68,11 +67,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What conditions a video.
+    """What conditions a video, without the latent of the start, which a seed makes.
 
-    Attributes:
-        pictures: The pictures by the names of their settings.
-        encodings: The encodings of prompts and pictures, without the latent of the start, which a seed makes.
+    The pictures are by the names of their settings.
     """
 
     model: Model

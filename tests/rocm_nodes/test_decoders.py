@@ -235,13 +235,11 @@ def test_off_an_amd_card_and_without_the_switch_fp16_stays() -> None:
         assert chosen == ("auto", "The precision float16 is ComfyUI's choice.")
 
 
-def test_each_latent_frame_of_a_picture_vae_is_a_picture_and_it_says_so() -> None:
+def test_each_latent_frame_of_a_picture_vae_is_a_picture() -> None:
     vae, latents = VAE(PictureVae()), noise(1, 16, 3, 4, 4)
-    found, text = decode(vae, latents)
+    found, _ = decode(vae, latents)
     assert torch.equal(found[:1], vae.decode(latents[:, :, 0]))
     assert found.shape == (3, 32, 32, 3)
-    assert "Each of the 3 latent frames is decoded as a picture" in text
-    assert "latent frames" not in decode(vae, latents[:, :, :1])[1]
 
 
 def test_a_failure_of_miopen_outside_a_convolution_gets_the_guide() -> None:
