@@ -37,20 +37,15 @@ class Family:
     Attributes:
         name: The name, under which `pipeline` finds the other half.
         shrink: The pixels per latent along each side.
-        fps: The frames per second.
         latent_frames: The frames per latent frame.
         section_frames: The frames that each section adds to a video.
         networks: Its networks, by the names of their parts.
-        parts: The names of all its parts.
-        names: The names of the transformer's layers.
         signs: Texts that only the names of its transformer contain, as in `weights.recognition`.
         resembles: The models whose transformers have the same signs and lack these.
         fits: What the parts must have in common: a part, a number of its configuration, a sentence about it,
             and the value that it must have, or the part and the name of another number.
-        published: Its published models.
         offered: Returns the shapes of its videos, height first, in pixels, given the side of a square of the
             same area and the number of which both sides are multiples.
-        reading: How a prompt is put to the large text encoder.
         tail_frames: The last frames that are seen of a video that is continued.
         small_decoder: The decoder for previews that suits the published VAE.
         vae_precision: The format in which its VAE computes by default; "" for that of the card.
@@ -60,7 +55,6 @@ class Family:
         lacks, ignored: The settings that cannot be used with its models, and those that change no pixel.
         plan: Returns the sections of a video of so many seconds, in an order, without one that closes a loop;
             its keyword `has_picture` is False for a video without a start picture.
-        licence: A sentence on the licence of its published weights.
         magnitudes: The magnitudes of its published models by their order; see `step_caches.nearest`.
     """
 
@@ -134,10 +128,10 @@ def is_eight_bit(storage: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of some tensors, by how they can be stored on the device.
+    """The numbers of values of some tensors, by how they can be stored on the device.
 
     Attributes:
-        castable: The number of those that are cast to 8 bit if the job asks for it.
+        castable: Those that are cast to 8 bit if the job asks for it.
         fixed_bytes: The size of those that always stay as they are, as the blocks of GGUF.
         rows: The number of rows that get a scale each if they are cast to int8.
     """
@@ -155,11 +149,9 @@ class Values:
         )  # fmt: skip
 
     def num_bytes(self, width: int, storage: str) -> int:
-        """Return the size on the device.
+        """Return the size on the device, given the bytes of a value in the type that computes.
 
-        Args:
-            width: The bytes of a value in the type that computes.
-            storage: The type of the weights that the job asks for (`request.WEIGHT_TYPES`).
+        `storage` is the type of the weights that the job asks for (`request.WEIGHT_TYPES`).
         """
         castable = 1 if is_eight_bit(storage) else width
         eight_bit = 1 if storage == "default" else castable
@@ -179,7 +171,6 @@ class FamilyNetwork:
         config: The configuration, for weights that come as a single file.
         total, blocks: The values in all, and in each block that can be streamed.
         lists: The paths of the lists of these blocks, in the order in which they run.
-        dtype: The type of the published weights.
         largest: The most values of a layer that can be cast to 8 bit.
         other_kinds: The names that other programs write for its class.
         in_fp32: The parts of names whose tensors are always in fp32: diffusers' list for the class, and the
@@ -231,9 +222,7 @@ class LayerNames:
 class SmallDecoder:
     """The published decoder for the previews of a family's latents; see `output.previews`.
 
-    Attributes:
-        path: Its file in the repository at the pinned commit.
-        checksum: Its checksum by git, which the commit contains.
+    The checksum is git's, which the commit contains.
     """
 
     path: str

@@ -92,7 +92,6 @@ class Section:
         number: The section's place in order of making, from 1.
         padding: The distance from the picture in windows (inverted), or 0 in forward mode.
         has_start: Whether the start picture's latent, if there is one, is added with it in front of its own.
-        indices: The temporal positions of the packed sequence.
         decode_latents: Latent frames to decode, taken from the side of the history where this section lies.
         overlap_frames: Decoded frames that are blended with earlier frames (0 for the first section).
         pending_frames: Frames next to the following section, with which they will still be blended.
@@ -175,12 +174,9 @@ def _section(mode: Mode, window: int, number: int, count: int, padding: int, *, 
 def plan_sections(
     seconds: float, mode: Mode = "inverted", window: int = WINDOW, *, has_picture: bool = True
 ) -> SectionPlan:
-    """Return the sections that make a video of about `seconds`.
+    """Return the sections that make a video of about `seconds`, or raise ValueError if it is below one.
 
     Without a start picture, its latent frame is missing where the video would begin.
-
-    Raises:
-        ValueError: If the length is below one second or not finite.
     """
     count = count_sections(seconds, frames=4 * window)
     steps_back = paddings(count) if mode == "inverted" else (0,) * count
@@ -241,7 +237,7 @@ OWN_CHUNK = 3
 
 
 def window_sizes(num_latents: int, chunk: int) -> dict[int, int]:
-    """Return the start and length of each temporal window, in latent frames, as a dict.
+    """Return the length of each temporal window by its start, in latent frames.
 
     Windows start `chunk` latent frames apart and have `chunk + 2` of them, or fewer at the end. The first one
     of a window is a lead-in, and the last one is shared with the next window. A window that would add no

@@ -35,13 +35,7 @@ Rule = Callable[[int, float], bool]
 
 @dataclass(frozen=True, slots=True)
 class StepCache:
-    """A way to skip steps.
-
-    Attributes:
-        reuse: What takes the place of a skipped computation.
-        rule: Returns a rule, given the number of steps and the magnitudes of the model (`nearest`).
-        signal: What the rule is given the change of.
-    """
+    """A way to skip steps. A rule depends on the number of steps and the model's magnitudes (`nearest`)."""
 
     label: str
     reuse: Reuse

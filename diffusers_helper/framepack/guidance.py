@@ -37,9 +37,7 @@ _HIDDEN_STATE = -3
 class TextCondition:
     """One prompt in the form that the transformer takes.
 
-    Attributes:
-        states: (1, L, D), the hidden states of its L tokens (1 to 256), without padding.
-        pooled: (1, P), one vector for the whole prompt.
+    These are the hidden states (1, L, D) of its L tokens, without padding, and one vector (1, P) for all.
     """
 
     states: Tensor
@@ -51,9 +49,6 @@ def encode_states(encoder: LlamaModel, tokenizer: PreTrainedTokenizerBase, promp
 
     FramePack pads the tokens to a fixed length. The encoder's attention is causal, and the transformer cuts
     off the padding at the end, so the result is the same without it.
-
-    Raises:
-        InputError: If the tokenizer belongs to another encoder.
     """
     tokens = tokenizer(
         TEMPLATE.format(prompt),
@@ -71,11 +66,7 @@ def encode_states(encoder: LlamaModel, tokenizer: PreTrainedTokenizerBase, promp
 
 
 def encode_pooled(encoder: CLIPTextModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> Tensor:
-    """Return CLIP's pooled output (1, P) for the prompt without a template, cut off after 77 tokens.
-
-    Raises:
-        InputError: If the tokenizer belongs to another encoder.
-    """
+    """Return CLIP's pooled output (1, P) for the prompt without a template, cut off after 77 tokens."""
     tokens = tokenizer(
         prompt,
         padding="max_length",

@@ -118,8 +118,7 @@ class FrameBlender:
     """The blender of decoded sections, which separates final frames from those that will still change.
 
     Neighbouring sections both decode the frames where they meet. Over these frames the picture changes
-    linearly from that of the earlier section to that of the later one, as in FramePack. Between two calls,
-    only the frames next to the following section are kept.
+    linearly from that of the earlier section to that of the later one, as in FramePack.
     """
 
     def __init__(self, mode: Mode, original: Original | None = None) -> None:
@@ -136,14 +135,7 @@ class FrameBlender:
 
         Returns:
             The final and the pending frames, as `GrowingVideo.add_section` takes them.
-
-        Raises:
-            ValueError: If the number of frames is not the planned one.
         """
-        planned = section.decoded_frames
-        planned += self._original.frames_behind(section) if self._original else 0
-        if len(frames) != planned:
-            raise ValueError(f"{len(frames)} frames were decoded; expected {planned}.")
         if section.is_closing:
             return to_uint8(self._led_to_start(frames[section.overlap_frames :])), to_uint8(frames[:0])
         if section.has_start:

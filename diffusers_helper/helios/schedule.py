@@ -72,13 +72,10 @@ def sample_flat(
 
 @dataclass(frozen=True, slots=True)
 class PyramidStage:
-    """One size of a pyramid.
+    """One size of a pyramid, with its noise levels.
 
-    Attributes:
-        sigmas: The noise levels, which descend to 0.
-        signal: The factor of what the size before has given.
-        level: The factor of the noise that is added.
-        noise: That noise; None for the smallest size, which begins with noise alone.
+    It begins with `signal` times what the size before has given and `level` times a noise, which the smallest
+    size lacks.
     """
 
     sigmas: Tensor

@@ -67,9 +67,7 @@ def mixed(texts: Sequence[tuple[Tensor, float]]) -> Tensor:
 class HeliosCondition(Guidance[Tensor]):
     """The states of the prompts, (1, 512, D), padded with zeros, and the guidance that condition a section.
 
-    Attributes:
-        times: The time at noise level 0 and its growth up to level 1, for each size of a pyramid from the
-            smallest to the largest; empty for a model that samples in one size.
+    `times` are those of `times_of`.
     """
 
     times: tuple[tuple[float, float], ...] = ()
@@ -107,13 +105,9 @@ class HeliosDenoiser(GuidedDenoiser[Tensor]):
 
 
 class SectionHistory:
-    """The clean latents in temporal order, in fp32 on the CPU.
+    """The clean latents in temporal order, (1, 16, T, h, w), in fp32 on the CPU."""
 
-    Attributes:
-        latents: The latents of all sections made so far, (1, 16, T, h, w).
-    """
-
-    def __init__(self, before: Tensor, start: Tensor | None = None) -> None:
+    def __init__(self, before: Tensor, start: Tensor | None) -> None:
         """Begin with what came before the video.
 
         Args:
@@ -151,7 +145,7 @@ _START, _PREFIX, _BEFORE = "start", "prefix", "before"
 def latents(job: OpenJob) -> dict[str, Tensor]:
     """Encode the start picture or the video that is continued, and return the latents by name.
 
-    A section sees them with noise, as in the training. They depend on the seed.
+    A section sees them with noise, as in the training.
     """
     found: dict[str, Tensor] = {}
     if START_PICTURE in job.pictures.fitted:

@@ -18,8 +18,6 @@ def sample_euler(
     last prediction itself, which is therefore returned.
 
     Args:
-        denoise: A function (x, sigma) -> x0 with x and x0 in the same shape; sigma is a float64 scalar
-            tensor.
         x: The latents at `sigmas[0]`, of any shape and floating-point dtype, which the result has, too.
         sigmas: The strictly descending noise levels, one more than there are steps. The last one is 0.
     """

@@ -48,10 +48,7 @@ class CleanLatents:
 class Guidance(Generic[_Text]):
     """The prompts of a section, encoded, and how strongly they guide it.
 
-    Attributes:
-        negative: The prompt to avoid; None without classifier-free guidance.
-        cfg: The scale of classifier-free guidance.
-        cfg_rescale: The share of the rescaled result in `guide`.
+    There is no negative one without classifier-free guidance. `guide` explains its two numbers.
     """
 
     positive: _Text

@@ -66,12 +66,6 @@ def test_the_stream_of_final_frames_is_the_whole_video(count: int, window: int, 
     assert sum(map(len, finals)) == plan.total_frames
 
 
-def test_another_number_of_frames_than_planned_is_refused() -> None:
-    section = plan_sections(1.0)[0]
-    with pytest.raises(ValueError, match="36 frames were decoded; expected 37"):
-        FrameBlender("inverted").add(torch.zeros(36, 2, 2, 3), section)
-
-
 def test_pixels_are_rounded_and_kept_in_range() -> None:
     values = torch.tensor([-9.0, -1.0, 0.0, 1 / 255, 0.999, 1.0, 9.0])
     assert to_uint8(values).tolist() == [0, 0, 128, 128, 255, 255, 255]
