@@ -65,8 +65,17 @@ PARTS: dict[str, BenchPart] = {
             name="job", title="A whole section, from picture and prompt to video", function="sections:job",
         ),
         BenchPart(
+            name="products", title="Matrix products of FramePack's layers", function="kernels:products",
+        ),
+        BenchPart(
+            name="attention", title="Attention kernels at FramePack's size", function="kernels:attention",
+        ),
+        BenchPart(
             name="convolutions", title="Ways to compute the VAE's convolutions",
             function="kernels:convolutions",
+        ),
+        BenchPart(
+            name="vae", title="Decoding by diffusers and by the VAE engine", function="vae_cases:decodes",
         ),
         BenchPart(
             name="convolutions-normal", title="The same after MIOpen's search (find mode NORMAL)",

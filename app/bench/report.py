@@ -1,6 +1,7 @@
 """The benchmark's report: one JSON file with a checksum and without anything private, and its page.
 
-The page is Markdown, with bars of text that every viewer shows.
+The same checks hold for the reports that people send. The page is Markdown, with bars of text that every
+viewer shows.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from app.bench.parts import PARTS
 from app.redact import without_names, without_paths
-from diffusers_helper.errors import InputError, first_line
+from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import read_file, sha256_of
 from diffusers_helper.units import duration, gb_text, size_text
 
@@ -28,7 +30,15 @@ _PRIVATE = re.compile(
     r"(?<![\w<>.])(?:~\w*)?/[\w.+-]+/|\b[A-Za-z]:\\"  # a path
     r"|[\w.+-]+@[\w-]+\.\w+|\w+://|\b\d{1,3}(?:\.\d{1,3}){3}\b(?!\.)"  # an address
     r"|\b(?i:hf|sk|ghp|gho|github_pat)_\w{8,}|\b(?i:password|passwd|token|secret|api_?key)\s*[:=]"  # a secret
+    r'|"(?i:user|host|hostname|home|path|folder|prompt|token|password|email|image)":'  # a field
 )
+# The fields of a report, and of the objects in it that are the same in all.
+_FIELDS = {
+    "": "format version level weights is_complete versions card processor ram_bytes parts checksum",
+    "versions": "longtake python torch rocm cuda driver kernel", "processor": "name cores",
+    "card": "kind arch name memory_bytes link",
+}  # fmt: skip
+_PART_FIELDS = "title level reason seconds is_complete card cases"
 
 
 def published(value: Any) -> Any:
@@ -67,12 +77,19 @@ def read_report(file: Path) -> Report:
     """Return the report in a file.
 
     Raises:
-        InputError: If it is no report of this version, or was changed.
+        InputError: If it is no report of this version, was changed, or holds something private.
     """
     try:
-        found: Report = json.loads(read_file(file, _MOST_BYTES))
+        text = read_file(file, _MOST_BYTES).decode()
+        found: Report = json.loads(text)
         if (found["format"], found["version"]) != (FORMAT, VERSION):
             raise ValueError(f"its format is {found['format']!r} of version {found['version']!r}")
+        if private := _PRIVATE.search(text):
+            raise ValueError(f"it tells something private: {short_repr(private[0])}")
+        for place, names in _FIELDS.items():
+            _check_fields(found[place] if place else found, names, place)
+        for name, part in found["parts"].items():
+            _check_fields(part, _PART_FIELDS, f"part {PARTS[name].name}")
         if found["checksum"] != checksum(found):
             raise ValueError("its checksum is that of another content, so the file was changed")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -82,6 +99,11 @@ def read_report(file: Path) -> Report:
             "Run the benchmark again.",
         ) from error
     return found
+
+
+def _check_fields(found: Report, names: str, place: str) -> None:
+    if found.keys() ^ set(names.split()):
+        raise ValueError(f"{place or 'it'} has other fields than {names}")
 
 
 def planned(report: Report) -> list[dict[str, Any]]:

@@ -41,9 +41,9 @@ from diffusers_helper.models.registry import built_in_names, find_model
 from diffusers_helper.planning.variables import engine_environment
 
 _DESCRIPTION = """\
-Measure this machine with the real sizes of FramePack: copies, convolutions, steps under caps, and whole
-sections. Nothing is downloaded. Ctrl-C stops, and the report holds what was measured; the same command
-continues from there. The report names no user, no machine and no folder.
+Measure this machine with the real sizes of FramePack: copies, matrix products, attention, convolutions, the
+VAE, steps under caps, and whole sections. Nothing is downloaded. Ctrl-C stops, and the report holds what was
+measured; the same command continues from there. The report names no user, no machine and no folder.
 """
 # What must be the same for an earlier report to be continued.
 _SAME = ("versions", "card", "processor", "weights")

@@ -24,6 +24,7 @@ from diffusers_helper.bench.context import (
     stand_in,
 )
 from diffusers_helper.bench.steps import under_caps
+from diffusers_helper.bench.vae_cases import own_vae
 from diffusers_helper.events import Event, StepDone
 from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.families.step_caches import STEP_CACHES
@@ -125,7 +126,7 @@ def plans(context: Context) -> Iterator[Case]:
     profile, device = profile_in(context), context.device
     side = _SIDE if context.has_gpu else _CPU_SIDE
     if context.model or not context.has_gpu:
-        vae = load_models(find_model(context.model or DEFAULT_MODEL, allow_folder=True)).part("vae")
+        vae = own_vae(context.model or DEFAULT_MODEL)
     else:
         vae = stand_in("vae", context.folder)
     dtype = DTYPES.get(profile.vae_dtype.value, torch.float32)

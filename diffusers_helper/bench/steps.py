@@ -26,6 +26,7 @@ from diffusers_helper.bench.context import (
     tie_blocks,
     write_network,
 )
+from diffusers_helper.bench.kernels import TEXT_TOKENS, VISION_TOKENS
 from diffusers_helper.families.framepack import CONFIGS, FRAMEPACK
 from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW, frame_indices
 from diffusers_helper.loading.loaders import drop_pages, load_models
@@ -40,7 +41,6 @@ from diffusers_helper.units import GB, gb_text
 
 CAPS_GB = (8, 12, 16, 20, 24)
 _PART, _SIDE, _MULTIPLE = "transformer", 640, 32
-_TEXT_TOKENS, _VISION_TOKENS = 256, 729
 _FEW = {"num_layers": 1, "num_single_layers": 2}
 _SMALL_SIDE, _FEW_TOKENS = 64, 16
 
@@ -86,7 +86,7 @@ class _Bench:
         self.context, self.profile = context, profile_in(context)
         has_gpu = context.has_gpu
         self.shape = largest_bucket(_SIDE, _MULTIPLE) if has_gpu else (_SMALL_SIDE, _SMALL_SIDE)
-        self.text, self.vision = (_TEXT_TOKENS, _VISION_TOKENS) if has_gpu else (_FEW_TOKENS, _FEW_TOKENS)
+        self.text, self.vision = (TEXT_TOKENS, VISION_TOKENS) if has_gpu else (_FEW_TOKENS, _FEW_TOKENS)
         self.residency = Residency(context.torch_device)
         self._first: Tensor | None = None
         self._computing: float | None = None

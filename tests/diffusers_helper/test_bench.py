@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cache.conv_rungs import RUNGS
-from diffusers_helper.bench import context, kernels, sections, steps
+from diffusers_helper.bench import context, kernels, sections, steps, vae_cases
 from diffusers_helper.bench.context import Context
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
@@ -86,3 +86,21 @@ def test_ways_of_convolutions_that_fail_are_results(tmp_path: Path, monkeypatch:
     assert set(found["milliseconds"]) == {"plain", "tiles"}
     assert "No suitable algorithm" in found["failed_ways"]["taps"]
     assert found["fastest"] in found["milliseconds"]
+
+
+@pytest.mark.slow
+def test_the_engine_decodes_the_same_bits_or_says_what_it_costs(tmp_path: Path) -> None:
+    found = cases(vae_cases.decodes, Context("quick", tmp_path))
+    for label, row in found.items():
+        kind, _, way = label.split(", ", 2)
+        assert row["seconds"] > 0
+        assert row["target_seconds"] is None
+        # A single pass and a stream of any chunk size add the same numbers in the same order.
+        if way == "engine" or (kind == "wan" and way.startswith("engine chunk")):
+            assert row["psnr"] == "same bits"
+        elif way == "diffusers":
+            assert row["psnr"] == "reference"
+        elif way == "engine bf16":
+            assert "exact" not in row["plan"]
+            assert "rounded as bf16" in row["plan"]
+    assert "approximate" in found["hunyuan, short 9x64x64, engine chunk 1"]["plan"]

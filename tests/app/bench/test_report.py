@@ -65,6 +65,12 @@ def test_another_format_and_an_edited_file_are_refused(tmp_path: Path) -> None:
     for report, problem in (
         (sealed(some_report() | {"version": 2}), "its format is 'longtake-bench' of version 2"),
         (edited, "the file was changed"), ([], "list indices"), ({}, "'format'"),
+        (sealed(some_report() | {"user": "x"}), "private: '\"user\":'"),
+        (sealed(some_report() | {"mine": 1}), "it has other fields than format version level"),
+        (sealed(some_report() | {"processor": {"name": "Ryzen"}}), "processor has other fields"),
+        (sealed(some_report() | {"parts": {"bus": {"cases": {}}}}), "part bus has other fields"),
+        (sealed(some_report() | {"parts": {"mine": {}}}), "'mine'"),
+        (sealed(some_report(mine={"figures": {"prompt": "a cat"}})), "something private"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=problem) as error:
             read_report(write(tmp_path / "card.json", report))
@@ -74,8 +80,10 @@ def test_another_format_and_an_edited_file_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["from /srv/anne/models", "C:\\Users\\anne", "anne@example.org", "on 192.168.1.20", "token=abc"]
 )
-def test_what_is_private_is_left_out(text: str) -> None:
+def test_what_is_private_is_left_out_and_refused(tmp_path: Path, text: str) -> None:
     assert text not in published({"error": text})["error"]
+    with pytest.raises(InputError, match="it tells something private"):
+        read_report(write(tmp_path / "card.json", sealed(some_report() | {"weights": text})))
 
 
 def test_the_table_has_a_row_for_each_report(tmp_path: Path) -> None:
@@ -131,7 +139,7 @@ def test_each_part_has_a_function_and_the_levels_grow() -> None:
     quick, standard, full = (
         {part.name for part in parts_of(level)} for level in ("quick", "standard", "full")
     )
-    assert {"memory", "bus", "step", "convolutions", "job"} == quick
+    assert {"memory", "bus", "step", "products", "attention", "convolutions", "vae", "job"} == quick
     assert quick < standard < full == set(PARTS)
 
 

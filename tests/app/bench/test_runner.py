@@ -69,9 +69,9 @@ def test_a_hang_is_a_result_and_the_next_part_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "PART_SECONDS", {"quick": 10})
-    report = run(tmp_path / "out", {"bus": "hangs", "job": "good"})
+    report = run(tmp_path / "out", {"bus": "hangs", "products": "good"})
     assert report["parts"]["bus"]["cases"]["endless"]["failed"].startswith("no answer within ")
-    assert "one" in report["parts"]["job"]["cases"]
+    assert "one" in report["parts"]["products"]["cases"]
     assert not report["is_complete"]
 
 
