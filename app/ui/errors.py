@@ -13,11 +13,7 @@ from diffusers_helper.units import gb_text
 
 
 def page_words(text: str, outputs: Path | None = None) -> str:
-    """Return the text of an error or a failed job with settings named by their labels, and without paths.
-
-    Args:
-        outputs: The folder of the jobs, if the text may name it.
-    """
+    """Return a text with settings named by their labels, and without paths, of which `outputs` may be one."""
     return plain_paths(in_words(text, _label), outputs)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from app.ui.errors import page_error
@@ -34,7 +34,6 @@ def with_lora_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "lora": relative(text, lora_folder(os.environ))} if text else dict(settings)
 
 
-@dataclass(frozen=True, slots=True)
 class LoraCalls:
     """The endpoints of the LoRAs."""
 

@@ -80,11 +80,7 @@ class Planner:
         shape: tuple[int, int] | None = None,
         transformer: Network | None = None,
     ) -> video.VideoPlan:
-        """Return the plan of a request.
-
-        Args:
-            shape: The video's height and width; None if they are unknown.
-            transformer: The transformer, if it is not that of the model's files.
+        """Return the plan of a request; `shape` is the video's height and width, if they are known.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.

@@ -12,15 +12,8 @@ export function recall(name, area = 'localStorage') {
   }
 }
 
-/** Return the list of texts that was kept under the name, or an empty list if anything else was. */
-export function recallTexts(name) {
-  try {
-    const kept = JSON.parse(recall(name));
-    return Array.isArray(kept) ? kept.filter((item) => typeof item === 'string' && item) : [];
-  } catch {
-    return [];
-  }
-}
+/** Return the list of texts that was kept under the name, or an empty list. */
+export const recallTexts = (name) => JSON.parse(recall(name)) ?? [];
 
 /** Keep a text under the name; null takes it away. */
 export function keep(name, text, area = 'localStorage') {

@@ -27,7 +27,6 @@ from diffusers_helper.units import about, count_text
 SMALL_PICTURE = "picture.webp"
 """The name by which the page serves a small copy of a job's start picture, beside the job's files."""
 _MOST_LISTED = 200
-_MOST_CHANGED = 1000
 
 
 class Records:
@@ -212,14 +211,14 @@ class JobCalls:
 
     def jobs_remove(self, jobs: list[str]) -> list[dict[str, Any]]:
         """Remove jobs with their files; for a week they can be brought back."""
-        removed = [self._records.of(self._service.job(job_id)) for job_id in _some(jobs)]
+        removed = [self._records.of(self._service.job(job_id)) for job_id in jobs]
         for job_id in jobs:
             self._queue.remove(job_id)
         return removed
 
     def jobs_restore(self, jobs: list[str]) -> list[dict[str, Any]]:
         """Bring removed jobs back, in the state and at the place that they had."""
-        return [self._records.of(self._queue.restore(job_id)) for job_id in _some(jobs)]
+        return [self._records.of(self._queue.restore(job_id)) for job_id in jobs]
 
     def jobs_duplicate(self, job: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
         """Queue a new job like an earlier one, with other values for the settings in `changes`."""
@@ -252,7 +251,7 @@ class JobCalls:
 
     def jobs_wait(self, jobs: list[str], wait: bool = True) -> list[dict[str, Any]]:
         """Have jobs wait for a user after each section, with the device free, or go on by themselves."""
-        return [self._records.of(self._service.steering.wait(job_id, wait)) for job_id in _some(jobs)]
+        return [self._records.of(self._service.steering.wait(job_id, wait)) for job_id in jobs]
 
     def jobs_takes(self, job: str, count: int = 3, keep: int | None = None) -> list[dict[str, Any]]:
         """Queue takes of a job's next section with other seeds; the one that is resumed goes on.
@@ -263,12 +262,10 @@ class JobCalls:
 
     def jobs_favourite(self, jobs: list[str], favourite: bool = True) -> list[dict[str, Any]]:
         """Mark jobs as favourites, which are never removed automatically, or remove the mark."""
-        return [
-            self._records.of(self._service.history.set_favourite(job_id, favourite)) for job_id in _some(jobs)
-        ]
+        return [self._records.of(self._service.history.set_favourite(job_id, favourite)) for job_id in jobs]
 
     def _each(self, jobs: list[str], ask: Callable[[str], bool]) -> list[dict[str, Any]]:
-        for job_id in _some(jobs):
+        for job_id in jobs:
             self._service.job(job_id)
         asked = [ask(job_id) for job_id in jobs]
         found = [self._service.job(job_id) for job_id in jobs]
@@ -296,12 +293,6 @@ class JobCalls:
         if name in self._catalogue.names:
             self._catalogue.planner.check(request, self._catalogue.info(name))
         return request
-
-
-def _some(jobs: list[str]) -> list[str]:
-    if len(jobs) > _MOST_CHANGED:
-        raise InputError(f"These are {len(jobs)} jobs; expected at most {_MOST_CHANGED}.", "Send fewer.")
-    return jobs
 
 
 def _say(total: int, left: float | None, *, held: bool) -> str:

@@ -13,6 +13,8 @@ import threading
 from itertools import chain
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.presets import presets_folder, start_settings
@@ -26,7 +28,6 @@ from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.downloads import NotHere
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import MAX_SEED, SETTINGS, START_PICTURE
-from diffusers_helper.strangers.limited_json import parse_json
 from diffusers_helper.units import count_text
 
 _log = logging.getLogger(__name__)
@@ -154,9 +155,10 @@ class Actions:
             kept: The form's values as JSON, of unknown origin as well.
         """
         try:
-            found, values = form.Restored.from_text(restored), parse_json((kept or "{}").encode())
-            usable, notices = form.merged(found, values if isinstance(values, dict) else {}, self._catalogue)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            found = TypeAdapter(form.Restored).validate_json(restored)
+            values = TypeAdapter(dict[str, Any]).validate_json(kept or "{}")
+            usable, notices = form.merged(found, values, self._catalogue)
+        except ValueError:
             error = InputError("These settings cannot be read.", "Restore them again.")
             return {"notice": view.error_box(error)}
         return self._shown(usable) | {"notice": view.restored_note(found.name, notices)}

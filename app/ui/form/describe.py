@@ -241,11 +241,7 @@ def length_text(seconds: float, plan: SectionPlan) -> str:
 
 
 def _words_note(settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int], needer: str) -> str:
-    """Return what happens without a start picture, once there are words to start from.
-
-    Args:
-        needer: What needs one, if anything does.
-    """
+    """Return what happens without a start picture, once there are words; `needer` is what needs one."""
     if not str(settings.get("prompt") or "").strip():
         return ""
     height, width = shape
@@ -290,10 +286,7 @@ def _text(value: object) -> str:
 def example_program(request: Mapping[str, Any], preselected: str) -> str:
     """Return the program, with a call that names the pictures, the prompt and all settings that were changed.
 
-    PAGE stands for the page's address, which only the browser knows.
-
-    Args:
-        preselected: The model that a call gets if it names none.
+    PAGE stands for the page's address, which only the browser knows. A call without a model has `preselected`.
     """
     usual = {name: setting.default for name, setting in SETTINGS.items()}
     usual |= {"model": preselected, "mode": None, **dict.fromkeys(PICTURES)}

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import base64
-import io
 import re
 import time
 from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
-
-from PIL import Image
 
 from app.ui.errors import page_error, page_words
 from diffusers_helper.errors import LongtakeError
@@ -81,21 +78,13 @@ def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) ->
 
 
 def passing_note(text: str, *, saved: bool = False) -> str:
-    """Return a notice about what has just happened, as markup, which disappears by itself.
-
-    Args:
-        saved: Whether it ends the editing of a job.
-    """
+    """Return a notice as markup, which disappears by itself; a `saved` one ends the editing of a job."""
     mark = " data-saved" if saved else ""
     return f'<div class="lt-box" role="status" data-seconds="{_PASSING_SECONDS}"{mark}>{escape(text)}</div>'
 
 
 def restored_note(name: str, notices: Sequence[str]) -> str:
-    """Return a notice about restored settings, as markup, which stays if something could not be restored.
-
-    Args:
-        name: Their origin; empty if another part of the page names it.
-    """
+    """Return a notice about settings from `name` as markup, which stays if some could not be restored."""
     if not notices:
         return passing_note(f"These are the settings of {name}.") if name else ""
     reported = "".join(f"<li>{escape(page_words(one))}</li>" for one in notices)
@@ -158,18 +147,11 @@ def example_file(prompt: str) -> Path | None:
 
 @cache
 def _example_media(prompt: str) -> tuple[str, str]:
-    """Return a prompt's picture and the video made from it as data URLs, or "" for both without a picture.
-
-    If there is no video, the picture takes its place.
-    """
+    """Return the data URLs of a prompt's picture, or "", and of its video, or else the picture again."""
     picture = example_file(prompt)
     if picture is None:
         return "", ""
-    with Image.open(picture) as opened:
-        small = opened.convert("RGB")
-    data = io.BytesIO()
-    small.save(data, "WEBP", quality=85)
-    still, card = data_url(data.getvalue(), "image/webp"), picture.with_suffix(".webp")
+    still, card = data_url(picture.read_bytes(), "image/png"), picture.with_suffix(".webp")
     return still, data_url(card.read_bytes(), "image/webp") if card.is_file() else still
 
 

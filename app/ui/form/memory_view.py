@@ -159,11 +159,7 @@ def _offer(words: str, buttons: str) -> str:
 def recommended_line(
     planner: Planner, request: GenerationRequest, info: ModelInfo, plan: VideoPlan | None
 ) -> str:
-    """Return the line as markup; empty without a card, or if nothing needs to be said.
-
-    Args:
-        plan: The plan of the request; None if it does not fit.
-    """
+    """Return the line as markup, given the request's plan, or None if it does not fit; it may be empty."""
     if planner.profile.machine.kind == "cpu":
         return ""
     try:

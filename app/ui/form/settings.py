@@ -30,7 +30,6 @@ from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 from diffusers_helper.strangers.limited_json import json_or_none, parse_json
 
 _MOST_CHARACTERS = 200_000
-_MOST_NAME, _MOST_NOTICE, _MOST_NOTICES = 200, 1000, 50
 # Above this bound a browser's numbers have gaps, so it could send a different seed from the one it shows.
 PAGE_SEED = replace(SETTINGS["seed"], high=2**53 - 1)
 PAGE_SETTINGS: dict[str, SettingInfo] = {
@@ -267,22 +266,6 @@ class Restored:
             "pictures": dict(self.pictures),
             "text": json.dumps(rest, ensure_ascii=False),
         }
-
-    @classmethod
-    def from_text(cls, text: str) -> Self:
-        """Return the settings in a text written by `to_dict`. The text may be of unknown origin.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: For any other text.
-        """
-        data = parse_json(text.encode())
-        return cls(
-            str(data["name"])[:_MOST_NAME],
-            dict(data["settings"].items()),
-            str(data["extras"]),
-            bool(data["is_whole"]),
-            notices=tuple(str(one)[:_MOST_NOTICE] for one in data["notices"][:_MOST_NOTICES]),
-        )
 
 
 def merged(

@@ -158,12 +158,7 @@ def branch_facts(job: Job) -> Shown:
 
 
 def _tree(twigs: list[Twig], opened: str) -> Shown | None:
-    """Return the tree with a row for each job, which has the sections of its own; None for a single job.
-
-    Args:
-        twigs: The jobs, each after the one that it was branched from.
-        opened: The id of the job that is opened.
-    """
+    """Return the tree with a row for each job, which has the sections of its own; None for a single job."""
     if len(twigs) < 2:
         return None
     rows = [_tree_row(twig, twigs[twig.parent].job, opened) for twig in twigs]

@@ -55,11 +55,8 @@ class LiveJob:
         section: The number of the section that is being made, as in `Cell`; 0 before the first.
         reading: The bytes of the model that were read, and all of its bytes; None unless its files are read.
         piece, pieces: The numbers of finished and of all pieces of the VAE's work; 0 for a single one.
-        video: Path of the newest version that can be watched.
         seconds_in_front: Seconds that were added before the first version's beginning.
-        preview: Path of a small picture of the section that is being made.
         last_sign: Time of the engine's last event, in seconds since the job began to run.
-        stages: Seconds of each stage, in the order in which they first occurred.
     """
 
     job: Job

@@ -65,8 +65,7 @@ def start_picture(job: Job) -> str | None:
 def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
     """Return a name such as `longtake-the-red-ball-moves-right-3f9a.mp4`, in plain letters for any prompt.
 
-    Args:
-        frames_so_far: The frames of an unfinished video, which the name includes; 0 for a finished one.
+    That of an unfinished video includes its frames so far.
     """
     plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
     slug = re.sub("[^a-z0-9]+", "-", plain).strip("-")

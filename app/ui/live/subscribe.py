@@ -31,12 +31,7 @@ _BEAT_SECONDS = 2.5
 
 
 class _Watch:
-    """A thread that watches the jobs until it is told to end.
-
-    Args:
-        chosen: The running job that is shown, if not the one that began first.
-        tell: Called in the thread after each change of `latest`.
-    """
+    """A thread that watches the jobs until it is told to end; it calls `tell` whenever `latest` changes."""
 
     def __init__(self, service: JobService, chosen: str, tell: Callable[[], object]) -> None:
         self._service, self._chosen, self._tell = service, chosen, tell
@@ -76,10 +71,7 @@ class Updates:
         self._news = asyncio.Event()
 
     async def stream(self, job: str = "") -> AsyncGenerator[str, None]:
-        """Keep one page up to date until it is gone or the service is stopped, by sending what has changed.
-
-        Args:
-            job: The running job that the page has chosen, if any.
+        """Keep one page, which may have chosen a running job, up to date until it or the service ends.
 
         Yields:
             Server-sent events: the live view and the version of the scripts, or only the values that moved.

@@ -120,13 +120,7 @@ class Timing:
         return self.rest_of(place) + self.total(place.section + 1)
 
     def rest_of_tail(self, section: int, since: float, share: float, since_share: float) -> float:
-        """Estimate the seconds to the end of a tail.
-
-        Args:
-            since: Seconds since the tail began.
-            share: The share of the decode that is done.
-            since_share: Seconds since this share was done.
-        """
+        """Estimate the seconds to the end of a tail, `since` it began and a share of it was done."""
         if not share or self._tail_so_far is None:
             return max(0.0, self.tail(section) - since)
         return max(0.0, self._work[section - 1] * self._tail_so_far * (1.0 - share) - since_share)

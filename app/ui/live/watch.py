@@ -43,11 +43,7 @@ class Scene:
 
 
 def watch(service: JobService, chosen: str = "") -> Iterator[Scene]:
-    """Yield scenes of a running job, or else of the newest one, for ever, at least one per second.
-
-    Args:
-        chosen: The job to show as long as it runs; by default, and after that, the one that began first.
-    """
+    """Yield scenes for ever, at least one per second: of the chosen or the first running job, or the newest."""
     live: LiveJob | None = None
     paces = PaceBook(service)
     while True:

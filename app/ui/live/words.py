@@ -24,12 +24,7 @@ _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 def headline(
     live: LiveJob, jobs_first: int, commands: Collection[Command] = (), *, held: bool = False
 ) -> str:
-    """Return what happens now, or how the job ended.
-
-    Args:
-        jobs_first: The number of jobs that come before a waiting one.
-        commands: The commands of users for a job that is being made.
-    """
+    """Return what happens now, or how the job ended; `jobs_first` come before one that waits."""
     if known := WORDS[live.job.state].headline:
         return known
     for command, word in _STOPS.items():

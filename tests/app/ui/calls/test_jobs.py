@@ -223,7 +223,6 @@ def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Pa
         ("jobs_show", ("../../etc",), "There is no job '../../etc'"),
         ("jobs_restore", (["x"],), "There is no job 'x'"),
         ("jobs_list", ("", ["done"], None, None, None, False, "", 5), "'done' is not a state"),
-        ("jobs_pause", (["x"] * 1001,), "1001 jobs; expected at most 1000"),
     ],
     ids=str,
 )  # fmt: skip
