@@ -286,7 +286,7 @@ def _text(value: object) -> str:
 def example_program(request: Mapping[str, Any], preselected: str) -> str:
     """Return the program, with a call that names the pictures, the prompt and all settings that were changed.
 
-    PAGE stands for the page's address, which only the browser knows. A call without a model has `preselected`.
+    PAGE stands for the address, which only the browser knows. A call without a model has `preselected`.
     """
     usual = {name: setting.default for name, setting in SETTINGS.items()}
     usual |= {"model": preselected, "mode": None, **dict.fromkeys(PICTURES)}

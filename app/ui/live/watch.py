@@ -43,7 +43,7 @@ class Scene:
 
 
 def watch(service: JobService, chosen: str = "") -> Iterator[Scene]:
-    """Yield scenes for ever, at least one per second: of the chosen or the first running job, or the newest."""
+    """Yield scenes for ever, one per second or more: of the chosen or first running job, or the newest."""
     live: LiveJob | None = None
     paces = PaceBook(service)
     while True:
