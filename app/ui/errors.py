@@ -19,25 +19,15 @@ def page_words(text: str, outputs: Path | None = None) -> str:
 
 def page_error(error: LongtakeError) -> tuple[str, str]:
     """Return the message and the remedy of an error as the page shows them."""
+    message, remedy = error.message, error.remedy
     if isinstance(error, DoesNotFit):
-        return _does_not_fit(error)
-    return page_words(error.message), page_words(error.remedy)
+        message = (
+            f"Does not fit: “{STAGES[error.stage].network}” needs more memory than the cap of "
+            f"{gb_text(error.budget.cap_bytes)} GB leaves."
+        )
+        remedy += " Choose another model." if error.is_too_large and not error.side else ""
+    return page_words(message), page_words(remedy)
 
 
 def _label(name: str) -> str:
     return SETTINGS[name].short_label if name in SETTINGS else own_name(name)
-
-
-def _does_not_fit(error: DoesNotFit) -> tuple[str, str]:
-    budget, least = error.budget, gb_text(error.smallest_cap_bytes, up=True)
-    end = f", and this device has {gb_text(budget.total_bytes)} GB." if error.is_too_large else "."
-    message = (
-        f"Does not fit: “{STAGES[error.stage].network}” needs more memory than the cap of "
-        f"{gb_text(budget.cap_bytes)} GB leaves. The smallest cap that works is {least} GB{end}"
-    )
-    ways = (
-        "" if error.is_too_large else f"set `vram_cap_gb` to {least} GB or more",
-        f"set `resolution` to {error.side} or less" if error.side else "",
-    )
-    remedy = " or ".join(filter(None, ways)) or "choose another model"
-    return message, page_words(f"{remedy[0].upper()}{remedy[1:]}.")

@@ -37,13 +37,11 @@ class _Calls:
         self._waiting = 0
 
     async def store(self, settings: dict[str, Any], *, waits: bool) -> Job:
-        async def work(threads: asyncio.Semaphore) -> Job:
+        async with self._taken_in.place():
             for path in filter(None, (settings[name] for name in PICTURES)):
                 await self._catalogue.planner.pictures.prepare(path)
-            async with threads:
+            async with self._taken_in.threads:
                 return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
-
-        return await self._taken_in.run(work)
 
     async def wait(self, job: Job) -> Job:
         """Return the job once it is over, or waits for a user to resume it.

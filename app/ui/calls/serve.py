@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import Parameter, Signature
@@ -64,16 +65,17 @@ class CallLimiter:
     """A bounded waiting room of calls, which run in a few threads."""
 
     def __init__(self, most: int) -> None:
-        self._threads, self._waiting, self._most = asyncio.Semaphore(_THREADS), 0, most
+        self.threads, self._waiting, self._most = asyncio.Semaphore(_THREADS), 0, most
 
-    async def run(self, work: Callable[[asyncio.Semaphore], Awaitable[Any]]) -> Any:
+    @asynccontextmanager
+    async def place(self) -> AsyncGenerator[None]:
         if self._waiting >= self._most:
             raise gr.Error(
                 f"{self._most} other calls are already waiting. Call again later.", print_exception=False
             )
         self._waiting += 1
         try:
-            return await work(self._threads)
+            yield
         except LongtakeError as error:
             raise refusal(error) from error
         except TROUBLE as error:
@@ -90,16 +92,14 @@ def _served(function: Callable[..., Any], room: CallLimiter) -> Callable[..., An
 
     @wraps(function)
     async def call(*values: object, **named: object) -> Any:
-        async def work(threads: asyncio.Semaphore) -> Any:
+        async with room.place():
             given = signature.bind(*values, **named).arguments
             for name, value in given.items():
                 _check(name, value, signature.parameters[name].annotation)
             if inspect.iscoroutinefunction(function):
                 return await function(**given)
-            async with threads:
+            async with room.threads:
                 return await asyncio.to_thread(function, **given)
-
-        return await room.run(work)
 
     return signed(call, signature)
 

@@ -4,14 +4,6 @@ const MOST_SEEDS = 2 ** 31;
 const form = document.querySelector('#form');
 const listeners = [];
 
-const fieldsOf = (name) => [...form.elements].filter((one) => one.name === name);
-
-/** Return the field of a setting; of radio buttons, the one that is chosen. */
-export function fieldOf(name) {
-  const all = fieldsOf(name);
-  return all.find((one) => one.type === 'radio' && one.checked) ?? all[0];
-}
-
 const READ = {
   checkbox: (one) => one.checked,
   number: (one) => (one.value === '' ? null : Number(one.value)),
@@ -19,8 +11,8 @@ const READ = {
 };
 
 export function read(name) {
-  const one = fieldOf(name);
-  return (READ[one.dataset.kind ?? one.type] ?? (() => one.value))(one);
+  const one = form.elements[name]; // several radio buttons are a list with the value of the chosen one
+  return (READ[one.dataset?.kind ?? one.type] ?? (() => one.value))(one);
 }
 
 /** Return all values. Pictures are `{ path, orig_name }`. */
@@ -33,7 +25,7 @@ export const pictureNames = () => [...form.querySelectorAll('[data-kind="picture
 
 /** Set the value of a setting, if the form has it. */
 export function write(name, value) {
-  for (const one of fieldsOf(name)) {
+  for (const one of [...form.elements].filter((field) => field.name === name)) {
     if (one.type === 'radio') one.checked = one.value === value;
     else if (one.type === 'checkbox') one.checked = value;
     else one.value = one.dataset.kind === 'picture' ? JSON.stringify(value) : value ?? '';

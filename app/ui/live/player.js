@@ -56,11 +56,7 @@ class Videos {
   #seekSeconds = 0.05; // the duration of the last seek
   #job = new AbortController(); // aborts the work that is under way for a job
 
-  /**
-   * @param {HTMLVideoElement[]} videos two, in the same place
-   * @param {function} onSwap is called with a version once it is on top
-   * @param {function} onChange is called when the one on top plays, stops or moves
-   */
+  /** `onSwap` is called with a version once it is on top, and `onChange` when the one on top plays, stops or moves. */
   constructor([top, under], onSwap, onChange) {
     [this.#top, this.#under, this.#onSwap] = [top, under, onSwap];
     for (const video of [top, under]) {

@@ -58,10 +58,7 @@ export function prepareSteer(fold, report) {
   };
 }
 
-/**
- * Bring the offer to life to make a finished section again, which a press on that section brings. `branch` opens the
- * form for a branch that keeps so many sections.
- */
+/** Bring the offer to life to make a pressed section again. `branch` opens the form that keeps so many sections. */
 export function prepareAnew(box, branch, report) {
   let pressed = { job: '', kept: 0 }; // the sections before it, in the order of making
   onPress(box.querySelector('.lt-anew-branch'), () => branch(pressed.kept), report);

@@ -41,10 +41,7 @@ function reveal(strip, button) {
   strip.scrollLeft = Math.max(least, Math.min(left, strip.scrollLeft));
 }
 
-/**
- * Return the strip of sections. A press on a finished one calls `jump` with its time in the whole video, and `press` with
- * the job and the section.
- */
+/** Return the strip of sections. A press on a finished one calls `jump` with its time, and `press` with job and section. */
 export function makeStrip(strip, jump, press) {
   let cells = [];
   let made = ''; // the job and the number of sections that the buttons were made for

@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_refused_at_the_start(page: Any, stand: Stand, phot
     reported(page, sentence)
     assert stand.service.jobs() == []
     page.wait_for_function("document.activeElement.closest('#set-vram_cap_gb') !== null")
-    least = float(re.findall(r"Set VRAM Cap to ([\d.]+) GB", sentence)[0])
+    least = float(re.findall(r"Set VRAM Cap to ([\d.]+) or more", sentence)[0])
     put(page, "vram_cap_gb", least)
     head(page, "fits, peak ")
     no_notice(page)

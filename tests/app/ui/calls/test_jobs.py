@@ -276,9 +276,12 @@ def test_a_small_start_picture_is_served(stand: Stand, ids: list[str]) -> None:
 def test_a_crowd_of_calls_is_bounded() -> None:
     async def crowd() -> list[Any]:
         room = serve.CallLimiter(1)
-        return await asyncio.gather(
-            *(room.run(lambda _: asyncio.sleep(0, "done")) for _ in range(2)), return_exceptions=True
-        )
+
+        async def call() -> str:
+            async with room.place():
+                return await asyncio.sleep(0, "done")
+
+        return await asyncio.gather(call(), call(), return_exceptions=True)
 
     first, second = asyncio.run(crowd())
     assert first == "done"
