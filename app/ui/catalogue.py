@@ -59,11 +59,7 @@ class Catalogue:
         return found
 
     def info(self, name: str) -> ModelInfo:
-        """Return the facts of a model.
-
-        Raises:
-            InputError: If it is not one of the names. A path is none of them.
-        """
+        """Return the facts of a model; refuse anything that is not one of the names, such as a path."""
         if self.folder is not None and name == self.first:
             return self.folder
         return find_model(name if isinstance(name, str) else repr(name))  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -84,9 +80,6 @@ class Catalogue:
         self, service: JobService, settings: dict[str, object], *, may_download: bool = False, **how: Any
     ) -> Job:
         """Queue one job with a user's settings; a `mode` of None stands for the model's own.
-
-        Args:
-            how: Further arguments of `Queue.add`.
 
         Raises:
             NotHere: If the model is not on this machine, and may not be downloaded or the disk is too small.
@@ -116,11 +109,7 @@ class Catalogue:
     def check(
         self, settings: dict[str, object], *, may_download: bool = False
     ) -> tuple[GenerationRequest, dict[str, bytes], bool]:
-        """Return a request that fits this machine, its pictures, and whether its model is the folder.
-
-        Raises:
-            NotHere, InputError: As `submit` does.
-        """
+        """Return a request that fits this machine, its pictures, and whether its model is the folder."""
         model: Any = settings.get("model", self.preselected)
         settings = {**with_lora_files(settings), "model": self.key(model)}
         if isinstance(model, str):

@@ -17,11 +17,7 @@ _MOST_LISTED = 500
 
 
 def with_lora_files(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a user's settings in which LoRAs have paths instead of names.
-
-    Raises:
-        InputError: If a name is not that of a file in the folder.
-    """
+    """Return a user's settings in which LoRAs have paths instead of names; refuse any other name."""
     text = settings.get("lora")
     if not isinstance(text, str) or not text.strip():
         return dict(settings)

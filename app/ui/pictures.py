@@ -75,11 +75,7 @@ class Pictures:
         return {name: self.plain(path) for name, path in named_pictures(request).items()}
 
     def plain(self, path: str) -> bytes:
-        """Return a picture's content as a plain PNG file.
-
-        Raises:
-            InputError: If the picture cannot be used.
-        """
+        """Return a picture's content as a plain PNG file; refuse one that cannot be used."""
         found = self._recall(path, whole=True) or self._decode(path)
         if isinstance(found, InputError):
             raise found
@@ -143,11 +139,7 @@ def upload_path(upload: object, name: str) -> str:
 
 
 def uploaded_file(file: str, name: str) -> str:
-    """Return the path of an uploaded file, of which the form knows only the part after the folder.
-
-    Raises:
-        InputError: If it is no upload.
-    """
+    """Return the path of an upload, of which the form knows only the part after the folder, or refuse it."""
     path = uploads_folder() / file.removeprefix(_UPLOADS)
     if not _is_uploaded(path):
         raise PictureError(f"`{name}` is not an upload; expected an uploaded file.", "Choose the file again.")

@@ -104,12 +104,7 @@ class Planner:
         return self.profile.cap_bytes.value > 0
 
     def check(self, request: GenerationRequest, info: ModelInfo) -> None:
-        """Refuse a request that does not fit. The engine judges what cannot be planned here.
-
-        Raises:
-            DoesNotFit: If no plan keeps within the cap.
-            InputError: If the model cannot make this video, or does not fit a LoRA or the weight type.
-        """
+        """Refuse a request that does not fit. The engine judges what cannot be planned here."""
         size = self.pictures.judge(request.image) if request.image else None
         if isinstance(size, InputError):
             return

@@ -137,10 +137,7 @@ def change_text(words: Words) -> str:
 
 
 def section_words(job: Job) -> tuple[dict[int, str], int]:
-    """Return the words of a job's sections by their numbers, none if all have the same, and how many it kept.
-
-    A branch keeps the first sections of another job.
-    """
+    """Return the words of sections by number, none if all have the same, and how many a branch kept."""
     try:
         request, family = job.request, family_of(job.request.model)
         lineage = Lineage.read(JobFolder(job.folder).lineage)

@@ -44,11 +44,7 @@ class _Calls:
                 return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
 
     async def wait(self, job: Job) -> Job:
-        """Return the job once it is over, or waits for a user to resume it.
-
-        Raises:
-            LongtakeError: If too many calls wait. The job is made nevertheless.
-        """
+        """Return the job once it is over or interrupted; refuse to wait beside too many others."""
         if self._waiting >= MOST_WAITING:
             raise LongtakeError(
                 f"Job {job.id} is stored and will be made, but {MOST_WAITING} calls already wait for theirs.",

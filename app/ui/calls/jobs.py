@@ -64,11 +64,7 @@ class Records:
         return self._catalogue.info(name).title if name in self._catalogue.names else name
 
     def everything_of(self, job_id: str) -> dict[str, Any]:
-        """Return everything about a job, as `python -m app jobs show --json` prints it.
-
-        Raises:
-            NoSuchJob: If there is no job with that id.
-        """
+        """Return everything about a job, as `python -m app jobs show --json` prints it."""
         outputs = self._service.job(job_id).folder.parent
         return self._outward(full_record(self._service, job_id, _address(outputs)), outputs)
 
@@ -272,12 +268,7 @@ class JobCalls:
         return [self._records.of(job) | {"asked": one} for job, one in zip(found, asked, strict=True)]
 
     def _inward(self, changes: dict[str, Any] | None) -> dict[str, Any]:
-        """Return changed settings in the form that requests take.
-
-        Raises:
-            InputError: For an unknown setting, for a picture, which could be any file of this machine, and
-                for a LoRA that is not in the folder for LoRAs.
-        """
+        """Return changed settings as requests take them. A picture, which could be any file, is refused."""
         given = dict(changes or {})
         fixed = (*PICTURES, PLACED)
         if unknown := next((name for name in given if name in fixed or name not in SETTINGS), None):

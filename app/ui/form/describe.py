@@ -92,18 +92,20 @@ class Describer:
         elif isinstance(extras, Extras) and extras.is_before:
             needer = "What comes before a video"
         weights = {one.file: f"{one.weight:.15g}" for one in named(lora)}
+        seed = "random seed" if settings.get("random_seed") is True else f"seed {_text(settings.get('seed'))}"
+        count = _whole(settings.get(VARIANTS.name), 1)
         facts = {
             "crops": _crops(sizes, settings, shape),
             "ratio": round(width / height, 4),
             "size": f"{width} × {height} of {start.width} × {start.height}" if start else "",
             "starts": "picture" if needer else "picture or words",
-            "look": f"{_seeds(settings)} · {_text(settings.get('steps'))} steps · "
+            "look": f"{seed} · {_text(settings.get('steps'))} steps · "
             f"guidance {_text(settings.get(info.family.guided_by))}"
             + (f" · {count_text(len(weights), 'LoRA')}" if weights else ""),
             "when": "waits after each section" if settings.get(AFTER_SECTION.name) == "wait" else "",
             "timeline": timeline,
             "loras": {"text": lora, "weights": weights},
-            "many": _many(settings),
+            "many": "" if count == 1 else f"{count} videos with different seeds",
             "output": f"{_text(settings.get('resolution'))} px · compression {_text(settings.get('crf'))}",
             "memory": memory_state,
             "model": info.title,
@@ -194,15 +196,6 @@ def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
     lacking = [name for name in lacks if settings.get(name) in (None, SETTINGS[name].default)]
     choices = [f"step_cache={one}" for one in SETTINGS["step_cache"].choices if one not in offered]
     return [*info.family.ignored, *lacking, *choices, *(("mode",) if len(info.modes) == 1 else ())]
-
-
-def _seeds(settings: dict[str, Any]) -> str:
-    return "random seed" if settings.get("random_seed") is True else f"seed {_text(settings.get('seed'))}"
-
-
-def _many(settings: dict[str, Any]) -> str:
-    count = _whole(settings.get(VARIANTS.name), 1)
-    return "" if count == 1 else f"{count} videos with different seeds"
 
 
 def _extras(settings: dict[str, Any]) -> Extras | InputError:

@@ -31,11 +31,7 @@ _MAIN_MEMORY = (
 def report(
     planner: Planner, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
 ) -> tuple[str, str]:
-    """Return the form's account of a plan: the text in the fold's head, and the markup within it.
-
-    Args:
-        shape: The video's height and width; None for an unknown picture.
-    """
+    """Return the form's account of a plan: the text in the fold's head, and the markup within it."""
     if not planner.knows_the_size and request.vram_cap_gb is None:
         text = "Only the driver knows how much memory this card has, so the plan is made when a video starts."
         return "planned at the start", f'<p class="lt-plan-say">{text}</p>'

@@ -58,7 +58,7 @@ class Extras:
     """The settings without controls.
 
     Attributes:
-        settings: Settings that have no controls, such as the sampler, by name.
+        settings: Those such as the sampler, by name.
         spans: The spans of first sections that were made with other settings.
     """
 
@@ -82,11 +82,7 @@ class Extras:
 
     @classmethod
     def from_text(cls, text: object) -> Self:
-        """Return the content of the hidden field, which is JSON of unknown origin.
-
-        Raises:
-            InputError: If it is not what `to_text` wrote.
-        """
+        """Return the content of the hidden field, which is JSON of unknown origin, or refuse it."""
         if not isinstance(text, str) or not text:
             return cls({})
         try:
@@ -186,10 +182,8 @@ class Restored:
 
     Attributes:
         settings: The settings that the form has controls for; None stands for the default.
-        extras: The content of the form's hidden field.
         is_whole: Whether missing settings get their defaults, instead of staying as they are.
         pictures: The paths of the pictures among the uploads, by setting; "" for a video from words alone.
-        notices: Sentences about settings that could not be restored.
     """
 
     name: str
@@ -201,11 +195,7 @@ class Restored:
 
     @classmethod
     def of_job(cls, job: Job, catalogue: Catalogue) -> Self:
-        """Return the settings of a job.
-
-        Raises:
-            InputError: If its folder cannot be read.
-        """
+        """Return the settings of a job; refuse one whose folder cannot be read."""
         folder = JobFolder(job.folder)
         settings = json.loads(job.request.to_json())
         try:
@@ -271,11 +261,7 @@ class Restored:
 def merged(
     found: Restored, kept: Mapping[str, Any], catalogue: Catalogue
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the values of the form with restored settings, and notices about them.
-
-    Args:
-        kept: The form's former values, without those that are this machine's defaults.
-    """
+    """Return the form's values with restored settings in place of some it kept, and notices about them."""
     given, notices = dict(found.settings), list(found.notices)
     model = given.get("model", kept.get("model", catalogue.preselected))
     if model not in catalogue.names:

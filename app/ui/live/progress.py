@@ -47,10 +47,7 @@ class LiveJob:
     Attributes:
         job: A snapshot from the store, which may be replaced by a newer one. Its state changes before the
             final event is read.
-        pace: The machine's usual pace with the job's model; None if it has made no video with it yet.
         width, height: The video's sides in pixels; 0 while they are unknown.
-        plan: The sections, which are known before the engine reports anything.
-        words: The words of each section by its number; none if all sections have the same.
         kept: The number of sections that a branch has from another job; the last one is decoded again.
         section: The number of the section that is being made, as in `Cell`; 0 before the first.
         reading: The bytes of the model that were read, and all of its bytes; None unless its files are read.

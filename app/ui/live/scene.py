@@ -76,12 +76,7 @@ def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
 
 
 def show(scene: Scene, now: float, report: Callable[[Job], str]) -> Shown:
-    """Return the data that the live view shows for a scene.
-
-    Args:
-        now: Seconds since the epoch.
-        report: Returns the text of the problem report of a failed job.
-    """
+    """Return what the live view shows of a scene at a time; `report` writes a failed job's report."""
     live = scene.live
     if live is None:
         return {"job": "", "state": "idle", "beat": round(now, 1)}
@@ -183,7 +178,7 @@ def _pictures(live: LiveJob) -> Shown:
     folder = JobFolder(live.job.folder)
     ratio = live.width / live.height if live.height else None
     shown: Shown = {
-        "blank": words.blank(live),
+        "blank": "Nothing was made" if live.job.is_over else "The video appears here, section by section",
         "poster": start_picture(live.job),
         "first": file_url(live.job, folder.first.name) if folder.first.exists() else None,
         "crop": live.job.request.crop,
@@ -296,11 +291,7 @@ class Presenter:
         return self._reports(job.id, log.stat().st_size if log.is_file() else 0)
 
     def show_job(self, job_id: str) -> Shown:
-        """Return the data that pages show for one job, according to its log.
-
-        Raises:
-            NoSuchJob: If there is no job with that id.
-        """
+        """Return the data that pages show for one job, according to its log."""
         job = self._service.job(job_id)
         live = LiveJob(job, None, *size_of(job))
         for event in self._service.events(job_id):

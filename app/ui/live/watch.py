@@ -22,7 +22,6 @@ class Scene:
     """The state that a page should show now.
 
     Attributes:
-        live: The job that is shown, if any.
         running: The job that began first.
         waiting: The other jobs that run, and those that come after them, oldest first.
         commands: The commands of users for the shown job, if it is being made.
@@ -91,11 +90,9 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
 
 def _newest(service: JobService, live: LiveJob | None) -> Job | None:
     """Return the job that was made last; if none was shown yet, the last with a video or a recent end."""
-    for job in sorted(service.jobs(limit=20), key=_last_made, reverse=True):
+    for job in sorted(
+        service.jobs(limit=20), key=lambda job: job.ended or job.started or job.created, reverse=True
+    ):
         if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT:
             return job
     return None
-
-
-def _last_made(job: Job) -> float:
-    return job.ended or job.started or job.created

@@ -72,11 +72,6 @@ def took(live: LiveJob, elapsed: float) -> str:
     return f"took {duration(elapsed)}" if live.job.is_over else f"{duration(elapsed)} so far"
 
 
-def blank(live: LiveJob) -> str:
-    """Return what a stage says that has neither a video nor a picture to show."""
-    return "Nothing was made" if live.job.is_over else "The video appears here, section by section"
-
-
 def made_with(live: LiveJob) -> list[tuple[str, str]]:
     """Return the settings that users compare between videos, by their names."""
     request = live.job.request
