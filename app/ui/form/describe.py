@@ -85,12 +85,9 @@ class Describer:
         lora = str(settings.get("lora") or "")
         timeline, times = strip(settings, info.family)
         extras = _extras(settings)
-        continues = isinstance(extras, Extras) and "video" in extras.settings
-        needer = ""
-        if _whole(settings.get("one_frame"), 0):
-            needer = "One frame"
-        elif isinstance(extras, Extras) and extras.is_before:
-            needer = "What comes before a video"
+        carried = extras if isinstance(extras, Extras) else Extras({})
+        needer = "What comes before a video" if carried.is_before else ""
+        needer = "One frame" if _whole(settings.get("one_frame"), 0) else needer
         weights = {one.file: f"{one.weight:.15g}" for one in named(lora)}
         seed = "random seed" if settings.get("random_seed") is True else f"seed {_text(settings.get('seed'))}"
         count = _whole(settings.get(VARIANTS.name), 1)
@@ -115,7 +112,11 @@ class Describer:
             "program": self._program(settings, info),
             "defaults": self._planner.defaults,
         }  # fmt: skip
-        wordy = "" if start or (continues and not needer) else _words_note(settings, info, shape, needer)
+        wordy = (
+            ""
+            if start or ("video" in carried.settings and not needer)
+            else _words_note(settings, info, shape, needer)
+        )
         markup = {
             "length": self._length(settings, request, info, height * width),
             "picture-note": refusal_line(refused, is_alert=True) if refused else wordy,
