@@ -300,19 +300,15 @@ function prepareField(field) {
   const sources = { file: () => input.click(), camera: () => handle(taken(), name), paste: () => handle(pasted(), name), '': remove };
   field.addEventListener('click', ({ target }) => {
     const { from, opens } = target.closest('[data-from], [data-opens]')?.dataset ?? {};
-    if (opens) openField(opens);
-    else sources[from]?.();
+    sources[from]?.();
+    if (!opens) return; // the field of a further picture, which takes no room until it is wanted
+    showField(opens, true);
+    document.querySelector(`#set-${opens} .lt-drop`).focus();
   });
   input.addEventListener('change', () => {
     handle([...input.files], name);
     input.value = '';
   });
-}
-
-/** Show the field of a further picture, which takes no room until it is wanted. */
-function openField(name) {
-  showField(name, true);
-  document.querySelector(`#set-${name} .lt-drop`).focus();
 }
 
 export function acceptPictures() {

@@ -97,7 +97,8 @@ class LiveJob:
 
     def apply(self, event: Event) -> None:
         """Update the state with the next event. One that only a damaged log can have is passed over."""
-        if not self._is_possible(event):
+        section: int | None = getattr(event, "section", None)
+        if section is not None and not 1 <= section <= self.sections:
             return
         before = self._place
         if isinstance(event, events.JobStarted):
@@ -127,10 +128,6 @@ class LiveJob:
         if isinstance(event, events.StepDone | events.PieceDone | events.SectionFinished):
             self._advance(before)
         self.last_sign = event.time
-
-    def _is_possible(self, event: Event) -> bool:
-        section: int | None = getattr(event, "section", None)
-        return section is None or 1 <= section <= self.sections
 
     def _foresee(self) -> None:
         """Estimate the whole job from the machine's pace as soon as the video's size is known."""
