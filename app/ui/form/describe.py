@@ -89,16 +89,13 @@ class Describer:
         needer = "What comes before a video" if carried.is_before else ""
         needer = "One frame" if _whole(settings.get("one_frame"), 0) else needer
         weights = {one.file: f"{one.weight:.15g}" for one in named(lora)}
-        seed = "random seed" if settings.get("random_seed") is True else f"seed {_text(settings.get('seed'))}"
         count = _whole(settings.get(VARIANTS.name), 1)
         facts = {
             "crops": _crops(sizes, settings, shape),
             "ratio": round(width / height, 4),
             "size": f"{width} × {height} of {start.width} × {start.height}" if start else "",
             "starts": "picture" if needer else "picture or words",
-            "look": f"{seed} · {_text(settings.get('steps'))} steps · "
-            f"guidance {_text(settings.get(info.family.guided_by))}"
-            + (f" · {count_text(len(weights), 'LoRA')}" if weights else ""),
+            "look": _look(settings, info, len(weights)),
             "when": "waits after each section" if settings.get(AFTER_SECTION.name) == "wait" else "",
             "timeline": timeline,
             "loras": {"text": lora, "weights": weights},
@@ -197,6 +194,13 @@ def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
     lacking = [name for name in lacks if settings.get(name) in (None, SETTINGS[name].default)]
     choices = [f"step_cache={one}" for one in SETTINGS["step_cache"].choices if one not in offered]
     return [*info.family.ignored, *lacking, *choices, *(("mode",) if len(info.modes) == 1 else ())]
+
+
+def _look(settings: dict[str, Any], info: ModelInfo, loras: int) -> str:
+    seed = "random seed" if settings.get("random_seed") is True else f"seed {_text(settings.get('seed'))}"
+    steps, guidance = (_text(settings.get(name)) for name in ("steps", info.family.guided_by))
+    words = f"{seed} · {steps} steps · guidance {guidance}"
+    return f"{words} · {count_text(loras, 'LoRA')}" if loras else words
 
 
 def _extras(settings: dict[str, Any]) -> Extras | InputError:
