@@ -49,11 +49,7 @@ class JobMemory:
     """
 
     def __init__(self, plans: MemoryPlans, folder: JobFolder, report: Report, cancel: CancelToken) -> None:
-        """Create the store for the device, without loading anything.
-
-        Args:
-            cancel: The token that ends the job between two blocks of a network.
-        """
+        """Create the stores for the devices, without loading anything."""
         self.plans, self._folder, self._report, self._cancel = plans, folder, report, cancel
         self._warn, self._stage = report.warned, ""
         self.store = Store(plans.device, plans, plans.plan, report.warned)
@@ -122,7 +118,6 @@ class JobMemory:
 
     @contextmanager
     def _in_fp32(self, network: str) -> Iterator[None]:
-        """Make a network compute in fp32 within the context."""
         self._empty()
         try:
             self.plans.widen(network)
@@ -157,7 +152,6 @@ class JobMemory:
 
     @property
     def device(self) -> Device:
-        """Return the device that the VAE works on."""
         return self._store_of("decode").device
 
     def _store_of(self, stage: str) -> Store:
@@ -186,7 +180,6 @@ class JobMemory:
         return min(plan.tiles.side or side, max(side, 64)), PRECISIONS[dtype], plan.chunk
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
-        """Return a context manager that yields the VAE on the device, in the type of the job's plan."""
         return self._on_device(VAE_STAGES[task], part.number if part else None)
 
     def use_fp32(self) -> None:
@@ -257,9 +250,7 @@ class JobMemory:
             return ""
         budget = plan.of("decode").budget
         peak = max(one.measured_bytes for one in decodes) + budget.reserve_bytes
-        times = self.plans.tile_times
-        times.note(plan.vae_tile_px, seconds, peak)
-        return times.advice(plan.vae_tile_px, budget.cap_bytes)
+        return self.plans.tile_advice(plan.vae_tile_px, seconds, peak, budget.cap_bytes)
 
     def usage(self) -> dict[str, int | None]:
         """Return the figures on memory for the `Finished` event."""
@@ -284,10 +275,8 @@ class JobMemory:
             "stages": [asdict(stage) for stage in self.store.records],
         }
         if plan.helper:
-            helper = self._stores[-1]
-            record["helper"] = {
-                "cap_bytes": plan.helper.budget.cap_bytes,
-                "peak_device_bytes": helper.peak_bytes,
-                "stages": [asdict(stage) for stage in helper.records],
-            }
+            other = self._stores[-1]
+            stages = [asdict(stage) for stage in other.records]
+            facts = {"cap_bytes": plan.helper.budget.cap_bytes, "peak_device_bytes": other.peak_bytes}
+            record["helper"] = {**facts, "stages": stages}
         write_atomic(self._folder.memory, json.dumps(record, indent=1).encode() + b"\n")

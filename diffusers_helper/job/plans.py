@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,55 +38,34 @@ _LEAST_GAIN = 0.05
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TileTimes:
-    """The times that it took to decode a section with tiles of each size, in jobs of one size.
+def tile_advice(facts: Facts, key: str, tile_px: int, seconds: float, peak_bytes: int, cap_bytes: int) -> str:
+    """Store what it took to decode a section, and return advice if tiles of another size did better, or "".
 
-    Advice needs at least two measurements, since the speed of other tiles is not known before a job has used
-    them.
+    They are known to do better if an earlier job was faster with them and its peak fits under the cap.
 
-    Attributes:
+    Args:
         key: The machine, the model, the video's size, and all else that the time depends on except the tiles.
+        peak_bytes: The peak of the memory that the process held while it decoded.
     """
-
-    facts: Facts
-    key: str
-
-    def note(self, tile_px: int, seconds: float, peak_bytes: int) -> None:
-        """Store the measurement of a job.
-
-        Args:
-            peak_bytes: The peak of the memory that the process held while it decoded.
-        """
-        self.facts.write(self._key(tile_px), {"seconds": round(seconds, 3), "bytes": peak_bytes})
-
-    def advice(self, tile_px: int, cap_bytes: int) -> str:
-        """Return a sentence of advice if tiles of another size were faster and fit under the cap, or ""."""
-        known = {tile: entry for tile in (*TILES, tile_px) if (entry := self._read(tile))}
-        fitting = {tile: entry for tile, entry in known.items() if entry["bytes"] <= cap_bytes}
-        if tile_px not in known or not fitting:
-            return ""
-        mine, best = known[tile_px]["seconds"], min(fitting, key=lambda tile: fitting[tile]["seconds"])
-        seconds, peak = fitting[best]["seconds"], gb_text(fitting[best]["bytes"])
-        if (gain := 1 - seconds / mine) < _LEAST_GAIN:
-            return ""
-        return (
-            f"VAE tiles of {best} pixels would have fitted and been {gain:.0%} faster: in an earlier job, a "
-            f"section took {duration(seconds)} to decode instead of {duration(mine)}, with a peak of {peak} "
-            f"of {gb_text(cap_bytes)} GB. The pixels would differ."
-        )
-
-    def _key(self, tile_px: int) -> str:
-        return f"{self.key}, tiles {tile_px}"
-
-    def _read(self, tile_px: int) -> dict[str, Any]:
-        entry = self.facts.read(self._key(tile_px))
-        numbers = [entry.get(name) for name in ("seconds", "bytes")]
-        return entry if all(isinstance(one, int | float) and one > 0 for one in numbers) else {}
+    facts.write(f"{key}, tiles {tile_px}", {"seconds": round(seconds, 3), "bytes": peak_bytes})
+    known = dict[int, tuple[float, int]]()
+    for tile in TILES:
+        entry = facts.read(f"{key}, tiles {tile}")
+        took, peak = entry.get("seconds"), entry.get("bytes")
+        if isinstance(took, int | float) and isinstance(peak, int) and took > 0 and peak <= cap_bytes:
+            known[tile] = took, peak
+    best = min(known, key=lambda tile: known[tile][0], default=tile_px)
+    if best == tile_px or (gain := 1 - known[best][0] / seconds) < _LEAST_GAIN:
+        return ""
+    return (
+        f"VAE tiles of {best} pixels would have fitted and been {gain:.0%} faster: in an earlier job, a "
+        f"section took {duration(known[best][0])} to decode instead of {duration(seconds)}, with a peak of "
+        f"{gb_text(known[best][1])} of {gb_text(cap_bytes)} GB. The pixels would differ."
+    )
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
-    """Return the facts about the machine, as the kernel and torch report them for a device."""
+    """Return the machine of a device, as the kernel and torch report it."""
     seen = detect(environ)
     if not device.has_gpu:
         return Machine("cpu", "", "CPU", host_memory().total or device.total_bytes)
@@ -107,7 +86,6 @@ class MemoryPlans:
     Attributes:
         request: The settings of the video, in which the type of the weights is known.
         notes: Sentences on the type of the weights and on defaults that have given way.
-        ladder: The plan in force, with the smaller ones that can follow it.
         in_fp32: The name of the network, other than the VAE, that computes in fp32; "" for none.
         card: The class of the device, such as "gfx1100" or "cpu".
         helper: The second card, which may do all but sampling; None for none.
@@ -127,7 +105,6 @@ class MemoryPlans:
         """Make the first plan, at the level that was stored after shortages in earlier jobs.
 
         Args:
-            height, width: The sides of the video in pixels.
             models: The request's model, which need not be loaded.
             stored_attention: What an earlier run of the job has stored of `attention`; None for nothing.
 
@@ -191,16 +168,15 @@ class MemoryPlans:
 
     @property
     def weight_dtype(self) -> torch.dtype | None:
-        """Return the type of the transformer's weights in the job, or None for that of the files."""
+        """Return the type of the transformer's weights, or None for that of the files."""
         return WEIGHT_DTYPES.get(self.request.weight_dtype)
 
-    @property
-    def tile_times(self) -> TileTimes:
-        """Return the stored times to decode with tiles of each size, for the VAE's current type."""
+    def tile_advice(self, tile_px: int, seconds: float, peak_bytes: int, cap_bytes: int) -> str:
+        """Return the advice that follows from what it took to decode, and store that for later jobs."""
         info, (height, width), dtype = self.models.info, self._size, self._profile.vae_dtype.value
         size = f"{self.card}, {info.folder or info.name}, {width}x{height}"
         key = f"{size}, VAE {dtype}, chunk {self.request.vae_chunk}"
-        return TileTimes(self._local.tile_times, key)
+        return tile_advice(self._local.tile_times, key, tile_px, seconds, peak_bytes, cap_bytes)
 
     def use_fp32(self) -> None:
         """Plan for a VAE that computes in fp32 from now on.
@@ -214,10 +190,7 @@ class MemoryPlans:
         self._renew()
 
     def widen(self, network: str) -> None:
-        """Plan for one network, other than the VAE, that computes in fp32.
-
-        Args:
-            network: The name of the network; "" for none, as before.
+        """Plan for one network, other than the VAE, that computes in fp32; "" for none, as before.
 
         Raises:
             DoesNotFit: If the network does not fit in fp32.
@@ -231,7 +204,6 @@ class MemoryPlans:
 
     @property
     def is_apu(self) -> bool:
-        """Return whether the device shares the main memory."""
         return self._profile.machine.is_apu
 
 

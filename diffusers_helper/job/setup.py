@@ -59,10 +59,8 @@ class OpenJob:
     """The state of one job, which its stages share.
 
     Attributes:
-        cancel: The token that ends the job between two blocks of a network.
         original: The video that is continued; None for none.
         earlier: The folder of an earlier run whose results are reused, if there is one.
-        report: The sender of the job's events, with thumbnails.
         lineage: The origin of the first sections of a branch.
         recorder: The writer of captures of the stages; None if the environment does not ask for any.
         encodings: The encodings of earlier jobs; none where captures are written.
@@ -119,17 +117,14 @@ class OpenJob:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Return all texts that any section needs."""
         return texts_of(self.request, self.lineage, self.family)
 
     def pieces(self, stage: Stage, section: int | None = None) -> Progress:
-        """Return a callback that reports each piece that the VAE finishes in a stage."""
         return partial(self.report.piece, stage, section)
 
     def passes(
         self, request: GenerationRequest, network: nn.Module, blocks: Blocks
     ) -> AbstractContextManager[Passes]:
-        """Return a context manager that yields the runner of the network's passes in one section."""
         info = self.models.info
         return open_passes(
             STEP_CACHES.get(request.step_cache), request.steps, info.magnitudes(request.mode),
@@ -139,9 +134,7 @@ class OpenJob:
     def on_step(self, section: Section, passes: Passes, run: int = 0, runs: int = 1) -> OnStep:
         """Return a callback that ends a cancelled job, and reports each step of sampling with a preview.
 
-        Args:
-            run: The runs of the sampler that were made for this section before, as drafts.
-            runs: All that are made for it.
+        Of `runs` of the sampler for a section, `run` were made before, as drafts.
         """
 
         def on_step(step: int, steps: int, x0: torch.Tensor) -> None:
@@ -167,19 +160,11 @@ class OpenJob:
         return self.captured(stage, lambda: self.memory.run(stage, work, number), **known, **inputs)
 
     def captured(self, stage: str, work: Callable[[], _T], **inputs: Any) -> _T:
-        """Do a stage's work, and write a capture of it if the environment asks for captures.
-
-        Args:
-            stage: The name of the stage in `replay`.
-        """
+        """Do a stage's work, and write a capture of it if the environment asks for captures."""
         if self.recorder is None:
             return work()
-        return self.recorder.call(
-            stage,
-            work,
-            inputs=lambda: self._facts() | inputs,
-            free_bytes=self.memory.store.device.free_bytes,
-        )
+        free_bytes = self.memory.store.device.free_bytes
+        return self.recorder.call(stage, work, inputs=lambda: self._facts() | inputs, free_bytes=free_bytes)
 
     def _facts(self) -> dict[str, Any]:
         """Return what every stage of this job depends on, with the settings of the VAE in force."""
@@ -193,9 +178,6 @@ class OpenJob:
 
     def load(self) -> Checkpoints:
         """Load the parts of the model that are not loaded yet, attach the LoRAs, and open the checkpoints.
-
-        Returns:
-            The checkpoints, with the results of the earlier run, if there was one.
 
         Raises:
             GenerationCancelled: If the job was cancelled.
@@ -225,11 +207,9 @@ class OpenJob:
 
     def note_vae(self, number: int) -> None:
         """Record the settings with which the VAE worked on a section; number 0 stands for the picture."""
-        how = self.memory.vae_use(*self.pictures.shape)
-        note_use(self.folder.vae, VaeUse(number, *how))
+        note_use(self.folder.vae, VaeUse(number, *self.memory.vae_use(*self.pictures.shape)))
 
     def recipe(self, pictures: Contents) -> Recipe:
-        """Return the recipe of the video so far."""
         info = self.models.info
         revision = info.parts["transformer"].revision
         made_with = versions() | {"av": av.__version__, "weights": self.models.fingerprint}

@@ -24,8 +24,6 @@ from diffusers_helper.sampling.step_cache import Blocks, Passes
 from diffusers_helper.vae.codec import pixels_of, sampled
 
 Encodings = Mapping[str, Tensor]
-
-
 Sample = Callable[..., Tensor]
 """A sampler that knows its noise levels. Its other arguments are those of `sampling.euler.sample_euler`."""
 Join = Callable[[Tensor, Section], tuple[np.ndarray, np.ndarray]]
@@ -38,12 +36,9 @@ class LatentsSoFar(Protocol):
 
     latents: Tensor
 
-    def add(self, window: Tensor, section: Section) -> None:
-        """Add the latents of a section."""
+    def add(self, window: Tensor, section: Section) -> None: ...
 
-    def context(self, section: Section) -> CleanLatents:
-        """Return what a section sees of the others."""
-        ...
+    def context(self, section: Section) -> CleanLatents: ...
 
     def to_decode(self, section: Section) -> Tensor: ...
 
@@ -53,9 +48,8 @@ class TextStage:
     """The encoding of a job's texts by one network.
 
     Attributes:
-        network, tokenizer: The names of these parts of the model.
+        network, tokenizer: The names of these parts of the model, which `encode` gets with each text.
         result: The name of the encodings, before the number of the text.
-        encode: Returns the encoding of a text, given the network, the tokenizer and the text.
     """
 
     network: str
@@ -64,7 +58,6 @@ class TextStage:
     encode: Callable[[Any, Any, str], Tensor]
 
     def run(self, job: OpenJob, stage: str) -> dict[str, Tensor]:
-        """Encode the texts on the device, as the stage of this name."""
         tokenizer, texts = job.models.part(self.tokenizer), job.texts
 
         def encoded(network: Any) -> dict[str, Tensor]:
@@ -79,8 +72,7 @@ class Work(Protocol):
 
     Attributes:
         texts: The stages that encode the texts, by their names.
-        encoders: The stages that encode pictures, by their names, each of which can be run by itself for the
-            name of a setting, `of`.
+        encoders: Those that encode pictures; each can be run by itself for the name of a setting, `of`.
     """
 
     texts: Mapping[str, TextStage]
@@ -102,23 +94,14 @@ class Work(Protocol):
         """Return the condition of a section from a capture, which has mappings for dataclasses."""
         ...
 
-    def history(self, job: OpenJob, encodings: Encodings) -> LatentsSoFar:
-        """Return the history before the first section."""
-        ...
+    def history(self, job: OpenJob, encodings: Encodings) -> LatentsSoFar: ...
 
-    def sampler(self, job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
-        """Return the sampler of a section, with the noise levels that it goes through."""
-        ...
+    def sampler(self, job: OpenJob, section: Section, request: GenerationRequest) -> Sample: ...
 
-    def blocks(self, network: Any, noise: Tensor) -> Blocks:
-        """Return the network's blocks, as a step cache sees them, for noise of this shape."""
-        ...
+    def blocks(self, network: Any, noise: Tensor) -> Blocks: ...
 
     def denoiser(self, network: Any, condition: Any, context: CleanLatents, passes: Passes, /) -> Denoise:
-        """Return the network as a function from noisy latents and a noise level to clean latents.
-
-        It has `passes` run each pass of the network.
-        """
+        """Return a function from noisy latents and a noise level to clean latents, by `passes`."""
         ...
 
     def joiner(self, job: OpenJob) -> Join: ...

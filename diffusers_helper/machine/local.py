@@ -93,7 +93,7 @@ class Local:
     try_attention: Callable[..., list[dict[str, Any]]] | None = None
 
     learned = _Kept("smaller_plans.json")  # the levels of jobs after shortages (`planning.ladder`)
-    tile_times = _Kept("tile_times.json")  # what decodes took with tiles of each size (`job.plans.TileTimes`)
+    tile_times = _Kept("tile_times.json")  # what decodes took with tiles of each size (`job.plans`)
     kernels = _Kept("attention.json")  # what was seen of attention
     disks = _Kept("disks.json")  # the speeds of disks
     speeds = _Kept("speeds.json")  # those of bus and disk that a benchmark measured

@@ -39,19 +39,17 @@ _STATUS = {"sample": "Transformer", "decode": "VAE"}
 
 
 class Source(Protocol):
-    """The source of the networks and of their properties."""
+    """The source of the networks in main memory.
 
-    def part(self, name: str) -> Any:
-        """Return a network, in main memory."""
-        ...
+    It tells their blocks that can be streamed, in the order in which they run, and the type of their weights
+    on the device, which is None for the stored type.
+    """
 
-    def blocks(self, name: str) -> Sequence[nn.Module]:
-        """Return the blocks of a network that can be streamed, in the order in which they run."""
-        ...
+    def part(self, name: str) -> Any: ...
 
-    def compute_dtype(self, name: str) -> torch.dtype | None:
-        """Return the type of a network's weights on the device, or None for the stored type."""
-        ...
+    def blocks(self, name: str) -> Sequence[nn.Module]: ...
+
+    def compute_dtype(self, name: str) -> torch.dtype | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,6 @@ class Store:
     def __init__(
         self, device: Device, source: Source, plan: JobPlan, warn: Callable[[str], None] = _log.warning
     ) -> None:
-        """Begin with an empty device."""
         self.device, self.log, self.records = device, list[str](), list[StageRecord]()
         self._source, self._weights = source, dict[str, Weights]()
         self._residency = Residency(device.torch_device)
@@ -104,7 +101,6 @@ class Store:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the peak of the memory that tensors took on the device."""
         return max((record.measured_bytes for record in self.records), default=0)
 
     def follow(self, plan: JobPlan) -> None:
@@ -136,7 +132,6 @@ class Store:
         Args:
             working_bytes: The peak of the memory that its inputs, activations and outputs will take.
             stage: The name of the stage, if it is not that of the network.
-            section: The number of the section; None before the first.
 
         Raises:
             DoesNotFit: If the network does not fit under the cap. Nothing was moved then.
@@ -153,11 +148,23 @@ class Store:
                 yield network
             is_complete = True
         finally:
-            self._record(plan, section, begin, streamed, is_complete=is_complete)
+            self.records.append(
+                StageRecord(
+                    stage=plan.stage,
+                    model=plan.model,
+                    section=section,
+                    begin=begin,
+                    end=time.monotonic() - self._start,
+                    predicted_bytes=plan.peak_bytes - plan.reserve_bytes,
+                    measured_bytes=self.device.peak_bytes(),
+                    resident_bytes=plan.resident_bytes + plan.others_bytes,
+                    streamed_bytes=self.bytes_streamed - streamed,
+                    is_complete=is_complete,
+                )
+            )
             self._leave(plan, failed=not is_complete)
 
     def _weights_of(self, name: str, network: nn.Module) -> Weights:
-        """Return the sizes of a loaded network, which may differ from those that the plan assumed."""
         if name not in self._weights:
             dtype = self._source.compute_dtype(name)
             self._weights[name] = Weights(name, *sizes_of(network, self._source.blocks(name), dtype))
@@ -204,21 +211,3 @@ class Store:
         network = self._networks.pop(name, None)
         if network is not None and self._residency.unload_complete_models(network):
             self.log.append(f"unload {name}")
-
-    def _record(
-        self, plan: StagePlan, section: int | None, begin: float, streamed: int, *, is_complete: bool
-    ) -> None:
-        self.records.append(
-            StageRecord(
-                stage=plan.stage,
-                model=plan.model,
-                section=section,
-                begin=begin,
-                end=time.monotonic() - self._start,
-                predicted_bytes=plan.peak_bytes - plan.reserve_bytes,
-                measured_bytes=self.device.peak_bytes(),
-                resident_bytes=plan.resident_bytes + plan.others_bytes,
-                streamed_bytes=self.bytes_streamed - streamed,
-                is_complete=is_complete,
-            )
-        )
