@@ -87,11 +87,6 @@ class JobMemory:
         The work is repeated with a smaller plan if the device's memory runs out, and once in fp32 if the
         result has values that are not finite.
 
-        Args:
-            stage: "text", "text_2", "vision" or "sample".
-            work: A function that takes the network and returns a tensor, or a dict of tensors.
-            section: The number of the section; None before the first.
-
         Raises:
             OutOfDeviceMemory: If no smaller plan is left.
             LongtakeError: If values are not finite in fp32 either.

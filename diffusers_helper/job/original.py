@@ -19,12 +19,9 @@ from diffusers_helper.files import file_sum
 
 @dataclass(frozen=True)
 class Original:
-    """The video that a job continues.
+    """The video that a job continues, or to which the new part leads if it `is_last`.
 
-    Attributes:
-        shape: The height and width of the new video in pixels.
-        crop: The position of the part to keep; see `picture.fit_picture`.
-        is_last: Whether the new part leads to it, instead of following it.
+    Its frames get the height and width of the new video, and `crop` is the position of the part to keep.
     """
 
     path: Path

@@ -47,7 +47,7 @@ class _StorageRef(weakref.ref[torch.UntypedStorage]):
 
 
 class _Thread(threading.local):
-    """The list of the accounts that a thread has entered, each as many times as it was entered."""
+    # The accounts that a thread has entered, each as many times as it was entered
 
     def __init__(self) -> None:
         self.entered: list[Account] = []
@@ -67,10 +67,7 @@ class Account(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False, since nothing is compiled here.
-
-        Otherwise torch keeps its compiler out of each call, which takes longer than the account itself.
-        """
+        # True, by default, keeps torch's compiler out of each call, which takes longer than the account.
         return False
 
     def __init__(self, cap_bytes: int | None = None) -> None:
@@ -99,7 +96,6 @@ class Account(TorchDispatchMode):
             self._peak = self._live
 
     def reach(self, num_bytes: int) -> None:
-        """Take note of a peak that the account did not see."""
         with self._lock:
             self._peak = max(self._peak, num_bytes)
 
@@ -182,10 +178,7 @@ class Account(TorchDispatchMode):
         return result
 
     def _step_by_step(self, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run a composite operation as its component operations, which the account then sees.
-
-        In inference mode torch calls it as a whole, and `decompose` is the only way to take it apart.
-        """
+        # In inference mode torch calls it as a whole, and `decompose` is the only way to take it apart.
         super().__enter__()
         try:
             return operation.decompose(*args, **kwargs)
@@ -222,9 +215,15 @@ class Account(TorchDispatchMode):
             self._add(storage, key, num_bytes)
 
     def _check(self, num_bytes: int) -> None:
-        cap = self.cap_bytes
-        if cap is not None and self._live + num_bytes > cap:
-            raise AccountedOutOfMemory(_message(num_bytes, cap, self._live))
+        cap, live = self.cap_bytes, self._live
+        if cap is not None and live + num_bytes > cap:
+            # In the wording of torch's allocators, which `read_shortage` can parse
+            raise AccountedOutOfMemory(
+                f"CPU out of memory. Tried to allocate {num_bytes} bytes. The accounting device has a total "
+                f"capacity of {cap} bytes of which {max(0, cap - live)} bytes is free. Of the allocated "
+                f"memory {live} bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+                "unallocated."
+            )
 
     def _add(self, storage: torch.UntypedStorage, key: int, num_bytes: int) -> None:
         ref = _StorageRef(storage, self._dead.append)
@@ -260,10 +259,8 @@ def to_host(tensor: Tensor) -> Tensor:
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
-    """Return a tensor's storage, or None if the tensor is not a strided tensor in main memory."""
-    if not tensor.is_cpu or tensor.layout is not _STRIDED:
-        return None
-    return tensor.untyped_storage()
+    is_here = tensor.is_cpu and tensor.layout is _STRIDED
+    return tensor.untyped_storage() if is_here else None
 
 
 def _tensors(what: torch.nn.Module | Iterable[Tensor]) -> Iterable[Tensor]:
@@ -280,12 +277,3 @@ def _tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
             yield from _tensors_in(value)
         elif isinstance(value, Tensor):
             yield value
-
-
-def _message(num_bytes: int, cap: int, live: int) -> str:
-    """Return the error's text in the wording of torch's allocators, which `read_shortage` can parse."""
-    return (
-        f"CPU out of memory. Tried to allocate {num_bytes} bytes. The accounting device has a total "
-        f"capacity of {cap} bytes of which {max(0, cap - live)} bytes is free. Of the allocated memory "
-        f"{live} bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
-    )

@@ -38,11 +38,9 @@ class Device:
 
     @property
     def total_bytes(self) -> int:
-        """Return the size of the device's memory."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def allocated_bytes(self) -> int:
-        """Return the size of the live tensors."""
         return self.account.allocated_bytes
 
     def reserved_bytes(self) -> int:
@@ -54,14 +52,10 @@ class Device:
         return self.account.peak_bytes
 
     def peak_reserved_bytes(self) -> int:
-        """Return the highest value of `reserved_bytes` since `reset_peak`.
-
-        Without a shortage, a GPU's allocator keeps what it no longer needs.
-        """
+        """Return the highest value of `reserved_bytes` since `reset_peak`."""
         return self.peak_bytes()
 
     def reset_peak(self) -> None:
-        """Set the peak to the current value."""
         self.account.reset_peak()
 
     def free_bytes(self) -> int:
@@ -83,12 +77,6 @@ class Device:
     def release(self, what: nn.Module | Iterable[Tensor]) -> None:
         """Count tensors as on the host, in the same case."""
         self.account.release(what)
-
-    def put(self, tensor: Tensor) -> Tensor:
-        """Return a contiguous copy of a tensor on the device, in its own storage."""
-        with self:
-            copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.torch_device)
-            return copy.copy_(tensor)
 
     def repeater(self) -> Repeat:
         """Return a runner of computations that are repeated with tensors of the same shapes.
@@ -174,7 +162,7 @@ class CudaDevice(Device):
         torch.cuda.empty_cache()
 
     def adopt(self, what: nn.Module | Iterable[Tensor]) -> None:
-        """Do nothing, since torch knows which tensors are on the GPU."""
+        pass  # torch knows which tensors are on the GPU
 
     release = adopt
 

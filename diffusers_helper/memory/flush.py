@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
@@ -28,7 +28,6 @@ FlushStage = Literal[
     "worker-start", "post-unload/text-enc", "post-text-encoding", "post-vae-encoding", "post-clip-vision",
     "post-unload/transformer", "post-transformer-unload", "post-vae-decode", "exception-cleanup",
 ]  # fmt: skip
-FLUSH_STAGES: tuple[FlushStage, ...] = get_args(FlushStage)
 
 # hipErrorNoDevice and cudaErrorNoDevice, which a library returns if there is no card.
 _NO_DEVICE = 100
@@ -46,7 +45,6 @@ def flush_rocm_allocator(
     Without a GPU, only garbage is collected. Errors of the driver are logged.
 
     Args:
-        stage: One of `FLUSH_STAGES`, for the log.
         min_resident_gb: The GB of 1024^3 bytes that the pool may keep.
         device: The device to flush; None for torch's current GPU.
 
@@ -73,14 +71,13 @@ def flush_rocm_allocator(
 
 
 def _in_use(device: Device | None, uses_gpu: bool) -> tuple[int, int]:
-    """Return the allocated and the reserved bytes."""
     if device is not None:
         return device.allocated_bytes(), device.reserved_bytes()
     return (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) if uses_gpu else (0, 0)
 
 
 def _trim_pool(library: Any, prefix: str, title: str, stage: str, index: int, keep_bytes: int) -> int:
-    """Trim a device's default pool, and return the number of bytes freed; 0 if the runtime cannot tell."""
+    """Trim a device's default pool, and return the bytes freed; 0 if the runtime cannot tell."""
     pool, function = ctypes.c_void_p(), f"{prefix}DeviceGetDefaultMemPool"
     if status := getattr(library, function)(ctypes.byref(pool), ctypes.c_int(index)):
         if status != _NO_DEVICE:
@@ -101,11 +98,7 @@ def _trim_pool(library: Any, prefix: str, title: str, stage: str, index: int, ke
 
 
 def _runtime() -> tuple[ctypes.CDLL, str, str] | None:
-    """Return the runtime with memory pools that this process has loaded, of any version, or None.
-
-    Returns:
-        The library, the prefix of its functions, and the name of the platform.
-    """
+    """Return the loaded runtime with memory pools, the prefix of its functions, and the platform's name."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text(encoding="utf-8", errors="replace") if maps.is_file() else ""
     for name, prefix, title in _RUNTIMES:

@@ -37,17 +37,15 @@ class Measured:
 
 
 def wait_for(device: Device) -> None:
-    """Wait until a GPU has finished all its work. Return at once for other devices."""
+    """Wait until a GPU has finished all its work."""
     if device.has_gpu:
         torch.cuda.synchronize(device.torch_device)
 
 
 def measure(work: Callable[[], object], device: Device, *, warm_up: int = 1, runs: int = 3) -> Measured:
-    """Do the work repeatedly, and return its figures. The results of the work are discarded.
+    """Do the work repeatedly, and return the figures of the runs, of which there is at least one.
 
-    Args:
-        warm_up: Runs before the first measured one, in which kernels are compiled and chosen.
-        runs: Runs that are measured, at least one.
+    Kernels are compiled and chosen in the `warm_up` runs before.
     """
     seconds: list[float] = []
     with device:

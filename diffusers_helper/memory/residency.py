@@ -14,7 +14,6 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache
 
 import torch
 from torch import nn
@@ -133,7 +132,6 @@ class Residency:
 def _members(
     weights: Sequence[Weight], blocks: Sequence[nn.Module], indices: Sequence[int]
 ) -> dict[int, list[Weight]]:
-    """Return the weights of each of the blocks with these indices."""
     known = {id(weight.tensor): weight for weight in weights}
     return {
         index: [known[id(tensor)] for tensor in (*blocks[index].parameters(), *blocks[index].buffers())]
@@ -151,24 +149,17 @@ def __getattr__(name: str) -> torch.device:
     return open_device().torch_device
 
 
-@cache
-def _places() -> dict[torch.device, Residency]:
-    return {}
+_places: dict[torch.device, Residency] = {}
 
 
 def _place(target_device: torch.device | str) -> tuple[Device, Residency]:
     """Return a device with the models that these functions have moved to it."""
     device = open_device(torch.device(target_device))
-    return device, _places().setdefault(device.torch_device, Residency(device.torch_device))
+    return device, _places.setdefault(device.torch_device, Residency(device.torch_device))
 
 
 def load_model_as_complete(model: nn.Module, target_device: torch.device | str, unload: bool = True) -> None:
-    """Move a whole model to a device.
-
-    Args:
-        target_device: The device, such as "cuda".
-        unload: Whether to unload the models that these functions have loaded first.
-    """
+    """Move a whole model to a device, after those that these functions have loaded if `unload` is set."""
     if unload:
         unload_complete_models()
     _, residency = _place(target_device)
@@ -180,7 +171,7 @@ def unload_complete_models(*models: nn.Module) -> None:
 
     The allocator keeps the memory until `flush_rocm_allocator` returns it to the driver.
     """
-    for residency in _places().values():
+    for residency in _places.values():
         residency.unload_complete_models()
     for model in models:
         nn.Module.to(model, "cpu")
@@ -194,11 +185,9 @@ def move_model_to_device_with_memory_preservation(
     Blocks that do not fit stay in main memory and are copied to the device ahead of their turn.
 
     Args:
-        model: The model. Its blocks are the modules in its lists, such as `transformer_blocks`, which have to
-            run in their order.
-        target_device: The device, such as "cuda".
-        preserved_memory_gb: The memory to leave free, in GB of 1024^3 bytes, as far as the model can be
-            streamed.
+        model: Its blocks are the modules in its lists, such as `transformer_blocks`, which have to run in
+            their order.
+        preserved_memory_gb: The GB of 1024^3 bytes to leave free, as far as the model can be streamed.
 
     Raises:
         DoesNotFit: If the model does not fit even if all blocks are streamed. Nothing was moved then.
@@ -219,11 +208,7 @@ def offload_model_from_device_for_memory_preservation(
     Before the VAE decodes, use `unload_complete_models` instead, since any part of the transformer that stays
     keeps the memory fragmented.
 
-    Args:
-        model: A model that one of these functions has moved to the device. Its blocks are those described in
-            `move_model_to_device_with_memory_preservation`.
-        preserved_memory_gb: The memory to leave free, in GB of 1024^3 bytes, as far as the model can be
-            streamed.
+    The arguments are those of `move_model_to_device_with_memory_preservation`.
 
     Raises:
         DoesNotFit: If the model does not fit even if all blocks are streamed. It stays as it was then.

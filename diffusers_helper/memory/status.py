@@ -47,8 +47,7 @@ def get_cuda_free_memory_gb(device: Device | torch.device | None = None) -> floa
 def check_vram_limit(device: Device | torch.device | None = None, limit_gb: float | None = None) -> bool:
     """Return whether less than 90 % of the limit is allocated, and log a warning if not.
 
-    Args:
-        limit_gb: The limit; None for the device's cap, or for `MAX_VRAM_USAGE_GB` if the device has no cap.
+    Without a limit it is the device's cap, or `MAX_VRAM_USAGE_GB` if the device has no cap.
     """
     found = _find(device)
     if found is None:
@@ -77,9 +76,7 @@ def clear_cache_near_limit(device: Device | torch.device | None, model_name: str
 def lack_for_vae(device: Device, need_bytes: int) -> str:
     """Return a warning with a remedy if too little GPU memory is free for the VAE to decode, or "".
 
-    Args:
-        device: The device, after all other networks have left it.
-        need_bytes: The memory that the plan gives to the VAE, including its weights.
+    All other networks have left the device. The VAE needs this number of bytes with its weights.
     """
     cap = device.total_bytes if device.cap_bytes is None else device.cap_bytes
     free, least = device.free_bytes(), max(need_bytes, min(_FREE_FOR_VAE, cap // 2))

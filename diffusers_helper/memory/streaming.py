@@ -5,12 +5,9 @@ memory-mapped file into a pinned buffer, and from there, on a second CUDA stream
 on a CPU it goes directly into the slot. The plan sets the number of slots, and none is added, so the memory
 of the device and the pinned memory are bounded. Weights are never held in other main memory.
 
-diffusers' group offloading (0.42) has the same aim but could not be used. It cannot keep any block resident,
-since every group leaves the device after its forward pass. Its prefetch runs in the computing thread, which
-stands still while weights are copied into pinned memory (`low_cpu_mem_usage=True`; otherwise all weights of
-the model stay pinned), and it waits for the whole copy stream before each copy. To stream from disk, it first
-writes the model's weights to a second set of files. It needs an accelerator, so it could not be tested on a
-CPU.
+diffusers' group offloading (0.42) could not be used. It keeps no block resident. Its prefetch runs in the
+computing thread, which stands still while weights are copied into pinned memory, or keeps all weights pinned.
+To stream from disk, it first writes them to a second set of files. It needs an accelerator, also in tests.
 """
 
 from __future__ import annotations

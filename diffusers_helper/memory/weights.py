@@ -103,13 +103,9 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
     cast = {id(one) for one in parameters if _is_fp8(one) or one.dtype == stored}
     each = {id(tensor): tensor for tensor in (*parameters, *module.buffers())}
     return [
-        Weight.of(tensor, _storage_dtype(tensor) or (dtype if key in cast else None))
+        Weight.of(tensor, getattr(tensor, "storage_dtype", None) or (dtype if key in cast else None))
         for key, tensor in each.items()
     ]
-
-
-def _storage_dtype(tensor: Tensor) -> torch.dtype | None:
-    return getattr(tensor, "storage_dtype", None)
 
 
 def sizes_of(
@@ -122,7 +118,7 @@ def sizes_of(
     sizes = {id(weight.tensor): weight.num_bytes for weight in weights_of(module, dtype)}
 
     def size(part: nn.Module) -> int:
-        kept = [tensor for tensor in part.buffers() if _storage_dtype(tensor) is not None]
+        kept = [tensor for tensor in part.buffers() if getattr(tensor, "storage_dtype", None) is not None]
         return sum(sizes[id(tensor)] for tensor in (*part.parameters(), *kept))
 
     return size(module), tuple(size(block) for block in blocks)

@@ -7,7 +7,6 @@ writes them, and `estimates.Calibration` applies them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal
@@ -33,11 +32,6 @@ FACTORS: dict[str, dict[str, float]] = {
     "rocm": {"conv_decode": 2.0, "conv_encode": 4.0},
     # The workspaces of cuDNN 9.19 on an H200 (docs/log/gpu.md)
     "cuda": {"conv_decode": 1.5, "conv_encode": 2.0},
-}
-# What a process holds on the device beside torch's tensors, in bytes.
-_RESERVES: Mapping[str, Setting[int]] = {
-    "cpu": Setting(0, "every tensor is counted", "docs/amd-memory.md"),
-    "gpu": Setting(GB, "the driver's context and the workspaces of MIOpen and BLAS", "not measured"),
 }
 
 
@@ -69,8 +63,11 @@ class Backend:
 
 
 def reserve_of(card: str, family: str) -> Setting[int]:
-    """Return the reserve of a card in bytes, by the ratio that was measured on such a card, if any."""
-    found = _RESERVES["cpu" if family == "cpu" else "gpu"]
-    if (ratio := RATIOS.get(card, {}).get("reserve")) is None:
-        return found
-    return Setting(round(found.value * ratio), found.reason, "measured on such a card")
+    """Return what a process holds on the device beside torch's tensors, in bytes."""
+    if family == "cpu":
+        return Setting(0, "every tensor is counted", "docs/amd-memory.md")
+    ratio = RATIOS.get(card, {}).get("reserve")
+    what = "the driver's context and the workspaces of MIOpen and BLAS"
+    if ratio is None:
+        return Setting(GB, what, "not measured")
+    return Setting(round(GB * ratio), what, "measured on such a card")

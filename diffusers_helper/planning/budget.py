@@ -74,11 +74,9 @@ class Budget:
     helper: Budget | None = None
 
     def with_cap(self, cap_bytes: int) -> Budget:
-        """Return the same budget under another cap, which is fixed."""
         return replace(self, cap_bytes=cap_bytes, most_bytes=0)
 
     def preserving(self, preserved_bytes: int) -> Budget:
-        """Return the same budget with another value for the preserved memory, which is no default."""
         return replace(self, preserved_bytes=preserved_bytes, is_default=False)
 
 

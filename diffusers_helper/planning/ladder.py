@@ -179,23 +179,20 @@ def _held(plan: StagePlan) -> int:
     return plan.resident_bytes + plan.others_bytes
 
 
-Needs = Callable[[GenerationRequest, int, int], Sequence[Demand]]
-"""A function that returns the result of `demands_for` for a request and the height and width of a video."""
-
-
 def first_plan(
     request: GenerationRequest,
     info: ModelInfo,
     profile: Profile,
     height: int,
     width: int,
-    needs: Needs,
+    needs: Callable[[GenerationRequest, int, int], Sequence[Demand]],
     learned: Facts,
 ) -> tuple[GenerationRequest, Ladder, str]:
     """Return the plan that a job begins with. It is the same on the page, on the command line and in a job.
 
     Args:
         profile: The settings of the machine, with those of the request for the VAE (`profile_of`).
+        needs: Returns the `demands_for` a request and the height and width of a video.
         learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
 
     Returns:

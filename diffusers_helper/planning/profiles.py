@@ -244,10 +244,8 @@ def family_of(machine: Machine) -> str:
     """Return the machine's family, one of `FAMILIES`; "radeon" for an AMD card that fits no other family."""
     if machine.kind != "rocm":
         return machine.kind
-    for family, pattern in _FAMILIES.items():
-        if re.fullmatch(pattern, machine.arch):
-            return family
-    return "radeon"
+    found = (family for family, pattern in _FAMILIES.items() if re.fullmatch(pattern, machine.arch))
+    return next(found, "radeon")
 
 
 def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:

@@ -32,8 +32,15 @@ def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
     Raises:
         LongtakeError: If a local model's files cannot be read.
     """
-    found: dict[Network, tuple[str, ...]] = {}
-    for name, network in _named(info):
+    default, found = SETTINGS["weight_dtype"].default, dict[Network, tuple[str, ...]]()
+    types = {STORED: transformer_in(info, default)}
+    others = [name for name in WEIGHT_TYPES if name not in (AUTO, default)]
+    try:
+        types |= {name: transformer_in(info, name, _WIDTH) for name in others}
+        types |= {kind: _in_blocks(types[_WHOLE], kind) for kind in LOADABLE}
+    except InputError:  # quantised weights, which are not known in any other type
+        pass
+    for name, network in types.items():
         found[network] = (*found.get(network, ()), name)
     return found
 
@@ -50,18 +57,6 @@ def transformer_in(info: ModelInfo, weight_dtype: str, width: int | None = None)
     """
     found = networks(info, on_cpu=False, widths={_PART: width}, weight_dtype=weight_dtype)[_PART]
     return replace(found, file_bytes=found.weights.total_bytes)
-
-
-def _named(info: ModelInfo) -> list[tuple[str, Network]]:
-    default = SETTINGS["weight_dtype"].default
-    found = [(STORED, transformer_in(info, default))]
-    try:
-        known = [name for name in WEIGHT_TYPES if name not in (AUTO, default)]
-        types = {name: transformer_in(info, name, _WIDTH) for name in known}
-    except InputError:  # quantised weights, which are not known in any other type
-        return found
-    blocks = [(kind, _in_blocks(types[_WHOLE], kind)) for kind in LOADABLE]
-    return [*found, *types.items(), *blocks]
 
 
 def _in_blocks(whole: Network, kind: str) -> Network:

@@ -11,13 +11,14 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
 from diffusers_helper.memory import flush
 from diffusers_helper.memory.device import CudaDevice, Device
-from diffusers_helper.memory.flush import FLUSH_STAGES, flush_rocm_allocator
+from diffusers_helper.memory.flush import FlushStage, flush_rocm_allocator
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 LOGGER = "diffusers_helper.memory.flush"
@@ -102,7 +103,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def test_the_stages_are_the_documents_nine() -> None:
-    assert FLUSH_STAGES == (
+    assert get_args(FlushStage) == (
         "worker-start",
         "post-unload/text-enc",
         "post-text-encoding",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.memory.device import Device
-from diffusers_helper.memory.flush import FLUSH_STAGES
+from diffusers_helper.memory.flush import FlushStage
 from diffusers_helper.memory.store import Store
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, Stage, plan_job
@@ -93,7 +93,7 @@ def test_one_model_at_a_time_in_the_documents_order() -> None:
     job(store, sections=2)
     assert store.log == moves(DOCUMENT + SECTION + SECTION)
     flushed = {move.removeprefix("flush ") for move in store.log if move.startswith("flush ")}
-    assert flushed == {*FLUSH_STAGES} - {"exception-cleanup"}
+    assert flushed == {*get_args(FlushStage)} - {"exception-cleanup"}
     assert store.device.allocated_bytes() == 0
 
 
