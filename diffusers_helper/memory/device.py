@@ -118,15 +118,19 @@ class Device:
 
 
 class CudaDevice(Device):
-    """A GPU of AMD or NVIDIA; torch calls both "cuda"."""
+    """A GPU of AMD or NVIDIA; torch calls both "cuda".
+
+    If the process belongs to another program (`is_guest`), the memory limit that this has set stays. Plans
+    keep to the cap then, but nothing enforces it.
+    """
 
     has_gpu = True
 
-    def __init__(self, torch_device: torch.device | None = None) -> None:
+    def __init__(self, torch_device: torch.device | None = None, *, is_guest: bool = False) -> None:
         given = torch_device or torch.device("cuda")
         index = torch.cuda.current_device() if given.index is None else given.index
         self.torch_device = torch.device("cuda", index)
-        self._outer: list[int] = []
+        self._is_guest, self._outer = is_guest, list[int]()
 
     @property
     def total_bytes(self) -> int:
@@ -155,6 +159,8 @@ class CudaDevice(Device):
 
     def limit(self, cap_bytes: int | None) -> None:
         self.cap_bytes = cap_bytes
+        if self._is_guest:
+            return
         fraction = 1.0 if cap_bytes is None else min(1.0, cap_bytes / self.total_bytes)
         torch.cuda.set_per_process_memory_fraction(fraction, self.torch_device)
 
@@ -176,16 +182,6 @@ class CudaDevice(Device):
 
     def __exit__(self, *error: object) -> None:
         torch.cuda.set_device(self._outer.pop())
-
-
-class GuestCudaDevice(CudaDevice):
-    """A GPU in another program's process. The memory limit that the program has set stays.
-
-    Plans keep to the cap, but nothing enforces it.
-    """
-
-    def limit(self, cap_bytes: int | None) -> None:
-        self.cap_bytes = cap_bytes
 
 
 def second_device(first: torch.device) -> torch.device:
@@ -210,9 +206,7 @@ def open_device(torch_device: torch.device | None = None, *, is_guest: bool = Fa
 
     Args:
         torch_device: The device in torch; None for the first GPU, or the accounting device without a GPU.
-        is_guest: Whether the process belongs to another program, whose limits stay.
+        is_guest: Whether the process belongs to another program; see `CudaDevice`.
     """
     wanted = torch_device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if wanted.type != "cuda":
-        return Device()
-    return GuestCudaDevice(wanted) if is_guest else CudaDevice(wanted)
+    return CudaDevice(wanted, is_guest=is_guest) if wanted.type == "cuda" else Device()

@@ -20,7 +20,7 @@ from diffusers_helper.machine.sysfs import Link
 from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, plan_job
 from diffusers_helper.planning.profiles import Machine, family_of
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
-from diffusers_helper.units import GB, duration, gb_bytes, gb_text
+from diffusers_helper.units import GB, gb_bytes, gb_text
 
 Source = Literal["measured", "from the card's link", "assumed"]
 
@@ -42,13 +42,6 @@ class Bus:
     bytes_per_second: float
     name: str
     source: Source
-
-    def seconds(self, num_bytes: int) -> float:
-        return num_bytes / self.bytes_per_second
-
-    def words(self, num_bytes: int) -> str:
-        """Return a phrase for the time that this number of bytes takes, and how that is known."""
-        return f"about {duration(self.seconds(num_bytes))} over {self.name} ({self.source})"
 
 
 def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa: B008 - frozen

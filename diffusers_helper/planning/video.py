@@ -97,14 +97,15 @@ class VideoPlan:
     @property
     def copy_seconds(self) -> float:
         """Return the time that the copies of each step take on the bus; 0 without a card."""
-        return self.bus.seconds(self.step_bytes) if self.bus else 0.0
+        return self.step_bytes / self.bus.bytes_per_second if self.bus else 0.0
 
     @property
     def time_words(self) -> str:
-        """Return a phrase for that time; empty if nothing is copied to a card."""
+        """Return a phrase for that time, and how it is known; empty if nothing is copied to a card."""
         if self.bus is None or not self.step_bytes:
             return ""
-        return f"{self.bus.words(self.step_bytes)}, while the card computes"
+        time = f"about {duration(self.copy_seconds)} over {self.bus.name} ({self.bus.source})"
+        return f"{time}, while the card computes"
 
     @property
     def streaming(self) -> str:

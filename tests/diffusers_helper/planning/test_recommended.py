@@ -16,7 +16,7 @@ from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards.recommended import Recommendation, recommend
 from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.planning.streaming import bus_of
+from diffusers_helper.planning.streaming import Bus, bus_of
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
@@ -73,11 +73,9 @@ def test_the_way_to_a_card_is_known_or_assumed(
 
 def test_a_measured_speed_takes_the_place_of_the_links() -> None:
     pinned = bus_of(radeon(24), Speeds(20e9, 8e9))
-    assert pinned is not None
-    assert pinned.words(40 * 10**9) == "about 2.0 s over PCIe 4.0 x16 (measured)"
+    assert pinned == Bus(20e9, "PCIe 4.0 x16", "measured")
     plain = bus_of(named_machine("gfx1100:24"), Speeds(host_to_device_bytes_per_second=8e9))
-    assert plain is not None
-    assert plain.words(40 * 10**9) == "about 5.0 s over the card's bus (measured)"
+    assert plain == Bus(8e9, "the card's bus", "measured")
     assert bus_of(Machine("cpu", "", "CPU", 8 * GB), Speeds(20e9)) is None
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
-from diffusers_helper.memory.device import Device, GuestCudaDevice, open_device
+from diffusers_helper.memory.device import CudaDevice, Device, open_device
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.vae import VaeSettings, Video
 from diffusers_helper.vae.engine import VaeEngine
@@ -164,7 +164,7 @@ def test_a_guest_sets_no_limit_on_the_process(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *call: asked.append(call[0]))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     device = open_device(torch.device("cuda"), is_guest=True)
-    assert isinstance(device, GuestCudaDevice)
+    assert isinstance(device, CudaDevice)
     device.limit(123)
     assert device.cap_bytes == 123
     device.limit(None)
