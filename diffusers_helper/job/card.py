@@ -20,9 +20,7 @@ _log = logging.getLogger(__name__)
 def card_alone(device: torch.device, folder: Path | None) -> Generator[None]:
     """Keep this user's other Longtake programs from making a video on the same GPU within the context.
 
-    Args:
-        device: The device; a CPU is shared by any number of programs.
-        folder: The folder for the lock, which these programs share; None for no lock.
+    A CPU is shared by any number of programs. Without a folder for the lock, nothing is locked.
 
     Raises:
         LongtakeError: If another program has the GPU. Its code is "card_busy".

@@ -127,10 +127,7 @@ def encode_pictures(
 
     Args:
         pictures: RGB pictures of the job's size.
-        purpose, number: What the noise of the sample depends on besides the seed; see `noise_for`.
-
-    Returns:
-        (1, C, n + 1, h, w), in fp32 on the CPU.
+        purpose, number: What the noise of the sample, (1, C, n + 1, h, w), depends on besides the seed.
     """
     count = (len(pictures) - 1) // job.family.latent_frames + 1
     noise = noise_for(job.root.seed, purpose, number, job.latents_shape(count))

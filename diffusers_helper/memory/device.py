@@ -202,11 +202,6 @@ def second_device(first: torch.device) -> torch.device:
 
 
 def open_device(torch_device: torch.device | None = None, *, is_guest: bool = False) -> Device:
-    """Return the device to compute on.
-
-    Args:
-        torch_device: The device in torch; None for the first GPU, or the accounting device without a GPU.
-        is_guest: Whether the process belongs to another program; see `CudaDevice`.
-    """
+    """Return the device to compute on, by default the first GPU, or the accounting device without a GPU."""
     wanted = torch_device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return CudaDevice(wanted, is_guest=is_guest) if wanted.type == "cuda" else Device()

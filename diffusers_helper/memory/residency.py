@@ -1,11 +1,8 @@
 """The networks on the device, and the functions that move them between the device and main memory.
 
-The functions have the same names as in FramePack. They follow the planner's decisions on what stays on the
-device. They do not return memory to the driver, which happens only between stages.
-
-Those at the end are for scripts that move whole models without the plan of a job. A job uses `store.Store`
-instead, which knows how much memory each stage needs. They, too, stream the blocks that do not fit, so a
-model works with any part of its blocks on the device.
+The functions have the same names as in FramePack. They do not return memory to the driver, which happens only
+between stages. Those at the end are for scripts that move whole models; a job uses `store.Store` instead,
+which knows how much memory each stage needs. They, too, stream the blocks that do not fit.
 """
 
 from __future__ import annotations
@@ -78,7 +75,6 @@ class Residency:
             blocks: The network's blocks in the order in which they run.
             streamed: The indices of the blocks to stream, ascending; none for a network as a whole.
             num_slots: The number of streamed blocks that are on the device at a time.
-            dtype: The type of the weights on the device; None for the stored type.
         """
         placed = self._placed.get(id(module))
         if placed is None or placed.streamed or placed.dtype != dtype or not streamed:

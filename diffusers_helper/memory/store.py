@@ -78,10 +78,7 @@ class StageRecord:
 class Store:
     """The store of a job's networks, which moves each to the device as the plan says, and off it again.
 
-    It must be used by one thread only.
-
-    Attributes:
-        log: What it has done, such as "load vae", "unload vae" and "flush post-vae-decode".
+    It must be used by one thread only. Its `log` has "load vae", "unload vae", "flush post-vae-decode" etc.
     """
 
     def __init__(
@@ -127,11 +124,7 @@ class Store:
         """Yield a network on the device, as a whole or with blocks that are streamed.
 
         On exit the network leaves the device, unless the plan keeps all models there. After an exception it
-        always leaves.
-
-        Args:
-            working_bytes: The peak of the memory that its inputs, activations and outputs will take.
-            stage: The name of the stage, if it is not that of the network.
+        always leaves. A stage without a name of its own has that of the network.
 
         Raises:
             DoesNotFit: If the network does not fit under the cap. Nothing was moved then.
@@ -157,7 +150,7 @@ class Store:
                     end=time.monotonic() - self._start,
                     predicted_bytes=plan.peak_bytes - plan.reserve_bytes,
                     measured_bytes=self.device.peak_bytes(),
-                    resident_bytes=plan.resident_bytes + plan.others_bytes,
+                    resident_bytes=plan.held_bytes,
                     streamed_bytes=self.bytes_streamed - streamed,
                     is_complete=is_complete,
                 )

@@ -107,6 +107,10 @@ class StagePlan:
     evict: tuple[str, ...]
     reason: str
 
+    @property
+    def held_bytes(self) -> int:
+        return self.resident_bytes + self.others_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
@@ -129,7 +133,7 @@ class JobPlan:
     @property
     def held_bytes(self) -> int:
         """Return the most bytes of weights that stay on the device during a stage."""
-        return max(plan.resident_bytes + plan.others_bytes for plan in self.stages)
+        return max(plan.held_bytes for plan in self.stages)
 
     @property
     def preserved_bytes(self) -> int:

@@ -24,7 +24,6 @@ from diffusers_helper.planning.budget import (
     Demand,
     DoesNotFit,
     JobPlan,
-    StagePlan,
     least_resident,
     plan_job,
 )
@@ -130,9 +129,8 @@ class Ladder:
         before, is_vae = self.plan, stage in _VAE_STAGES
         for level in levels:
             self.plan, self.level = self._plan(level), level
-            if change := _changes(
-                before, self.plan, lambda plan: _held(plan.stage(stage)), tells_tiles=is_vae
-            ):
+            held = [plan.stage(stage).held_bytes for plan in (before, self.plan)]
+            if change := _changes(before, self.plan, *held, tells_tiles=is_vae):
                 self.retries += 1
                 self._learned.write(self._key, asdict(level))
                 return change
@@ -141,14 +139,14 @@ class Ladder:
     @property
     def reason(self) -> str:
         """Return a description of how the plan in force differs from the first, or "" if it does not."""
-        return _changes(self.first, self.plan, lambda plan: plan.held_bytes)
+        return _changes(self.first, self.plan, self.first.held_bytes, self.plan.held_bytes)
 
     def _plan(self, level: Level) -> JobPlan:
         demands = self.demands[min(level.tile, len(self.demands) - 1) :]
         if not level.weights:
             return plan_job(self.first.budget, demands)
         least = max(least_resident(stage.model) for demand in demands for stage in demand.stages)
-        most = max(_held(plan) + plan.ring_bytes for plan in self.first.stages)
+        most = max(plan.held_bytes + plan.ring_bytes for plan in self.first.stages)
         room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
         budget = self.first.budget
         smaller = budget.preserving(max(budget.preserved_bytes, budget.cap_bytes - room))
@@ -160,10 +158,8 @@ class Ladder:
             return plan_job(smaller, demands)
 
 
-def _changes(
-    before: JobPlan, after: JobPlan, held_bytes: Callable[[JobPlan], int], *, tells_tiles: bool = True
-) -> str:
-    changes, held, holds = list[str](), held_bytes(before), held_bytes(after)
+def _changes(before: JobPlan, after: JobPlan, held: int, holds: int, *, tells_tiles: bool = True) -> str:
+    changes = list[str]()
     if before.helper and not after.helper:
         changes.append("the second card no longer helps")
     if holds < held:
@@ -173,10 +169,6 @@ def _changes(
             f"the VAE works in tiles of {after.vae_tile_px} pixels instead of {before.vae_tile_px}"
         )
     return " and ".join(changes)
-
-
-def _held(plan: StagePlan) -> int:
-    return plan.resident_bytes + plan.others_bytes
 
 
 def first_plan(

@@ -38,7 +38,6 @@ class Machine:
     """The device that computes.
 
     Attributes:
-        kind: The platform of torch that serves the device.
         arch: The gfx name of an AMD card, such as "gfx1100"; "" for other devices.
         total_bytes: The size of the device's memory; 0 if only its driver knows it.
         is_apu: Whether the device shares the processor's memory.

@@ -31,13 +31,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The figures in an error's text, in bytes; None for those that it does not state.
+    """The first line of an error's text, and the figures in it in bytes; None for those that are not there.
 
-    Attributes:
-        text: The first line of the error's text.
-        free: The part of it that is free according to the driver.
-        allocated: The memory that this process holds in tensors.
-        idle: The memory that this process holds in the allocator without using it.
+    The driver counts what is free. This process holds `allocated` in tensors, and `idle` without using it.
     """
 
     text: str

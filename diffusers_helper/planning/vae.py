@@ -1,15 +1,9 @@
 """The plans for encoding or decoding pictures or a video with a VAE in the available memory.
 
-They are made from integers, before anything is computed. The kinds of plans, in the order they are tried:
-
-1. whole: one pass over all frames, which is the reference.
-2. as a stream, if the VAE is causal and keeps what it needs of the past (Wan): one latent frame at a time.
-   The result is bit-identical to one pass, and the memory hardly depends on the video's length.
-3. either of these in tiles that overlap in space.
-4. in windows that overlap in time, if the VAE cannot stream (HunyuanVideo), whole or in tiles. diffusers and
-   FramePack decode in this way with this VAE; the values differ from those of one pass.
-
-The estimates are those of `planning.vae_estimates`, which the plans of a job use, too.
+They are made from integers, before anything is computed. A VAE that is causal and keeps what it needs of the
+past (Wan) works as a stream, one latent frame at a time, with the bits of one pass over all frames. Any other
+one (HunyuanVideo) works in one pass, or in windows that overlap in time, as in diffusers and FramePack. Both
+work in tiles that overlap in space if memory demands it.
 """
 
 from __future__ import annotations

@@ -17,11 +17,10 @@ from diffusers_helper.planning.backend import MARGIN, SCORE_BYTES, Backend
 
 @dataclass(frozen=True, slots=True)
 class VaeNeeds:
-    """The facts about a VAE that the plans need.
+    """The facts about a VAE that the plans need, in the type that it computes in.
 
     Attributes:
         has_stream: Whether frames can be computed one after the other with the exact result.
-        weights_bytes: The bytes of its weights in the type that it computes in.
         decode_bytes, encode_bytes: Estimate the bytes for a piece, given the latent frames in one pass, the
             sides of the piece in pixels, and all latent frames; see the functions of these names.
     """

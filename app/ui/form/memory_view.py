@@ -84,7 +84,7 @@ def _table(plan: VideoPlan) -> str:
 
 def _row(stage: StagePlan, is_here: bool) -> str:
     streamed = gb_text(stage.streamed_bytes) if stage.streamed_bytes else "–"
-    cells = (gb_text(stage.resident_bytes + stage.others_bytes), streamed, gb_text(stage.peak_bytes))
+    cells = (gb_text(stage.held_bytes), streamed, gb_text(stage.peak_bytes))
     figures = "".join(f"<td>{cell}</td>" for cell in cells)
     card = "" if is_here else ", on the second card"
     return f'<tr><th scope="row">{STAGES[stage.stage].network}{card}</th>{figures}</tr>'
@@ -93,7 +93,7 @@ def _row(stage: StagePlan, is_here: bool) -> str:
 def _bar(budget: Budget, stage: StagePlan) -> str:
     """Return a bar that spans the device's memory, or little more than cap and use if these are small."""
     parts = [
-        ("stay", "weights that stay", stage.resident_bytes + stage.others_bytes),
+        ("stay", "weights that stay", stage.held_bytes),
         ("ring", "ring for streaming", stage.ring_bytes),
         ("work", "working set", stage.working_bytes),
         ("more", "reserve", stage.reserve_bytes),
