@@ -61,7 +61,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the free bytes of the device, which a test may change."""
     free = [10 * BLOCK]
     monkeypatch.setattr(Device, "free_bytes", lambda self: free[0])
-    residency._places.cache_clear()
+    residency._places.clear()
     return free
 
 
