@@ -179,11 +179,7 @@ class MemoryPlans:
         return tile_advice(self._local.tile_times, key, tile_px, seconds, peak_bytes, cap_bytes)
 
     def use_fp32(self) -> None:
-        """Plan for a VAE that computes in fp32 from now on.
-
-        Raises:
-            DoesNotFit: If the VAE does not fit in fp32.
-        """
+        """Plan for a VAE that computes in fp32 from now on, or raise DoesNotFit."""
         before = self._profile
         fp32 = Setting("fp32", f"{before.vae_dtype.value} overflowed", "this job")
         self._profile = replace(before, vae_dtype=fp32)

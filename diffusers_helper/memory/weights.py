@@ -48,8 +48,7 @@ def _pieces(tensor: Tensor, like: Tensor | None = None) -> Iterator[Tensor]:
 class Weight:
     """One parameter or buffer of a module, with its values in main memory and its type on the device.
 
-    Attributes:
-        row_scales: The scales by which it is rounded to int8 on its way to the device; None if it is not.
+    With `row_scales`, it is rounded to int8 by them on its way to the device.
     """
 
     tensor: Tensor

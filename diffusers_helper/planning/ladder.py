@@ -188,8 +188,8 @@ def first_plan(
         learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
 
     Returns:
-        The request, in which the type of the weights is known; the plan, with the smaller ones that can
-        follow it; and a sentence that says why this type was chosen, or "" if the request has named it.
+        The request with the type of the weights; the plan, with the smaller ones that can follow it; and a
+        sentence that says why this type was chosen, or "" if the request has named it.
 
     Raises:
         DoesNotFit: If no plan keeps within the cap. It names the largest resolution that does, and int8 if

@@ -116,11 +116,7 @@ class Profile:
         return replace(self.with_kernel(seen_kernel(facts, card)), ways=seen_ways(facts, card))
 
     def attention_for(self, request: GenerationRequest, key: str) -> Setting[str]:
-        """Return the way to compute attention of one shape in a job.
-
-        Args:
-            key: The shape's `machine.local.shape_key`.
-        """
+        """Return the way to compute attention in a job, of the shape with this `machine.local.shape_key`."""
         if request.attention != AUTO:
             return Setting(request.attention, "set for the job", YOU)
         if key in self.ways and self.attention.source != YOU and self.machine.kind != "cpu":

@@ -85,9 +85,6 @@ def choose_weights(
     Returns:
         The request, in which no type is left to the machine, and a sentence that says why this type was
         chosen; "" if the request has named it.
-
-    Raises:
-        LongtakeError: If `demands_of` raises it for the type of the files.
     """
     if request.weight_dtype != AUTO:
         return request, ""

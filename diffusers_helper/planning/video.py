@@ -45,12 +45,9 @@ FORGET = "python -m app doctor --forget-smaller-plans"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The work of one stage over a whole video.
+    """The work of one stage over a whole video, whose first run may have more passes than the others.
 
-    Attributes:
-        passes: The passes of a run, of which the first may have more.
-        all_passes: The passes of all runs.
-        copied_bytes: All bytes of weights that are copied to the device, streamed or not.
+    All bytes of weights that are copied to the device count as `copied_bytes`, streamed or not.
     """
 
     stage: str

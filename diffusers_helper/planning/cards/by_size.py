@@ -75,14 +75,12 @@ def _in_blocks(whole: Network, kind: str) -> Network:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a plan does with the transformer's weights.
+    """What a plan does with the transformer's weights; its cap may be above the card's default.
 
     Attributes:
-        cap_bytes: The cap, which is raised above the card's default if the video needs more.
         streamed_bytes: The weights that each step copies to the device, in `copy_seconds`.
         host_bytes: The same weights as the files store them, which main memory should be able to hold.
         disk_bytes: The bytes that each step reads from the disk if it cannot.
-        peak_bytes: The largest predicted use of device memory in any stage.
     """
 
     cap_bytes: int
