@@ -134,7 +134,9 @@ class _Decoding:
     def latents(self, clip: Clip) -> Tensor:
         """Return the latents of a clip, (1, C, F, H, W)."""
         moments = VaeEngine(Guest(self._vae, self._device)).encode(_pixels(clip))
-        latents = self._device.put(moments[:, : moments.shape[1] // 2])
+        mean = moments[:, : moments.shape[1] // 2]
+        with self._device:
+            latents = torch.empty(mean.shape, dtype=mean.dtype, device=self._device.torch_device).copy_(mean)
         if self._device.has_gpu:
             # The driver searches for its kernels once; without a warm-up, only the first way would be slow.
             with torch.inference_mode():
