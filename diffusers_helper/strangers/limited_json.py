@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 from collections.abc import Callable
@@ -84,13 +83,7 @@ def read_json(file: Path, most_bytes: int = MOST_BYTES) -> Any:
     """Return the content of a file with JSON.
 
     Raises:
-        OSError: If it cannot be read, or is no regular file.
-        ValueError: If it is too long, or `parse_json` refuses it.
+        OSError: If it cannot be read, is no regular file, or is too long.
+        ValueError: If `parse_json` refuses it.
     """
-    try:
-        data = read_file(file, most_bytes)
-    except OSError as error:
-        if error.errno != errno.EFBIG:
-            raise
-        raise ValueError(f"{file.name} has more than {most_bytes} bytes") from error
-    return parse_json(data)
+    return parse_json(read_file(file, most_bytes))

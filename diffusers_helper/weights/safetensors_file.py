@@ -110,7 +110,7 @@ class Origin:
     """The origin of converted weights.
 
     Attributes:
-        model: The model, file or folder that was converted, by the name that the user gave.
+        model: The model, file or folder that was converted, as the user named it.
         files: The names of the source's files, each with its size, the time of its last change in
             nanoseconds, and its SHA-256 checksum if the hub's cache knows it.
         weight_dtype: The type that the weights were converted to (`request.WEIGHT_TYPES`).
