@@ -98,8 +98,7 @@ def copy_weights(
         on_bytes: A function that is called with the bytes written so far and the total.
 
     Raises:
-        InputError: If the weights cannot be converted, or the disk has no room for the copy.
-        LongtakeError: If another program is writing the same copy.
+        InputError, LongtakeError: If they cannot be converted, no room is left, or another program writes it.
         OSError: If a file cannot be read or written.
         ValueError: If the files do not hold this network.
     """
