@@ -110,7 +110,7 @@ def time_rungs(vae: Any, latents: Tensor, dtypes: list[str], repeat: int) -> Ite
             # The error of rounding to nearest is uniform up to half a step: 1 / sqrt(12) of a step (rms).
             step = torch.finfo(DTYPES[name]).eps * exact.abs().log2().floor().exp2()
             for rung, row in rungs.items():
-                if RUNGS[rung].supports(case) is not None:
+                if not RUNGS[rung].supports(case):
                     continue
                 found = RUNGS[rung].run(*call)
                 error = (found.double().cpu() - exact).square().mean() * 12 / step.square().mean()

@@ -214,12 +214,11 @@ class ConvLadder:
 
     def _order(self, case: ConvCase) -> list[Rung]:
         """Return the rungs to try, with the stored choice first. There is always at least one."""
-        able = [rung for rung in RUNGS.values() if rung.supports(case) is None]
+        able = [rung for rung in RUNGS.values() if rung.supports(case)]
         if self._forced is not None:
-            reason = RUNGS[self._forced].supports(case)
-            if reason is None:
+            if RUNGS[self._forced].supports(case):
                 return [RUNGS[self._forced]]
-            _log.warning("rung %s is forced but cannot compute %s: %s", self._forced, case, reason)
+            _log.warning("rung %s is forced but cannot compute %s", self._forced, case)
         route = self._routes.get(case)
         alive = [rung for rung in able if rung.name not in route.deadly]
         # If every rung has failed before, all are tried again.

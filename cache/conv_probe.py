@@ -102,7 +102,7 @@ def spread(cases: Sequence[ConvCase], count: int) -> list[ConvCase]:
 
 
 def _candidates(case: ConvCase) -> list[Rung]:
-    rungs = [rung for rung in RUNGS.values() if rung.supports(case) is None]
+    rungs = [rung for rung in RUNGS.values() if rung.supports(case)]
     if case.arch == "cpu":  # on a CPU, the other rungs are the same as the plain call
         rungs = [rung for rung in rungs if rung.name in ("miopen", "taps", "tiles")]
     return rungs

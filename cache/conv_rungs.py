@@ -230,18 +230,13 @@ def _tile_size(result: tuple[int, ...], weight: tuple[int, ...], item_bytes: int
             return size
 
 
-# ---- the cases that each rung supports ---------------------------------------------------------------------
+def _has_frames(case: ConvCase) -> bool:
+    # Other numbers have no 2D convolution on a GPU.
+    return not case.is_flat and "float" in case.dtype
 
 
-def _needs_frames(case: ConvCase) -> str | None:
-    if case.is_flat:
-        return "a 2D convolution has no taps in time"
-    return None if "float" in case.dtype else f"{case.dtype} numbers have no 2D convolution on a GPU"
-
-
-def _needs_two_pixels(case: ConvCase) -> str | None:
-    height, width = output_shape(case.shape, case.weight, case)[3:]
-    return None if height * width > 1 else "a single pixel cannot be cut into tiles"
+def _has_two_pixels(case: ConvCase) -> bool:
+    return math.prod(output_shape(case.shape, case.weight, case)[3:]) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,21 +245,21 @@ class Rung:
 
     Attributes:
         name: The name in settings, logs and files.
-        supports: A function that returns the reason why the rung cannot compute a case, or None if it can.
+        supports: A function that returns whether the rung can compute a case.
     """
 
     name: str
     run: Callable[[Tensor, Convolution], Tensor]
-    supports: Callable[[ConvCase], str | None] = lambda case: None
+    supports: Callable[[ConvCase], bool] = lambda case: True
 
 
 RUNGS: dict[str, Rung] = {
     rung.name: rung
     for rung in (
         Rung("miopen", miopen),
-        Rung("taps", taps, _needs_frames),
+        Rung("taps", taps, _has_frames),
         Rung("native", native),
-        Rung("tiles", tiles, _needs_two_pixels),
+        Rung("tiles", tiles, _has_two_pixels),
         Rung("cpu", cpu),
     )
 }

@@ -82,15 +82,6 @@ class MIOpenFallbackHandler:
         report(_log, "[MIOpen Fallback] Strategy: %s", self._strategy)
 
     @property
-    def cpu_attempts(self) -> int:
-        """Return the number of convolutions that were begun on the CPU as the last resort."""
-        return 0 if self.ladder is None else self.ladder.attempts["cpu"]
-
-    @property
-    def cpu_successes(self) -> int:
-        return 0 if self.ladder is None else self.ladder.successes["cpu"]
-
-    @property
     def changed(self) -> int:
         """Return the number of times that a shape of convolution left a rung since the process started."""
         return 0 if self.ladder is None else len(self.ladder.left)
@@ -143,9 +134,9 @@ class MIOpenFallbackHandler:
     def statistics(self) -> str:
         """Return a report on the rungs that were left, or "" if the first rung has computed everything."""
         ladder = self.ladder
-        if ladder is None or not (ladder.left or ladder.avoided or self.cpu_attempts):
+        if ladder is None or not (ladder.left or ladder.avoided or ladder.attempts["cpu"]):
             return ""
-        *lines, end = self._cpu_lines()
+        *lines, end = _cpu_lines(ladder)
         for name in RUNGS:
             errors = [reason for (_, rung), reason in ladder.left.items() if rung == name]
             if errors:
@@ -158,19 +149,20 @@ class MIOpenFallbackHandler:
             lines.append(DEVIATION)
         return "\n".join([*lines, end])
 
-    def _cpu_lines(self) -> tuple[str, ...]:
-        """Return the three lines on the CPU fallback that the memory document (docs/amd-memory.md) shows."""
-        counts = f"CPU fallback attempts: {self.cpu_attempts}, successes: {self.cpu_successes}"
-        return "=== MIOpen Fallback Statistics ===", counts, "=" * 35
-
     def print_stats(self) -> None:
         """Log the statistics, as a warning if any rung was left."""
         if text := self.statistics():
             for line in text.splitlines():
                 _log.warning("%s", line)
         elif self.ladder is not None:
-            for line in self._cpu_lines():
+            for line in _cpu_lines(self.ladder):
                 report(_log, "%s", line)
+
+
+def _cpu_lines(ladder: ConvLadder) -> tuple[str, ...]:
+    """Return the three lines on the CPU fallback that the memory document (docs/amd-memory.md) shows."""
+    counts = f"CPU fallback attempts: {ladder.attempts['cpu']}, successes: {ladder.successes['cpu']}"
+    return "=== MIOpen Fallback Statistics ===", counts, "=" * 35
 
 
 class _Convolutions(TorchFunctionMode):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
-from diffusers_helper.errors import InputError, LongtakeError, first_line
+from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 from diffusers_helper.files import write_atomic
 from diffusers_helper.memory.measuring import Measured, measure, wait_for
 from diffusers_helper.planning.vae import VaeSettings
@@ -25,7 +25,7 @@ from rocm_nodes.page import MeasuringNode, number, of_type, reported, switch, ti
 from rocm_nodes.samplers import timed
 
 _PROMPT = "a photograph of a lighthouse at dusk"
-_MOST_CASES = 64
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,55 +104,39 @@ class ROCMFluxBenchmark(MeasuringNode):
         return reported("Flux benchmark", lines, (results, _chart(rows), advice, memory))
 
 
-def cases_of(resolutions: str, scales: str) -> list[tuple[tuple[int, int], float]]:
-    """Return each size in one text with each scale in the other one.
+def cases_of(resolutions: str, scales: str) -> list[tuple[tuple[int, ...], float]]:
+    """Return each size in a text such as "512x512, 1024x768", width first, with each scale in the other one.
 
     Raises:
-        InputError: If a text has another form, or if there are too many cases.
+        InputError: If a text has another form, a side is not a multiple of 16 from 64 to 4096, or a scale is
+            not from 0 to 100.
     """
-    cases = list(itertools.product(sizes_of(resolutions), scales_of(scales)))
-    if len(cases) > _MOST_CASES:
-        raise InputError(f"{len(cases)} runs were asked for; expected at most {_MOST_CASES}.")
-    return cases
+    sizes = _values(resolutions, lambda part: tuple(map(int, part.lower().split("x"))))
+    if not sizes or any(
+        len(size) != 2 or any(side % 16 or not 64 <= side <= 4096 for side in size) for size in sizes
+    ):
+        raise InputError(
+            f"test_resolutions is {short_repr(resolutions)}; expected sizes such as 512x768, in multiples of "
+            "16 from 64 to 4096."
+        )
+    numbers = _values(scales, float)
+    if not numbers or not all(0 <= scale <= 100 for scale in numbers):
+        raise InputError(
+            f"test_cfg_values is {short_repr(scales)}; expected numbers from 0 to 100 such as 1.0,3.5."
+        )
+    return list(itertools.product(sizes, numbers))
 
 
-def sizes_of(text: str) -> list[tuple[int, int]]:
-    """Return the sizes in a text such as "512x512, 1024x768", width first.
-
-    Raises:
-        InputError: If the text has another form, or a side is not a multiple of 16 from 64 to 4096.
-    """
-    found: list[tuple[int, int]] = []
-    for part in filter(None, map(str.strip, text.split(","))):
-        width, _, height = part.lower().partition("x")
-        sides = [int(side) if side.isdecimal() and len(side) < 5 else 0 for side in (width, height)]
-        if not all(64 <= side <= 4096 and side % 16 == 0 for side in sides):
-            raise InputError(
-                f"{part} is not a size; expected one such as 512x768, in multiples of 16 from 64 to 4096."
-            )
-        found.append((sides[0], sides[1]))
-    if not found:
-        raise InputError("test_resolutions is empty; expected sizes such as 512x512.")
-    return found
-
-
-def scales_of(text: str) -> list[float]:
-    """Return the numbers in a text such as "1.0, 3.5".
-
-    Raises:
-        InputError: If the text has another form, or a number is not from 0 to 100.
-    """
+def _values(text: str, convert: Callable[[str], _T]) -> list[_T]:
+    """Return the values in a text that are separated by commas; none if one of them has another form."""
     try:
-        found = [float(part) for part in text.split(",") if part.strip()]
+        return [convert(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        found = []
-    if not found or not all(0 <= scale <= 100 for scale in found):
-        raise InputError(f"test_cfg_values is {text!r}; expected numbers from 0 to 100 such as 1.0,3.5.")
-    return found
+        return []
 
 
 def _run(
-    model: Any, vae: Any, conditioning: Any, size: tuple[int, int], cfg: float, steps: int, blas: str
+    model: Any, vae: Any, conditioning: Any, size: tuple[int, ...], cfg: float, steps: int, blas: str
 ) -> Row:
     (width, height), place = size, device()
     clone, times = timed(model)
@@ -237,11 +221,6 @@ def _advice(rows: list[Row], wants_blas: bool) -> str:
     slow = [row for row in good if (row.decode_seconds or 0) > (row.sample_seconds or 0)]
     if slow:
         lines.append("Decoding took longer than sampling; measure it with ROCm VAE Performance Monitor.")
-    unsteady = [row for row in good if (row.spread or 0) > 0.2]
-    if unsteady:
-        lines.append(
-            f"The steps of {len(unsteady)} runs differed by more than 20 %; measure again on a quiet card."
-        )
     return "\n".join(lines) or "The figures suggest no change."
 
 

@@ -78,7 +78,7 @@ def expected_and_margin(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def check(rung: Rung, call: Call) -> None:
-    assert rung.supports(case_of(*call)) in (None, "a single pixel cannot be cut into tiles")
+    assert rung.supports(case_of(*call)) or rung.name == "tiles"
     expected, margin = expected_and_margin(call)
     found = rung.run(*call)
     assert found.shape == expected.shape
@@ -216,17 +216,10 @@ def test_native_runs_with_miopen_off_and_leaves_it_as_it_was(monkeypatch: pytest
     assert torch.backends.cudnn.enabled == before
 
 
-def test_who_cannot_says_why() -> None:
+def test_who_cannot_is_known() -> None:
     x, weight = torch.ones(1, 1, 2, 3, 3, dtype=torch.int32), torch.ones(1, 1, 1, 3, 3, dtype=torch.int32)
     case = case_of(x, Convolution(weight, None, (1, 1, 1), (0, 0, 0), (1, 1, 1), 1))
-    reasons = {name: rung.supports(case) for name, rung in RUNGS.items()}
-    assert reasons == {
-        "miopen": None,
-        "taps": "int32 numbers have no 2D convolution on a GPU",
-        "native": None,
-        "tiles": "a single pixel cannot be cut into tiles",
-        "cpu": None,
-    }
+    assert [name for name, rung in RUNGS.items() if not rung.supports(case)] == ["taps", "tiles"]
 
 
 def test_a_window_sees_zeros_beyond_the_edge() -> None:

@@ -160,7 +160,7 @@ def test_a_forced_rung_that_cannot_is_passed_over(caplog: pytest.LogCaptureFixtu
     x, weight = torch.ones(1, 1, 2, 3, 3), torch.ones(1, 1, 2, 3, 3)
     result = ladder(forced="tiles").conv3d(x, weight, None, ONE, NONE, ONE, 1)
     assert result.flatten().tolist() == [18.0]
-    assert "a single pixel cannot be cut into tiles" in caplog.text
+    assert "rung tiles is forced but cannot compute" in caplog.text
 
 
 def test_off_changes_nothing_and_an_unknown_choice_is_refused() -> None:

@@ -290,7 +290,8 @@ def test_the_benchmarks_sizes_are_refused_in_words(server: Server) -> None:
             test_steps=1, test_cfg_values="1", test_hipblas=False, generate_report=False,
         ),
     }  # fmt: skip
-    assert "64x65 is not a size" in json.dumps(server.post("/prompt", {"prompt": graph}))
+    answer = json.dumps(server.post("/prompt", {"prompt": graph}))
+    assert "test_resolutions is '64x65'; expected sizes" in answer
 
 
 def test_the_loaders_describe_what_they_load(server: Server) -> None:
