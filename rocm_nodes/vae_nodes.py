@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, ClassVar
-
-from torch import Tensor
 
 from diffusers_helper.planning.vae import CHUNKS, VaeSettings
 from diffusers_helper.units import duration
@@ -14,7 +12,6 @@ from rocm_nodes.decoding import decode, encode
 from rocm_nodes.host import comfy, is_rocm
 from rocm_nodes.page import Inputs, Node, choice, idle, number, of_type, reported, switch, timing
 
-_CATEGORY = "ROCm Ninodes/VAE"
 _PRECISIONS = ("fp32", "fp16", "bf16")
 _WINDOWS_OVERLAP = 8  # the default of the tiled decoder, which matters for some VAEs only
 _PREFERRED = choice(
@@ -64,12 +61,50 @@ def _idle_notes(given: Any) -> list[str]:
     return [f"{name} has no effect: {_IDLE[name][1]}." for name in changed]
 
 
-class ROCMOptimizedVAEDecode(Node):
+class VaeNode(Node):
+    """A decoder or encoder, which leaves VAEs that the engine cannot drive to ComfyUI's own nodes.
+
+    These have the same functions. The `sizes` are those of tiles, which the one that always uses tiles takes.
+    """
+
+    CATEGORY = "ROCm Ninodes/VAE"
+
+    def decoded(
+        self, given: Any, settings: VaeSettings, has_ladder: bool, notes: Sequence[str], *sizes: int
+    ) -> dict[str, Any]:
+        vae, latents = given.vae, given.samples["samples"]
+        if latents.is_nested:
+            latents = latents.unbind()[0]  # of video with sound, the pictures
+        if reason := unsupported(vae):
+            return self._by_comfyui(reason, vae, {"samples": latents}, *sizes)
+        pictures, lines = decode(vae, latents, settings, has_ladder=has_ladder)
+        return self._reported([*lines, *notes], (pictures,), *sizes)
+
+    def encoded(
+        self, given: Any, settings: VaeSettings, has_ladder: bool, notes: Sequence[str], *sizes: int
+    ) -> dict[str, Any]:
+        if reason := _differs(given.vae):
+            return self._by_comfyui(reason, given.vae, given.pixels, *sizes)
+        latents, lines = encode(given.vae, given.pixels, settings, has_ladder=has_ladder)
+        return self._reported([*lines, *notes], ({"samples": latents},), *sizes)
+
+    def _by_comfyui(self, reason: str, vae: Any, source: Any, *sizes: int) -> dict[str, Any]:
+        kind = "Tiled" if sizes and vae.latent_dim != 1 else ""  # sound has no tiles
+        node = getattr(comfy("nodes"), f"VAE{self.FUNCTION.capitalize()}{kind}")()
+        with timing() as run:
+            result = getattr(node, self.FUNCTION)(vae, source, *(sizes if kind else ()))
+        words = f"ComfyUI's own {self.FUNCTION} was used, since the VAE is {reason}."
+        return self._reported([words, f"It took {duration(run.seconds)}."], result, *sizes)
+
+    def _reported(self, lines: Sequence[str], result: tuple[Any, ...], *sizes: int) -> dict[str, Any]:
+        return reported(f"VAE {self.FUNCTION}{' (tiled)' if sizes else ''}", lines, result)
+
+
+class ROCMOptimizedVAEDecode(VaeNode):
     """A decoder that works in one piece, exactly, if memory allows, and otherwise in smaller pieces."""
 
     RETURN_TYPES = ("IMAGE",)
     FUNCTION = "decode"
-    CATEGORY = _CATEGORY
     DESCRIPTION = (
         "Decode pictures and video. Wan's video is decoded frame after frame, exactly. After a shortage of "
         "memory, decoding continues in smaller pieces, and a line says so."
@@ -132,16 +167,14 @@ class ROCMOptimizedVAEDecode(Node):
             cleanup_frequency=given.cleanup_frequency,
             batch=given.batch_optimization,
         )
-        notes = [why, *_idle_notes(given)]
-        return _decoded("VAE decode", given, settings, given.use_rocm_optimizations, notes, given.vae.decode)
+        return self.decoded(given, settings, given.use_rocm_optimizations, [why, *_idle_notes(given)])
 
 
-class ROCMOptimizedVAEDecodeTiled(Node):
+class ROCMOptimizedVAEDecodeTiled(VaeNode):
     """A decoder that always works in tiles, which are blended where they overlap."""
 
     RETURN_TYPES = ("IMAGE",)
     FUNCTION = "decode"
-    CATEGORY = _CATEGORY
     DESCRIPTION = (
         "Decode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
     )
@@ -170,24 +203,17 @@ class ROCMOptimizedVAEDecodeTiled(Node):
             **_tiles(given, "largest_px"),
         )
 
-        def stock(latents: Tensor) -> Tensor:
-            if vae.latent_dim == 1:  # sound, which has no tiles
-                return vae.decode(latents)
-            node = comfy("nodes").VAEDecodeTiled()
-            sizes = given.tile_size, given.overlap, given.temporal_size, overlap
-            return node.decode(vae, {"samples": latents}, *sizes)[0]
-
         words = "temporal_overlap has no effect: windows overlap by the frames that their VAE needs."
         notes = [words] if overlap != _WINDOWS_OVERLAP else []
-        return _decoded("VAE decode (tiled)", given, settings, given.rocm_optimizations, notes, stock)
+        sizes = given.tile_size, given.overlap, given.temporal_size, overlap
+        return self.decoded(given, settings, given.rocm_optimizations, notes, *sizes)
 
 
-class ROCMOptimizedVAEEncode(Node):
+class ROCMOptimizedVAEEncode(VaeNode):
     """An encoder that works in one piece, exactly, if memory allows, and otherwise in tiles."""
 
     RETURN_TYPES = ("LATENT",)
     FUNCTION = "encode"
-    CATEGORY = _CATEGORY
     DESCRIPTION = (
         "Encode pictures and video as ComfyUI's VAE Encode does, bit for bit. After a shortage of memory, "
         "encoding continues in tiles, and a line says so."
@@ -208,19 +234,14 @@ class ROCMOptimizedVAEEncode(Node):
     def work(self, given: Any) -> dict[str, Any]:
         precision, why = chosen_precision(given)
         settings = VaeSettings(**_tiles(given, "fallback_px"), precision=precision)
-
-        def stock() -> dict[str, Any]:
-            return comfy("nodes").VAEEncode().encode(given.vae, given.pixels)[0]
-
-        return _encoded("VAE encode", given, settings, given.use_rocm_optimizations, why, stock)
+        return self.encoded(given, settings, given.use_rocm_optimizations, [why])
 
 
-class ROCMOptimizedVAEEncodeTiled(Node):
+class ROCMOptimizedVAEEncodeTiled(VaeNode):
     """An encoder that always works in tiles, which are blended where they overlap."""
 
     RETURN_TYPES = ("LATENT",)
     FUNCTION = "encode"
-    CATEGORY = _CATEGORY
     DESCRIPTION = (
         "Encode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
     )
@@ -231,11 +252,7 @@ class ROCMOptimizedVAEEncodeTiled(Node):
     def work(self, given: Any) -> dict[str, Any]:
         settings = VaeSettings(**_tiles(given, "largest_px"))
         sizes = given.tile_size, given.overlap
-
-        def stock() -> dict[str, Any]:
-            return comfy("nodes").VAEEncodeTiled().encode(given.vae, given.pixels, *sizes)[0]
-
-        return _encoded("VAE encode (tiled)", given, settings, given.rocm_optimizations, "", stock)
+        return self.encoded(given, settings, given.rocm_optimizations, [], *sizes)
 
 
 def chosen_precision(given: Any) -> tuple[Any, str]:
@@ -251,42 +268,6 @@ def chosen_precision(given: Any) -> tuple[Any, str]:
         why = "which overflows in some VAEs; rocm_preferred or precision_mode changes this"
         return preferred, f"ComfyUI would take {own}, {why}."
     return "auto", f"The precision {own} is ComfyUI's choice."
-
-
-def _decoded(
-    title: str, given: Any, settings: VaeSettings, has_ladder: bool, notes: list[str],
-    stock: Callable[[Tensor], Tensor],
-) -> dict[str, Any]:  # fmt: skip
-    """Decode with the engine, or with ComfyUI's own `stock` if the engine cannot drive the VAE."""
-    vae, latents = given.vae, given.samples["samples"]
-    if latents.is_nested:
-        latents = latents.unbind()[0]  # of video with sound, the pictures
-    if reason := unsupported(vae):
-        pictures, lines = _by_comfyui("decode", reason, lambda: stock(latents))
-        if pictures.dim() == 5:
-            pictures = pictures.reshape(-1, *pictures.shape[-3:])
-        return reported(title, lines, (pictures,))
-    pictures, lines = decode(vae, latents, settings, has_ladder=has_ladder)
-    return reported(title, [*lines, *notes], (pictures,))
-
-
-def _encoded(
-    title: str, given: Any, settings: VaeSettings, has_ladder: bool, why: str,
-    stock: Callable[[], dict[str, Any]],
-) -> dict[str, Any]:  # fmt: skip
-    """Encode with the engine, or with ComfyUI's own `stock` if the engine would not do the same."""
-    if reason := _differs(given.vae):
-        latent, lines = _by_comfyui("encode", reason, stock)
-        return reported(title, lines, (latent,))
-    latents, lines = encode(given.vae, given.pixels, settings, has_ladder=has_ladder)
-    return reported(title, [*lines, why], ({"samples": latents},))
-
-
-def _by_comfyui(verb: str, reason: str, work: Callable[[], Any]) -> tuple[Any, list[str]]:
-    with timing() as run:
-        result = work()
-    words = f"ComfyUI's own {verb} was used, since the VAE is {reason}."
-    return result, [words, f"It took {duration(run.seconds)}."]
 
 
 def _differs(vae: Any) -> str:

@@ -365,6 +365,11 @@ class Comfy:
             )  # fmt: skip
             return ({**latent, "samples": samples},)
 
+        class VAEDecode:
+            def decode(self, vae, samples):
+                images = vae.decode(samples["samples"])
+                return (images.reshape(-1, *images.shape[-3:]) if images.dim() == 5 else images,)
+
         class VAEDecodeTiled:
             def decode(self, vae, samples, tile_size, overlap=64, temporal_size=64, temporal_overlap=8):
                 calls.append(f"tiles of {tile_size}, {overlap}, {temporal_size}, {temporal_overlap}")
@@ -376,5 +381,6 @@ class Comfy:
                 return ({"samples": vae.encode(pixels)},)
 
         return {
-            "common_ksampler": common_ksampler, "VAEDecodeTiled": VAEDecodeTiled, "VAEEncode": VAEEncode,
+            "common_ksampler": common_ksampler, "VAEDecode": VAEDecode, "VAEDecodeTiled": VAEDecodeTiled,
+            "VAEEncode": VAEEncode,
         }  # fmt: skip
