@@ -30,7 +30,6 @@ from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import write_picture  # noqa: E402
 from diffusers_helper.conditions.picture import load_picture  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
-from diffusers_helper.families.family import nearest_bucket  # noqa: E402
 from diffusers_helper.job.memory import MemoryPlans  # noqa: E402
 from diffusers_helper.loading.loaders import Models, load_models  # noqa: E402
 from diffusers_helper.machine.local import Local  # noqa: E402
@@ -117,7 +116,7 @@ class Caps:
         self._models, self._request, self._folder = models, request, folder
         picture = load_picture(Path(request.image))
         side = request.resolution or models.info.side
-        self._shape = nearest_bucket(picture.height, picture.width, side, models.info.multiple)
+        self._shape = models.info.family.shape(picture.height, picture.width, side, models.info.multiple)
         self._number = 0
         self._references: dict[int | None, Job] = {}
 

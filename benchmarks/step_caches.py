@@ -28,7 +28,6 @@ from torch import Tensor
 
 from benchmarks.rows import Rows
 from benchmarks.whole_jobs import load_whole, write_picture
-from diffusers_helper.families.family import nearest_bucket
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import frame_indices
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
@@ -72,7 +71,7 @@ def jobs(models: Models, steps: int, **settings: Any) -> Iterator[Iterator[tuple
     """Yield, for each prompt, an open job with its first section, the section's condition and its context."""
     with tempfile.TemporaryDirectory(prefix="longtake-") as folder, torch.inference_mode():
         picture = Path(folder) / "picture.png"
-        write_picture(picture, *nearest_bucket(3, 4, models.info.side, models.info.multiple))
+        write_picture(picture, *models.info.family.shape(3, 4, models.info.side, models.info.multiple))
 
         def each() -> Iterator[tuple[OpenJob, Any, Any, Any]]:
             for number, prompt in enumerate(PROMPTS):

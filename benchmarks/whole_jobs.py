@@ -12,7 +12,6 @@ from PIL import Image
 
 from diffusers_helper.bench.context import StandInModels
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.families.family import nearest_bucket
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.memory.device import open_device
 from diffusers_helper.models.registry import find_model
@@ -45,7 +44,7 @@ def request_of(
 ) -> GenerationRequest:
     """Return the request that the command line asks for, with a picture that is written to `folder`."""
     picture = folder / "picture.png"
-    write_picture(picture, *nearest_bucket(3, 4, models.info.side, models.info.multiple))
+    write_picture(picture, *models.info.family.shape(3, 4, models.info.side, models.info.multiple))
     return GenerationRequest(
         image=str(picture), prompt="the red ball moves right",
         model=models.info.name if arguments.model == FULL else arguments.model,

@@ -29,7 +29,6 @@ from app.machine import this_profile
 from app.miopen import routes_folder
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.families.family import nearest_bucket
 from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.machine.signals import end_with_parent, ignore_ctrl_c
 from diffusers_helper.machine.terminal import one_line
@@ -79,7 +78,7 @@ def tune(arguments: argparse.Namespace) -> int:
     info = find_model(arguments.model, allow_folder=True)
     side = SETTINGS["resolution"].check(arguments.resolution) or info.side
     width, height = _aspect(arguments.aspect)
-    height, width = nearest_bucket(height, width, side, info.multiple)
+    height, width = info.family.shape(height, width, side, info.multiple)
     with only_one("tune", routes_folder(), "Set XDG_CACHE_HOME to another place."):
         take_find_mode(arguments)
         take_engine_environment()  # so that the timed convolutions are those that an engine runs

@@ -97,8 +97,12 @@ class Family:
         return "cfg" if "guidance" in self.ignored else "guidance"
 
     def shape(self, height: int, width: int, side: int, multiple: int) -> tuple[int, int]:
-        """Return the height and width of a video in pixels, given those of a picture and as in `offered`."""
-        return nearest_bucket(height, width, side, multiple, self.offered)
+        """Return the height and width of a video in pixels, given those of a picture and as in `offered`.
+
+        Its aspect ratio is the nearest one, by the least |h bw - w bh|; the later one on a tie.
+        """
+        offered = reversed(self.offered(side, multiple))
+        return min(offered, key=lambda shape: abs(height * shape[1] - width * shape[0]))
 
     @property
     def section_seconds(self) -> float:
@@ -271,15 +275,3 @@ def buckets(side: int = REFERENCE_SIDE, multiple: int = 32) -> tuple[tuple[int, 
         return max(multiple, (2 * edge * side + unit) // (2 * unit) * multiple)
 
     return tuple(dict.fromkeys((scaled(h), scaled(w)) for h, w in REFERENCE_BUCKETS))
-
-
-def nearest_bucket(
-    height: int, width: int, side: int = REFERENCE_SIDE, multiple: int = 32, offered: Buckets = buckets
-) -> tuple[int, int]:
-    """Return the shape with the nearest aspect ratio, by the least |h bw - w bh|; the later one on a tie.
-
-    Args:
-        offered: Returns the shapes to choose from, given side and multiple.
-    """
-    candidates = offered(side, multiple)
-    return min(reversed(candidates), key=lambda shape: abs(height * shape[1] - width * shape[0]))

@@ -27,7 +27,8 @@ from diffusers_helper.events import (
     from_dict,
     to_dict,
 )
-from diffusers_helper.families.family import buckets, nearest_bucket
+from diffusers_helper.families.family import buckets
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import Mode, plan_sections
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.loading.loaders import Models, load_models
@@ -97,7 +98,7 @@ def test_events_tell_the_whole_job_in_order(tiny_model: Path, scene: Path, tmp_p
     started, finished = events[0], events[-1]
     assert isinstance(started, JobStarted)
     assert isinstance(finished, Finished)
-    height, width = nearest_bucket(100, 90, 64, 16)
+    height, width = FRAMEPACK.shape(100, 90, 64, 16)
     assert (started.sections, started.frames, started.height, started.width) == (2, 73, height, width)
     assert finished.video == str(result.video) == str(tmp_path / "job" / "video.mp4")
     assert finished.frames == result.frames == frames_in(result.video) == 73
@@ -215,7 +216,7 @@ def test_every_picture_shape(shape: tuple[int, int], models: Models, tmp_path: P
 def test_another_resolution(models: Models, scene: Path, tmp_path: Path) -> None:
     result, _ = make(tiny_request(scene, steps=1, resolution=96), models, tmp_path / "job")
     with av.open(result.video) as container:
-        assert (container.streams.video[0].height, container.streams.video[0].width) == nearest_bucket(
+        assert (container.streams.video[0].height, container.streams.video[0].width) == FRAMEPACK.shape(
             100, 90, 96, 16
         )
 

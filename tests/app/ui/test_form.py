@@ -25,7 +25,7 @@ from app.ui.planner import Planner
 from app.ui.timeline import strip
 from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.family import nearest_bucket
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.request import GenerationRequest
 from tests.support.pages import write_photo
@@ -42,7 +42,7 @@ PLANNER = Planner()
     position=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
 )
 def test_the_crop_shown_is_the_one_that_is_cut(width: int, height: int, side: int, position: float) -> None:
-    shape = nearest_bucket(height, width, side, 16)
+    shape = FRAMEPACK.shape(height, width, side, 16)
     left, top, share_x, share_y = part_of(Size(width, height, width, height), *shape, position)
     # Each pixel's value is its column or row, so that the result shows which part of the picture was kept.
     places = np.zeros((height, width, 3), np.float32)
