@@ -12,8 +12,6 @@ import hashlib
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
-from importlib.util import resolve_name
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,15 +23,14 @@ from ._vendor.rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 WEB_DIRECTORY = "./web"  # the help pages are in its folder docs
 __all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS", "WEB_DIRECTORY"]
 """
-# What lies beside the modules: the files that the Registry and ComfyUI's page read, from these folders.
-_BESIDE = {"rocm_nodes/pack": "", "example_workflows": "example_workflows/"}
+_FOLDER = "_vendor"
+# What lies beside the modules, in these folders: what the Registry and ComfyUI's page read, and a model.
+_DEMO = "assets/demo_model"
+_BESIDE = {"rocm_nodes/pack": "", "example_workflows": "example_workflows/", _DEMO: f"{_FOLDER}/{_DEMO}/"}
 _STAMP = ".stamp"
 OURS = (*PACKED, "app", "training")
-# What a module reads at a path that begins with its own `__file__`.
-DATA = {"diffusers_helper.models.registry": "assets/demo_model"}
 # Calls whose argument is the name of a module, even where it has no dot, as in "cache".
 _NAMING = {"getLogger", "import_module", "find_spec", "__import__"}
-_FOLDER = "_vendor"
 DOTTED = re.compile(rf"({'|'.join(PACKED)})\.[\w.]*")
 
 
@@ -61,7 +58,7 @@ def refresh_pack(folder: Path) -> None:
     """Write the pack unless it was built from these files, as their names, sizes and times say."""
     facts = [
         (str(file), file.stat().st_size, file.stat().st_mtime_ns)
-        for top in (*PACKED, *_BESIDE, *DATA.values(), "app/commands")
+        for top in (*PACKED, *_BESIDE, "app/commands")
         for file in sorted((ROOT / top).rglob("*"))
         if file.is_file() and file.suffix != ".pyc"
     ]
@@ -74,58 +71,32 @@ def refresh_pack(folder: Path) -> None:
 
 def pack_files(root: Path = ROOT) -> dict[str, bytes]:
     """Return the content of the pack's files by their paths, which depends on nothing but the source."""
-    known = known_modules(root)
     files = {"__init__.py": START, f"{_FOLDER}/__init__.py": b""}
+    if (root / "LICENSE").is_file():  # a wheel keeps it elsewhere
+        files["LICENSE"] = (root / "LICENSE").read_bytes()
     for source, place in _BESIDE.items():
         beside = (file for file in (root / source).rglob("*") if file.is_file())
         files |= {place + file.relative_to(root / source).as_posix(): file.read_bytes() for file in beside}
-    if (root / "LICENSE").is_file():
-        files["LICENSE"] = (root / "LICENSE").read_bytes()
-    waiting = ["rocm_nodes"]
-    while waiting:
-        module = waiting.pop()
-        path = f"{_FOLDER}/{known[module].relative_to(root).as_posix()}"
-        if path in files:
-            continue
-        found = Rewriter(module, known[module], known)
-        files[path] = found.result()
-        waiting += found.targets
-        if module in DATA:
-            data = (file for file in (root / DATA[module]).rglob("*") if file.is_file())
-            files |= {f"{_FOLDER}/{file.relative_to(root).as_posix()}": file.read_bytes() for file in data}
+    for file in (file for top in PACKED for file in (root / top).rglob("*.py")):
+        files[f"{_FOLDER}/{file.relative_to(root).as_posix()}"] = Rewriter(file, root).result()
     return dict(sorted(files.items()))
 
 
-def known_modules(root: Path) -> dict[str, Path]:
-    """Return the files of our modules, by their names."""
-    found = dict[str, Path]()
-    for file in (file for top in OURS for file in (root / top).rglob("*.py")):
-        parts = file.relative_to(root).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
-    return found
-
-
 class Rewriter(ast.NodeVisitor):
-    """The references of one module to others, and its text with these rewritten.
+    """The text of one module, with its references to others rewritten.
 
     A test refuses what cannot be rewritten, such as `import cache.conv`, which has no relative form.
-
-    Attributes:
-        targets: The names of the modules that it refers to, in any way and anywhere.
     """
 
-    def __init__(self, module: str, file: Path, known: Mapping[str, Path]) -> None:
-        self.targets: set[str] = set()
-        self._module, self._file, self._known = module, file, known
-        self._source = file.read_bytes()
-        self._package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    def __init__(self, file: Path, root: Path) -> None:
+        self._file, self._source = file, file.read_bytes()
+        self._package = ".".join(file.relative_to(root).parent.parts)
         self._to_root = "." * (1 + len(self._package.split(".")))
         self._names: set[ast.AST] = set()
         self._edits: list[tuple[int, int, str]] = []
         self._starts = [0]
         for line in self._source.split(b"\n"):
             self._starts.append(self._starts[-1] + len(line) + 1)
-        self._follow(self._package)
         self.visit(ast.parse(self._source, str(file)))
 
     def result(self) -> bytes:
@@ -137,16 +108,11 @@ class Rewriter(ast.NodeVisitor):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         """Put the dots that lead to the root of the pack before the name of a module."""
-        module = self.module_of(node)
-        if is_own(module):
-            self._follow(module)
-            for alias in node.names:
-                self._follow(f"{module}.{alias.name}")
-            if not node.level:
-                start, end = self._span(node)
-                word = re.match(rb"from[\s\\]+", self._source[start:end])
-                assert word is not None
-                self._edits.append((start + word.end(), start + word.end(), self._to_root))
+        if not node.level and is_own(node.module or ""):
+            start, end = self._span(node)
+            word = re.match(rb"from[\s\\]+", self._source[start:end])
+            assert word is not None
+            self._edits.append((start + word.end(), start + word.end(), self._to_root))
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):
@@ -162,14 +128,9 @@ class Rewriter(ast.NodeVisitor):
     def visit_Constant(self, node: ast.Constant) -> None:
         """Turn the name of a module into an expression that is its name wherever the pack is."""
         if name := self.name_in(node):
-            self._follow(name)
             skipped = "\n" * ((node.end_lineno or node.lineno) - node.lineno)
             new = f'({skipped}__spec__.parent.removesuffix("{self._package}") + "{name}")'
             self._edits.append((*self._span(node), new))
-
-    def module_of(self, node: ast.ImportFrom) -> str:
-        """Return the name of the module from which something is imported."""
-        return resolve_name("." * node.level + (node.module or ""), self._package)
 
     def name_in(self, node: ast.Constant) -> str:
         """Return the name of a module of ours that a constant is; "" if it is none."""
@@ -178,17 +139,7 @@ class Rewriter(ast.NodeVisitor):
         return name if isinstance(name, str) and (is_sure or DOTTED.fullmatch(name)) and is_own(name) else ""
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Take all modules of a folder along where a module's name is made of `__name__` and something."""
-        if re.match(r"f['\"]\{__name__\}\.", ast.unparse(node)):
-            beside = self._file.parent
-            self.targets.update(name for name, file in self._known.items() if file.parent == beside)
-
-    def _follow(self, name: str) -> None:
-        """Note a module and the packages above it."""
-        while name:
-            if name in self._known:
-                self.targets.add(name)
-            name = name.rpartition(".")[0]
+        """Leave it alone: its names begin with `__name__`."""
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         """Return the first byte of a node and the byte behind it."""

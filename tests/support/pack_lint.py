@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from importlib.util import resolve_name
 from itertools import pairwise
 from pathlib import Path
 
-from app.commands.pack import DATA, DOTTED, PACKED, Rewriter, is_own, known_modules, pack_files
+from app.commands.pack import DOTTED, PACKED, Rewriter, is_own
 
 # A new process would look for its modules by name, and finds none that is inside a pack.
 SPAWNING = {"multiprocessing", "ProcessPoolExecutor"}
+# The module that reads data, the demo model, at a path that begins with its own `__file__`.
+READER = "diffusers_helper/models/registry.py"
 
 
 class PackLint(Rewriter):
     """A reading of one module that ends at the first thing that a pack cannot carry."""
+
+    def __init__(self, file: Path, root: Path) -> None:
+        self._root = root
+        super().__init__(file, root)
 
     def visit_Import(self, node: ast.Import) -> None:
         """Refuse our own modules here, as only `from` can be relative."""
@@ -25,7 +32,7 @@ class PackLint(Rewriter):
             self._refuse(node, f"it imports {name} without `from`, so the import cannot be relative")
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        module = self.module_of(node)
+        module = resolve_name("." * node.level + (node.module or ""), self._package)
         self._refuse_spawning(node, [module, *(alias.name for alias in node.names)])
         if is_own(module):
             self._must_have(node, module)
@@ -42,7 +49,7 @@ class PackLint(Rewriter):
 
     def visit_Name(self, node: ast.Name) -> None:
         """Refuse a path to data that the pack does not have."""
-        if node.id == "__file__" and self._module not in DATA:
+        if node.id == "__file__" and not self._file.as_posix().endswith(READER):
             self._refuse(node, "it reads data that the pack does not have")
 
     def visit_List(self, node: ast.List | ast.Tuple) -> None:
@@ -56,8 +63,12 @@ class PackLint(Rewriter):
     visit_Tuple = visit_List
 
     def _must_have(self, node: ast.AST, name: str) -> None:
-        if name.partition(".")[0] not in PACKED or name not in self._known:
+        if name.partition(".")[0] not in PACKED or not self._is_there(name):
             self._refuse(node, f"it refers to {name}, which the pack does not have")
+
+    def _is_there(self, name: str) -> bool:
+        path = self._root.joinpath(*name.split("."))
+        return not name.endswith(".") and (path.is_dir() or path.with_suffix(".py").is_file())
 
     def _refuse_spawning(self, node: ast.AST, names: Iterable[str]) -> None:
         for name in names:
@@ -74,7 +85,5 @@ def check_pack(root: Path) -> None:
     Raises:
         ValueError: If one of them has something that a pack cannot carry.
     """
-    known, taken = known_modules(root), pack_files(root)
-    for module, file in known.items():
-        if f"_vendor/{file.relative_to(root).as_posix()}" in taken:
-            PackLint(module, file, known)
+    for file in (file for top in PACKED for file in (root / top).rglob("*.py")):
+        PackLint(file, root)
