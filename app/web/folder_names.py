@@ -42,27 +42,18 @@ class FolderNames:
         """Return a part of an answer (JSON, HTML or an event stream) with folders replaced by their names."""
         return self._forms.sub(lambda found: self._names[found[0]], text)
 
-    def inward(self, message: bytes) -> bytes:
-        """Return a JSON message with gradio's paths in place of the names; return other messages unchanged.
+    def inward(self, value: Any) -> Any:
+        """Return a message, or a value in it, with gradio's paths in place of the names.
 
         Gradio opens, copies or downloads a described file before any handler sees it. Therefore descriptions
         of anything but uploads, such as network addresses, are removed here, and handlers refuse the rest.
         """
-        try:
-            return json.dumps(self._real(json.loads(message))).encode()
-        except ValueError:
-            return message
-        except RecursionError:
-            return b"null"  # no message of the page is nested so deeply
-
-    def _real(self, value: Any) -> Any:
-        """Return a value with gradio's paths for uploads, and without descriptions of other files."""
         if isinstance(value, list):
-            return [self._real(one) for one in value]
+            return [self.inward(one) for one in value]
         if not isinstance(value, dict):
             return value
         path = value.get("path")
-        real = {name: self._real(one) for name, one in value.items()}
+        real = {name: self.inward(one) for name, one in value.items()}
         if isinstance(path, str) and path.startswith(_UPLOADS):
             real["path"] = os.path.normpath(self._uploads + path.removeprefix(_UPLOADS))
             if real["path"].startswith(self._uploads) and _is_missing_or_plain(real["path"]):

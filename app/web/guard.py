@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.formparsers import MultiPartException
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -41,6 +41,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(self), microphone=(), geolocation=(), payment=(), usb=(), serial=()",
 }
+_REFUSAL = re.compile(rb"\{\"error\":\s*\"[^\"]")
 _CORS = re.compile(rb"access-control-.*", re.IGNORECASE)
 MAX_MESSAGE_BYTES = 2 * 2**20  # the limit for all requests but uploads; settings and a prompt are a few kB
 _JOINS = 4  # the number of calls handled at once, separately for programs and pages; more would delay others
@@ -60,18 +61,6 @@ _JOIN = re.compile(rf"{_API}/(queue/join|call/.+)")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
 
 
-class Stored:
-    """The sender of gradio's answer to an upload, unless that is a failure of the server."""
-
-    def __init__(self, send: Send) -> None:
-        self._send, self.has_failed = send, False
-
-    async def __call__(self, message: Message) -> None:
-        self.has_failed = self.has_failed or message.get("status") == 500
-        if not self.has_failed:
-            await self._send(message)
-
-
 class Outgoing:
     """The sender of answers, with Longtake's headers and with folders replaced by their names.
 
@@ -82,7 +71,8 @@ class Outgoing:
 
     def __init__(self, send: Send, names: FolderNames, *, is_last: bool = False) -> None:
         self._send, self._names, self._is_last = send, names, is_last
-        self._held: tuple[Message, list[bytes]] | None = None
+        self._start: Message | None = None  # of an answer that is held until its length is known
+        self._body = b""
         self._is_stream = False
 
     async def __call__(self, message: Message) -> None:
@@ -91,30 +81,17 @@ class Outgoing:
             kind = Headers(raw=message["headers"]).get("content-type", "")
             self._is_stream = kind.startswith("text/event-stream")
             if kind.startswith("application/json"):
-                self._held = (message, [])  # held until its length is known
+                self._start = message
                 return
-        elif self._held is not None:
-            await self._hold(message)
-            return
+        elif self._start is not None:
+            self._body += message.get("body", b"")
+            if message.get("more_body", False):
+                return
+            message = {**message, "body": self._names.outward(self._body)}
+            await self._send(_completed(self._start, message["body"]))
         elif self._is_stream:  # each message holds complete events
             message = {**message, "body": self._names.outward(message.get("body", b""))}
         await self._send(message)
-
-    async def _hold(self, message: Message) -> None:
-        assert self._held is not None
-        start, parts = self._held
-        parts.append(message.get("body", b""))
-        if message.get("more_body", False):
-            return
-        self._held = None
-        body = self._names.outward(b"".join(parts))
-        if start["status"] == 500 and _is_refusal(body):
-            start["status"] = 400
-        headers = MutableHeaders(scope=start)
-        if "content-length" in headers and body:  # an answer to HEAD has a length but no body
-            headers["content-length"] = str(len(body))
-        await self._send(start)
-        await self._send({**message, "body": body})
 
     def _set_headers(self, message: Message) -> None:
         message["headers"] = [item for item in message.get("headers", []) if not _CORS.fullmatch(item[0])]
@@ -125,15 +102,14 @@ class Outgoing:
             headers["connection"] = "close"
 
 
-def _is_refusal(body: bytes) -> bool:
-    """Return whether gradio's answer with the status 500 is an error that an endpoint raised for its caller.
-
-    Of all other errors, gradio tells no text.
-    """
-    try:
-        return bool(json.loads(body).get("error"))
-    except (ValueError, AttributeError):
-        return False
+def _completed(start: Message, body: bytes) -> Message:
+    """Return the start of an answer with the length and the status of its body."""
+    # Of errors that no endpoint raised for its caller, gradio tells no text.
+    status = 400 if start["status"] == 500 and _REFUSAL.match(body) else start["status"]
+    headers = MutableHeaders(scope=start)
+    if "content-length" in headers and body:  # an answer to HEAD has a length but no body
+        headers["content-length"] = str(len(body))
+    return {**start, "status": status}
 
 
 @dataclass
@@ -228,8 +204,10 @@ class Guard:
     async def _pass_on(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Let gradio answer a message that it can use."""
         try:
-            body = await _whole(_bounded(receive, MAX_MESSAGE_BYTES))
-            self.calls.check(path, body)
+            body = await Request(scope, _bounded(receive, MAX_MESSAGE_BYTES)).body()
+            message = self._names.inward(self.calls.read(path, body))
+        except ClientDisconnect:
+            return
         except MultiPartException as error:
             await _refuse(413, error.message)(scope, receive, send)
             return
@@ -238,7 +216,7 @@ class Guard:
             reported = {"error": str(error), "detail": str(error)}
             await JSONResponse(reported, 400)(scope, receive, send)
             return
-        received = _received(self._names.inward(body), receive)
+        received = _received(json.dumps(message).encode(), receive)
         if _JOIN.fullmatch(path) is None:
             await self._app(scope, received, send)
             return
@@ -285,33 +263,14 @@ class Guard:
 
     async def _upload(self, scope: Scope, receive: Receive, send: Outgoing) -> None:
         if await asyncio.to_thread(self._uploads.make_room):
-            limit = self._uploads.max_bytes + _AROUND_FILES
-            stored, status, sentence = Stored(send), 400, "The upload has no file; expected one or more."
-            try:
-                await self._app(scope, _bounded(receive, limit), stored)
-            except OSError:
-                status = 507
-                sentence = "The upload cannot be stored. Free some space, or look at the server's log."
-            finally:
-                if stored.has_failed:
-                    await _refuse(status, sentence)(scope, receive, send)
+            await self._app(scope, _bounded(receive, self._uploads.max_bytes + _AROUND_FILES), send)
         else:
-            sentence = "There is no space for more uploads now. Try again later."
+            sentence = "The upload cannot be stored now. Free some space on the disk, or try again later."
             await _refuse(507, sentence)(scope, receive, send)
 
 
 def _refuse(status: int, sentence: str) -> Response:
     return PlainTextResponse(f"{sentence}\n", status)
-
-
-async def _whole(receive: Receive) -> bytes:
-    """Return the body of a request; a part of it if its sender has gone."""
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(parts)
 
 
 def _received(body: bytes, receive: Receive) -> Receive:

@@ -6,9 +6,7 @@ import hmac
 import ipaddress
 import math
 import secrets
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from html import escape
 from string import Template
@@ -32,36 +30,27 @@ label { display: grid; gap: 4px; } input, button { font: inherit; padding: 8px; 
 <p role="alert">$problem</p><button>Log in</button></form></body></html>""")
 
 
-class Names:
+class Names(dict[str, None]):
     """A bounded number of secret names that browsers keep. The name that was added first goes first."""
 
-    def __init__(self) -> None:
-        self._names: OrderedDict[str, None] = OrderedDict()
-
-    def __contains__(self, name: str | None) -> bool:
-        return name in self._names
-
     def add(self, name: str | None = None) -> str:
-        name = name if name in self._names and name else secrets.token_urlsafe(24)
-        self._names[name] = None
-        self._names.move_to_end(name)
-        while len(self._names) > _MOST_KNOWN:
-            self._names.popitem(last=False)
+        name = name if name in self and name else secrets.token_urlsafe(24)
+        self.pop(name, None)
+        self[name] = None
+        while len(self) > _MOST_KNOWN:
+            del self[next(iter(self))]
         return name
-
-    def remove(self, name: str | None) -> None:
-        self._names.pop(name or "", None)
 
 
 class Attempts:
     """A limit on login attempts for each address: ten at once, and ten per minute.
 
     Nobody can use up another user's attempts: there is no common limit, and a browser that was logged in
-    before has a separate limit, even if others guess from its address. Any thread may call the methods.
+    before has a separate limit, even if others guess from its address.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
+        self._clock = clock
         self._free_at: dict[str, float] = {}  # when an address or a browser has all its attempts again
         self._browsers = Names()
 
@@ -72,24 +61,22 @@ class Attempts:
             browser: The name that `succeeded` returned for that browser before, if any.
         """
         each = LOGIN_SECONDS / LOGIN_ATTEMPTS
-        with self._lock:
-            who, now = self._who(address, browser), self._clock()
-            self._free_at = {key: at for key, at in self._free_at.items() if at > now}
-            free_at = max(now, self._free_at.get(who, now)) + each
-            wait = free_at - now - LOGIN_SECONDS
-            if wait > 1e-6:
-                return wait
-            self._free_at[who] = free_at
-            return 0.0
+        who, now = self._who(address, browser), self._clock()
+        self._free_at = {key: at for key, at in self._free_at.items() if at > now}
+        free_at = max(now, self._free_at.get(who, now)) + each
+        wait = free_at - now - LOGIN_SECONDS
+        if wait > 1e-6:
+            return wait
+        self._free_at[who] = free_at
+        return 0.0
 
     def succeeded(self, address: str, browser: str | None = None) -> str:
         """Restore all attempts after a correct password, and return a name for the browser to keep."""
-        with self._lock:
-            self._free_at.pop(self._who(address, browser), None)
-            return self._browsers.add(browser)
+        self._free_at.pop(self._who(address, browser), None)
+        return self._browsers.add(browser)
 
     def _who(self, address: str, browser: str | None) -> str:
-        if browser is not None and browser in self._browsers:
+        if browser and browser in self._browsers:
             return browser
         try:
             found = ipaddress.ip_address(address)
@@ -132,7 +119,7 @@ class Login:
         return answer
 
     async def leave(self, request: Request) -> Response:
-        self._sessions.remove(request.cookies.get(_SESSION))
+        self._sessions.pop(request.cookies.get(_SESSION, ""), None)
         return RedirectResponse("./", 303)
 
     def _is_right(self, user: str, password: str) -> bool:

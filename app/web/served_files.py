@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shutil
 import stat
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -168,30 +168,25 @@ class UploadRoom:
     max_bytes: int
     max_total_bytes: int = 4 * 2**30
     max_files: int = 2000
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def make_room(self) -> bool:
-        """Remove interrupted uploads, those older than a day, and the oldest others as necessary.
+        """Remove uploads that are older than a day, and the oldest others as necessary.
 
         Returns:
-            Whether one more fits.
+            Whether one more fits into the limits and on the disk.
         """
-        with self._lock:
-            kept = sorted(self._files())
-            total, count, now = sum(size for _, size, _ in kept), len(kept), time.time()
-            for made, size, path in kept:
-                fits = total + self.max_bytes <= self.max_total_bytes and count < self.max_files
-                broken_off = path.parent == self.folder  # complete uploads are in subfolders
-                age = now - made
-                if age < _YOUNG_SECONDS or (fits and not broken_off and age < _OLD_SECONDS):
-                    continue
-                with contextlib.suppress(OSError):
-                    path.unlink()
-                    total, count = total - size, count - 1
-                if not broken_off:
-                    with contextlib.suppress(OSError):  # it is not empty
-                        path.parent.rmdir()
-            return total + self.max_bytes <= self.max_total_bytes and count < self.max_files
+        now, files = time.time(), sorted(self._files())
+        total, count = sum(size for _, size, _ in files), len(files)
+        for made, size, path in files:
+            is_full = total + self.max_bytes > self.max_total_bytes or count >= self.max_files
+            if now - made < _YOUNG_SECONDS or not (is_full or now - made > _OLD_SECONDS):
+                continue
+            with contextlib.suppress(OSError):
+                path.unlink()
+                total, count = total - size, count - 1
+                path.parent.rmdir()  # unless it is not empty
+        has_space = self.folder.is_dir() and shutil.disk_usage(self.folder).free > self.max_bytes
+        return has_space and total + self.max_bytes <= self.max_total_bytes and count < self.max_files
 
     def _files(self) -> Iterator[tuple[float, int, Path]]:
         for path in self.folder.rglob("*"):

@@ -33,31 +33,20 @@ def test_addresses_and_other_folders_stay() -> None:
 def test_uploads_come_in_by_their_name_where_a_file_is_described_and_nowhere_else() -> None:
     file = {"path": "uploads/ab/x.png", "orig_name": "uploads/ab/x.png", "meta": {"_type": "gradio.FileData"}}
     message = {"data": ["uploads/ab/x.png", [file], {"path": ["uploads/x"]}, 2**60, "é"], "path": 7}
-    found = json.loads(NAMES.inward(json.dumps(message).encode()))
+    found = NAMES.inward(message)
     assert found == {**message, "data": [
         "uploads/ab/x.png", [{**file, "path": f"{UPLOADS}/ab/x.png"}], {"path": ["uploads/x"]}, 2**60, "é",
     ]}  # fmt: skip
-
-
-@pytest.mark.parametrize("text", [b"", b"uploads/ {", b'"uploads/', b"\xffuploads/"])
-def test_what_is_no_message_passes_as_it_is(text: bytes) -> None:
-    assert NAMES.inward(text) == text
 
 
 @pytest.mark.parametrize(
     "path",
     ["http://192.0.2.1/x.png", "https://example.org/x.png", "/etc/passwd", "file:///etc/passwd", "x", ""],
 )
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32", "utf-8-sig"])
-def test_what_is_no_upload_is_no_description_of_a_file(path: str, encoding: str) -> None:
+def test_what_is_no_upload_is_no_description_of_a_file(path: str) -> None:
     file = {"path": path, "url": path, "meta": {"_type": "gradio.FileData"}}
-    text = json.dumps({"data": [[file]], "fn_index": 1}).replace('"path"', '"p\\u0061th"')
-    found = json.loads(NAMES.inward(text.encode(encoding)))
+    found = NAMES.inward({"data": [[file]], "fn_index": 1})
     assert found == {"data": [[{"path": path, "url": path}]], "fn_index": 1}
-
-
-def test_a_message_that_nests_too_deep_to_be_looked_at_is_not_passed_on() -> None:
-    assert json.loads(NAMES.inward(b"[" * 100_000 + b"]" * 100_000)) is None
 
 
 def test_commands_are_told_by_the_name_that_a_wheel_installs(monkeypatch: pytest.MonkeyPatch) -> None:
