@@ -53,25 +53,14 @@ class ComfyOwner(Guest):
 def decode(
     vae: Any, latents: Tensor, settings: VaeSettings, *, has_ladder: bool = True
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Decode latents with ComfyUI's VAE, and return the pictures as ComfyUI's IMAGE, and a report.
-
-    Raises:
-        InputError: If the engine cannot drive the VAE.
-    """
+    """Decode latents with ComfyUI's VAE, and return the pictures as ComfyUI's IMAGE, and a report."""
     return _driven("Decoded", VaeEngine.decode, vae, latents, settings, has_ladder, partial(pictures_of, vae))
 
 
 def encode(
     vae: Any, pixels: Tensor, settings: VaeSettings, *, has_ladder: bool = True
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Encode pictures with ComfyUI's VAE, and return the latents on ComfyUI's device, and a report.
-
-    Args:
-        pixels: (frames, height, width, channels), 0 to 1, as ComfyUI's IMAGE.
-
-    Raises:
-        InputError: If the engine cannot drive the VAE.
-    """
+    """Encode ComfyUI's IMAGE with its VAE, and return the latents on ComfyUI's device, and a report."""
     source = vae.vae_encode_crop_pixels(pixels[..., :3]).movedim(-1, 1)
     if vae.latent_dim == 3 and getattr(vae, "not_video", False):
         source = source.unsqueeze(2)

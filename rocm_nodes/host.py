@@ -20,7 +20,6 @@ from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.units import gb_text
 
-Progress = Callable[..., None]
 # Packages are imported within this, which takes back the filters for warnings that some of them add.
 importing = warnings.catch_warnings
 
@@ -62,7 +61,7 @@ def interruptible() -> Iterator[Interrupt]:
     raise host.InterruptProcessingException
 
 
-def progress_bar() -> Progress:
+def progress_bar() -> Callable[..., None]:
     """Return a function that shows the progress on the node, with a preview if it is given one, too."""
     bars: list[Any] = []
 

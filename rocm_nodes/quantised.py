@@ -116,8 +116,7 @@ class _Keeping(nn.Module):
 def load_gguf(file: Path) -> Any:
     """Return a model from a GGUF file, as `comfy.sd.load_diffusion_model` returns one from other files.
 
-    Raises:
-        InputError: If the file has blocks that cannot be taken apart, or ComfyUI does not know the model.
+    If its blocks cannot be taken apart, or ComfyUI does not know the model, InputError is raised.
     """
     loader = comfy("comfy.sd").load_diffusion_model_state_dict
     # Newer versions can move weights between disk and card by their bytes, which need not fit these tensors.

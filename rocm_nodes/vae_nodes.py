@@ -170,17 +170,13 @@ class ROCMOptimizedVAEDecode(VaeNode):
         return self.decoded(given, settings, given.use_rocm_optimizations, [why, *_idle_notes(given)])
 
 
-class ROCMOptimizedVAEDecodeTiled(VaeNode):
+class ROCMOptimizedVAEDecodeTiled(ROCMOptimizedVAEDecode):
     """A decoder that always works in tiles, which are blended where they overlap."""
 
-    RETURN_TYPES = ("IMAGE",)
-    FUNCTION = "decode"
     DESCRIPTION = (
         "Decode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
     )
     SEARCH_ALIASES = ("decode latent", "tiled decode", "out of memory", "longtake")
-    OUTPUT_TOOLTIPS = ("The pictures, or the frames of the video.",)
-
     REQUIRED: ClassVar = {
         **_DECODER,
         "temporal_size": number(
@@ -195,6 +191,7 @@ class ROCMOptimizedVAEDecodeTiled(VaeNode):
         ),
         "rocm_optimizations": _CAREFUL,
     }  # fmt: skip
+    OPTIONAL: ClassVar = {}
 
     def work(self, given: Any) -> dict[str, Any]:
         vae, overlap = given.vae, given.temporal_overlap
@@ -237,17 +234,15 @@ class ROCMOptimizedVAEEncode(VaeNode):
         return self.encoded(given, settings, given.use_rocm_optimizations, [why])
 
 
-class ROCMOptimizedVAEEncodeTiled(VaeNode):
+class ROCMOptimizedVAEEncodeTiled(ROCMOptimizedVAEEncode):
     """An encoder that always works in tiles, which are blended where they overlap."""
 
-    RETURN_TYPES = ("LATENT",)
-    FUNCTION = "encode"
     DESCRIPTION = (
         "Encode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
     )
     SEARCH_ALIASES = ("encode image", "tiles", "longtake")
-    OUTPUT_TOOLTIPS = ("The latents.",)
     REQUIRED: ClassVar = {**_ENCODER, "rocm_optimizations": _CAREFUL}
+    OPTIONAL: ClassVar = {}
 
     def work(self, given: Any) -> dict[str, Any]:
         settings = VaeSettings(**_tiles(given, "largest_px"))

@@ -111,11 +111,7 @@ def attending(network: nn.Module, way: str, limit_bytes: int) -> Iterator[None]:
 
 
 def attention_of(way: str, limit_bytes: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return the function that computes attention (B, N, H, D) in one way.
-
-    Raises:
-        InputError: If diffusers cannot use the kernel.
-    """
+    """Return the function that computes attention (B, N, H, D) in one way; its errors are `attending`'s."""
     backend = _backend(way) or AttentionBackendName.NATIVE
 
     def compute(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

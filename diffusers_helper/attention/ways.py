@@ -68,11 +68,7 @@ def slice_of(tokens: int, head_dim: int, limit_bytes: int) -> tuple[int, int]:
 
 
 def check_way(name: str, *, has_gpu: bool) -> None:
-    """Refuse a way that this machine cannot compute.
-
-    Raises:
-        InputError: If its package is not installed, or if it needs a GPU.
-    """
+    """Raise InputError for a way whose package is not installed, or that needs a GPU."""
     way = WAYS[name]
     if way.package and (not has_gpu or find_spec(way.package) is None):
         lacks = f"the package {way.package} is not installed ({way.source})" if has_gpu else "it needs a GPU"

@@ -6,7 +6,7 @@ The other half of a family, which works on tensors, is a module with the functio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ class PromptReading:
     Attributes:
         template: The text around the prompt, with `{}` in its place.
         head_tokens: The tokens of the template before the prompt, which are cut off after the encoding.
-        most_tokens: The most tokens of a prompt.
         padded_tokens: The tokens that the transformer reads of any prompt; 0 for those of the prompt alone.
     """
 
@@ -147,10 +146,7 @@ class Values:
     rows: int = 0
 
     def __add__(self, other: Values) -> Values:
-        return Values(
-            self.plain + other.plain, self.castable + other.castable, self.eight_bit + other.eight_bit,
-            self.fixed_bytes + other.fixed_bytes, self.rows + other.rows,
-        )  # fmt: skip
+        return Values(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def num_bytes(self, width: int, storage: str) -> int:
         """Return the size on the device, given the bytes of a value in the type that computes.

@@ -116,9 +116,8 @@ def encode_vision(
 class Constants:
     """The results of those parts of a transformer whose inputs do not change in a section.
 
-    These are the rotary tables, the embeddings of the clean latents and of the picture, and the projections
-    of the prompt's states and vector. The text refiner itself sees the time, so it runs in every step.
-    Tensors are the same only as the same objects, and nobody may write to them or to the results.
+    The text refiner itself sees the time, so it runs in every step. Tensors are the same only as the same
+    objects, and nobody may write to them or to the results.
     """
 
     def __init__(self, transformer: HunyuanVideoFramepackTransformer3DModel) -> None:
@@ -139,12 +138,7 @@ class Constants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramePackCondition(Guidance[TextCondition]):
-    """The prompts, the picture and the guidance scales that condition a section.
-
-    Attributes:
-        vision: (1, tokens, D), SigLIP's hidden states of the picture.
-        guidance: The distilled guidance scale, an input of the transformer.
-    """
+    """The prompts, SigLIP's states (1, tokens, D) of the picture, and the guidance scales of a section."""
 
     vision: Tensor
     guidance: float

@@ -56,7 +56,7 @@ class LatentHistory:
 
         Args:
             start: The start picture's latent, or noise.
-            end: The latent of the picture that an inverted video leads to, which is no part of the video.
+            end: The latent of the picture that an inverted video leads to, which is no part of it.
             before: The latents at which the video begins: by default the start picture's, or the last ones of
                 the video that is continued, or none.
             after: The first latents of the video to which an inverted one leads; none by default.

@@ -32,10 +32,7 @@ def sampler(name: str) -> Callable[..., Tensor]:
 class Denoiser:
     """The caller of the model, which passes latents in their original dtype.
 
-    All other arithmetic of the samplers uses at least float32.
-
-    Attributes:
-        sigmas: The noise levels of the model calls, without the 0 at the end.
+    All other arithmetic of the samplers uses at least float32. `sigmas` lack the 0 at the end.
     """
 
     def __init__(

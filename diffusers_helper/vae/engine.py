@@ -66,11 +66,7 @@ class Owner(Protocol):
     def cleanup_frequency(self) -> int: ...
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        """Return the plan in force for a task.
-
-        Raises:
-            OutOfDeviceMemory: If the memory has run out and no smaller plan is left.
-        """
+        """Return the plan in force for a task, or raise OutOfDeviceMemory if no smaller one is left."""
         ...
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
@@ -78,16 +74,10 @@ class Owner(Protocol):
         ...
 
     def step_down(self, shortage: Shortage) -> None:
-        """Make smaller plans from now on, since the device's memory has run out.
-
-        Raises:
-            OutOfDeviceMemory: If no smaller plan is left.
-        """
-        ...
+        """Make smaller plans from now on, since the device's memory has run out."""
 
     def use_fp32(self) -> None:
         """Compute in fp32 from now on, since another type has overflowed."""
-        ...
 
 
 _Owner = TypeVar("_Owner", bound=Owner)
@@ -143,11 +133,8 @@ class VaeEngine(Generic[_Owner]):
     ) -> Tensor:
         """Encode frames (B, 3, F, H, W), or pictures without F, and return the moments (B, 2 C, T, h, w).
 
-        The moments are the mean and the log-variance. The arguments and errors are those of `decode`.
-
-        Raises:
-            InputError: If the VAE cannot encode this number of frames, or sides that are no multiples of its
-                factor.
+        The moments are the mean and the log-variance. The arguments and errors are those of `decode`, and
+        InputError is raised for a number of frames, or sides, that the VAE does not divide.
         """
         if frames.dim() == 4:
             return self.encode(frames.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)

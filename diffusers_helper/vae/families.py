@@ -133,11 +133,7 @@ _DIFFUSERS: dict[str, Callable[[Any], VaeFamily]] = {
 
 
 def family_of(vae: nn.Module) -> VaeFamily:
-    """Return the family of a VAE, which may be one itself, as `vae.guest.HostVae` is.
-
-    Raises:
-        InputError: If it is of an unknown kind.
-    """
+    """Return the family of a VAE, which may be one itself, or raise InputError for an unknown kind."""
     if isinstance(vae, VaeFamily):
         return vae
     for kind in type(vae).__mro__:

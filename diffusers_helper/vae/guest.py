@@ -124,7 +124,6 @@ class HostVae(nn.Module, VaeFamily):
     neither moved nor changed.
 
     Attributes:
-        network: The object's `first_stage_model`.
         casts: Whether each layer converts its weights when it runs, wherever they are. With dynamic memory
             they stay in the file's type and on the host, and a copy of the network would free ComfyUI's
             buffers a second time.
@@ -132,11 +131,6 @@ class HostVae(nn.Module, VaeFamily):
     """
 
     def __init__(self, vae: Any) -> None:
-        """Collect the network and the facts of a VAE.
-
-        Raises:
-            InputError: If its latents are neither pictures nor video, but for example sound.
-        """
         super().__init__()
         if kind := unsupported(vae):
             raise InputError(f"The VAE is {kind}.", "Decode with ComfyUI's own node.")
