@@ -57,8 +57,7 @@ def measure(
 ) -> Measurement:
     """Time the rungs for a case, and store the fastest one whose result is right.
 
-    During a rung's first call, the store keeps a note, which identifies the rung if the process dies. Before
-    measuring, call `RouteStore.condemn_interrupted`.
+    During a rung's first call it is blocked, and stays so if the process ends.
 
     Raises:
         RuntimeError: If a rung raises an unknown error.

@@ -182,42 +182,17 @@ class RouteStore:
 
     @contextlib.contextmanager
     def trying(self, case: ConvCase, rung: str) -> Generator[None]:
-        """Keep a note of a case and rung on the disk within the context, for `take_interrupted`.
-
-        An architecture can have only one such note at a time.
-        """
-        note = self._note(case.arch)
-        if note is None:
-            yield
-            return
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(f"{case}\n{rung}\n", encoding="utf-8")
+        """Block a rung within the context, so that it stays blocked if the process ends there."""
+        before = self.get(case)
+        self.block(case, rung, "the process ended while this was being measured")
         try:
             yield
         finally:
-            note.unlink(missing_ok=True)
+            self.put(case, before)
 
-    def take_interrupted(self, arch: str) -> tuple[ConvCase, str] | None:
-        """Return the case and rung that a process was trying when it ended, and delete the note about it.
-
-        No other process may be trying a rung.
-        """
-        note = self._note(arch)
-        if note is None or not note.is_file():
-            return None
-        lines = note.read_text(encoding="utf-8", errors="replace").splitlines()
-        note.unlink()
-        with contextlib.suppress(ValueError):
-            if len(lines) == 2:
-                return ConvCase.from_text(lines[0]), lines[1]
-        return None
-
-    def condemn_interrupted(self, arch: str) -> tuple[ConvCase, str] | None:
-        """Block the rung that a process was trying when it died; see `take_interrupted`."""
-        found = self.take_interrupted(arch)
-        if found is not None:
-            self.block(*found, "the process ended while this was being measured")
-        return found
+    def put(self, case: ConvCase, route: Route) -> None:
+        """Replace what is known about a case; an empty route forgets it."""
+        self._change(case, lambda _: route)
 
     def add_measured(
         self, case: ConvCase, milliseconds: dict[str, float], failed: dict[str, str], rung: str, reason: str
@@ -247,10 +222,6 @@ class RouteStore:
         name = re.sub(r"[^\w.-]", "_", arch)
         return None if self._folder is None else self._folder / f"{name}.json"
 
-    def _note(self, arch: str) -> Path | None:
-        file = self._file(arch)
-        return None if file is None else file.with_name(f".{file.stem}.trying")
-
     def _change(self, case: ConvCase, change: Callable[[Route], Route]) -> None:
         """Apply a change to the route on the disk, which another process may have changed in the meantime."""
         file = self._file(case.arch)
@@ -277,7 +248,9 @@ class RouteStore:
 
 def _apply(table: dict[str, Route], key: str, change: Callable[[Route], Route]) -> None:
     now = datetime.now(UTC).isoformat(timespec="microseconds")
-    table[key] = replace(change(table.pop(key, Route())), when=now)
+    route = change(table.pop(key, Route()))
+    if route != Route():
+        table[key] = replace(route, when=now)
     if len(table) > MAX_ROUTES:
         # Routes with a blocked rung are deleted last, and of the others the oldest first.
         oldest = sorted(table, key=lambda name: (bool(table[name].deadly), table[name].when))

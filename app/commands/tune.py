@@ -124,19 +124,18 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
 
     This takes place in another process, since a way may end it. The next one leaves that way out.
     """
-    from cache.conv_routes import RouteStore
+    from cache.conv_routes import Route, RouteStore
 
-    routes, arch = RouteStore(routes_folder()), cases[0].arch
-    deaths: list[ConvCase] = []
-    if death := routes.condemn_interrupted(arch):
-        reported = _in_words(f"The last run died while it tried {death[1]} for {death[0]}. ", cases[0])
-        _say(f"{reported}Only --again tries this way there again.")
-    waiting = [case for case in cases if again or not _is_measured(routes, case)]
+    routes, deaths = RouteStore(routes_folder()), 0
+    if again:
+        for case in cases:
+            routes.put(case, Route())
+    waiting = [case for case in cases if not _is_measured(routes, case)]
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
     count = len(waiting)
     while waiting:
-        tasks = [(str(case), _left_out(case, routes, deaths, again)) for case in waiting]
+        tasks = [(str(case), _left_out(case, routes, deaths)) for case in waiting]
         process = multiprocessing.get_context("spawn").Process(
             target=_measure, args=(tasks, count, str(device)), daemon=True
         )
@@ -146,25 +145,33 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
         except KeyboardInterrupt:
             process.kill()
             process.join()
-            routes.take_interrupted(arch)  # the way is not to blame
+            for case, _ in _died(waiting, routes):
+                routes.put(case, routes.get(case))  # the way is not to blame
             raise
-        routes = RouteStore(routes_folder())  # reads the results of the other process
         if process.exitcode == 0:
             break
-        if (death := routes.condemn_interrupted(arch)) is None:
+        if not (died := _died(waiting, routes)):
             raise LongtakeError(f"The measurement ended with code {process.exitcode}.", "Start it again.")
-        _say(_in_words(f"{death[1]} ended the process at {death[0]}. It stays avoided there.", cases[0]))
-        deaths.append(death[0])
-        waiting = waiting[waiting.index(death[0]) :]
+        case, rung = died[0]
+        _say(_in_words(f"{rung} ended the process at {case}. It stays avoided there.", case))
+        routes, deaths, waiting = RouteStore(routes_folder()), deaths + 1, waiting[waiting.index(case) :]
+    routes = RouteStore(routes_folder())  # reads the results of the other process
     return [_result(routes, case) for case in cases]
 
 
-def _left_out(case: ConvCase, routes: RouteStore, deaths: list[ConvCase], again: bool) -> set[str]:
-    """Return the rungs that are not tried for a case: those that ended a process there, or may do so."""
+def _left_out(case: ConvCase, routes: RouteStore, deaths: int) -> set[str]:
+    """Return the rungs that ended a process at a case, and after several deaths those that may do so, too."""
     route = routes.get(case)
-    if len(deaths) >= _MOST_DEATHS:
-        return {*route.deadly, *(routes.suspects(case) - set(route.measured))}
-    return set() if again and case not in deaths else set(route.deadly)
+    risky = routes.suspects(case) - set(route.measured) if deaths >= _MOST_DEATHS else set[str]()
+    return risky | set(route.deadly)
+
+
+def _died(cases: list[ConvCase], before: RouteStore) -> list[tuple[ConvCase, str]]:
+    """Return the case and the rung at which the other process ended, given the routes before."""
+    from cache.conv_routes import RouteStore
+
+    now = RouteStore(routes_folder())
+    return [(case, rung) for case in cases for rung in now.get(case).deadly.keys() - before.get(case).deadly]
 
 
 def _is_measured(routes: RouteStore, case: ConvCase) -> bool:

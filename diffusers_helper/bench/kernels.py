@@ -201,7 +201,6 @@ def convolutions(context: Context) -> Iterator[Case]:
     windows = (OWN_WINDOW,) if context.has_gpu else (_CPU_WINDOW,)
     vae = empty_network("vae", CONFIGS["vae"])
     cases = conv_cases(vae, dtype, context.torch_device, tile, tile, windows)
-    routes.condemn_interrupted(cases[0].arch)
     if context.is_quick:
         cases = spread(cases, min(_QUICK_SHAPES, len(cases)))
     for case in cases:

@@ -101,24 +101,21 @@ def test_a_blocked_rung_is_not_the_chosen_one_any_more(tmp_path: Path) -> None:
     assert (route.rung, route.reason, route.deadly) == ("", "", {"miopen": "SIGSEGV"})
 
 
-def test_what_was_tried_when_a_process_died_is_told_once(tmp_path: Path) -> None:
+def test_what_was_tried_when_a_process_died_stays_blocked(tmp_path: Path) -> None:
     store = RouteStore(tmp_path / "routes")
+    store.choose(CASE, "taps", "works")
     with store.trying(CASE, "miopen"):
-        pass
+        assert set(RouteStore(tmp_path / "routes").get(CASE).deadly) == {"miopen"}
     with pytest.raises(KeyboardInterrupt), store.trying(CASE, "taps"):
         raise KeyboardInterrupt
-    assert store.take_interrupted("gfx1100") is None
+    with store.trying(OTHER, "tiles"):
+        pass
+    again = RouteStore(tmp_path / "routes")
+    assert (again.get(CASE).rung, again.get(CASE).deadly) == ("taps", {})
+    assert set(again.routes("gfx1100")) == {str(CASE)}
     dying = store.trying(OTHER, "tiles")
     dying.__enter__()
-    again = RouteStore(tmp_path / "routes")
-    assert again.take_interrupted("cpu") is None
-    assert again.take_interrupted("gfx1100") == (OTHER, "tiles")
-    assert again.take_interrupted("gfx1100") is None
-    with store.trying(CASE, "miopen"):
-        note = next((tmp_path / "routes").iterdir())
-        note.write_bytes(b"\xff half a l")
-        assert again.take_interrupted("gfx1100") is None
-    assert list((tmp_path / "routes").iterdir()) == []
+    assert set(RouteStore(tmp_path / "routes").get(OTHER).deadly) == {"tiles"}
 
 
 def test_measuring_replaces_failures_but_not_deaths(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_a_known_error_is_noted_and_another_is_raised(
     replace_rung(monkeypatch, "taps", broken("a mistake"))
     with pytest.raises(RuntimeError, match="a mistake"):
         measure(case, CPU, routes)
-    assert RouteStore(tmp_path).condemn_interrupted("cpu") is None
+    assert RouteStore(tmp_path).get(case).deadly == {}
 
 
 def test_a_rung_may_fail_while_it_is_timed(case: ConvCase, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,8 +237,7 @@ def test_what_was_being_tried_when_the_process_died_is_not_tried_again(
     dying = RouteStore(tmp_path).trying(case, "miopen")
     dying.__enter__()
     routes = RouteStore(tmp_path)
-    assert routes.condemn_interrupted("cpu") == (case, "miopen")
-    assert routes.condemn_interrupted("cpu") is None
+    assert set(routes.get(case).deadly) == {"miopen"}
     ran = replace_rung(monkeypatch, "miopen", lambda result: result)
     assert set(measure(case, CPU, routes, routes.get(case).deadly).milliseconds) == {"taps", "tiles"}
     ladder(tmp_path).conv3d(*some_call())
