@@ -43,11 +43,7 @@ def _nvidia_card(name: str) -> str:
 
 
 def this_profile(environ: Mapping[str, str]) -> Profile:
-    """Return the profile in force on this machine.
-
-    Raises:
-        InputError: If an environment variable has an invalid value.
-    """
+    """Return the profile in force on this machine."""
     return profile_in_force(this_machine(environ), this_local(environ))
 
 

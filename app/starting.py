@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import NoReturn
@@ -51,6 +52,14 @@ def run(main: Callable[[], int]) -> NoReturn:
         with contextlib.suppress(OSError):
             stream.flush()
     os._exit(code)
+
+
+def end_within(seconds: float, code: int) -> threading.Timer:
+    """End the process after so many seconds if its orderly end takes longer."""
+    timer = threading.Timer(seconds, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def prepare(environ: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from urllib.request import getproxies
 
 from app.jobs.stdio import complain, say, start_log
 from app.machine import know_added_models, this_machine, this_profile
@@ -70,11 +71,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _check_text(action: argparse.Action, given: object) -> None:
-    """Refuse an argument that no file and no message can hold.
-
-    Raises:
-        InputError: If it is not UTF-8.
-    """
+    """Refuse an argument that no file and no message can hold."""
     for text in given if isinstance(given, list) else [given]:
         if isinstance(text, str) and not is_whole(text):
             name = next(iter(action.option_strings), action.metavar)
@@ -174,22 +171,14 @@ def add_setting(group: argparse._ActionsContainer, name: str) -> None:
 
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that were given as arguments.
-
-    Raises:
-        InputError: If a LoRA is not there.
-    """
+    """Return the settings that were given as arguments."""
     given = {name: value for name, value in vars(arguments).items() if name in SETTINGS and value is not None}
     lists = {name: text_of(value) for name, value in given.items() if SETTINGS[name].items}
     return with_lora_paths(given | lists)
 
 
 def with_lora_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in which LoRAs have absolute paths instead of names.
-
-    Raises:
-        InputError: If a LoRA is not there.
-    """
+    """Return settings in which LoRAs have absolute paths instead of names."""
     if not settings.get("lora"):
         return dict(settings)
     return {**settings, "lora": located(settings["lora"], lora_folder(os.environ))}
@@ -234,23 +223,15 @@ def take_engine_environment() -> None:
     os.environ.update(engine_environment(this_profile(os.environ).environment, os.environ))
 
 
-def check_proxies(environ: Mapping[str, str]) -> None:
-    """Refuse SOCKS proxies, with which the page and downloads fail unless a further package is installed.
-
-    Raises:
-        InputError: If the environment names such a proxy and the package is missing.
-    """
-    if importlib.util.find_spec("socksio") is not None:
-        return
-    for name in ("all_proxy", "https_proxy", "http_proxy"):
-        for variable in (name, name.upper()):
-            value = environ.get(variable, "")
-            if value.lower().startswith("socks"):
-                raise InputError(
-                    f"{variable} is {short_repr(value)}; expected an address that begins with http://, as "
-                    "the package for SOCKS is not installed.",
-                    f"Unset {variable}, or install socksio beside Longtake.",
-                )
+def check_proxies() -> None:
+    """Refuse SOCKS proxies, with which the page and downloads fail unless a further package is installed."""
+    for name, value in getproxies().items():
+        if value.startswith("socks") and importlib.util.find_spec("socksio") is None:
+            raise InputError(
+                f"{name}_proxy is {short_repr(value)}; expected an address that begins with http://, as the "
+                "package for SOCKS is not installed.",
+                f"Unset {name}_proxy, or install socksio beside Longtake.",
+            )
 
 
 Adder = Callable[[argparse._ActionsContainer], object]
@@ -313,12 +294,7 @@ def _sentence(words: str) -> str:
 
 
 def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str] | None) -> int:
-    """Run the command of the given arguments, and return the exit code. An error becomes one line.
-
-    Args:
-        build: Returns the parser, whose arguments set `run` and `verbose`.
-        argv: The arguments; None for the process's own.
-    """
+    """Run the command of the given arguments, and return the exit code. An error becomes one line."""
     arguments = argparse.Namespace()
     try:
         prepare(os.environ)
@@ -344,15 +320,7 @@ def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str]
 
 @contextmanager
 def only_one(command: str, folder: Path, remedy: str) -> Generator[None]:
-    """Keep a second run of a command out, because two would distort each other's figures.
-
-    Args:
-        folder: The folder for what is measured, which is made.
-        remedy: What to do if it cannot be written.
-
-    Raises:
-        InputError: If another run is in the folder, or the folder cannot be written.
-    """
+    """Keep a second run of a command out, because two would distort each other's figures."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = Lock(folder / f".{command}.lock")

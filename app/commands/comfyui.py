@@ -55,11 +55,7 @@ def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def install_nodes(arguments: argparse.Namespace) -> int:
-    """Write the pack, in the place of an older one, and print the result.
-
-    Raises:
-        InputError: If the folder is not one of ComfyUI, or if ComfyUI is too old.
-    """
+    """Write the pack, in the place of an older one, and print the result."""
     root = _root(arguments.path)
     version = _version(root)
     if version and version < OLDEST:
@@ -92,11 +88,7 @@ def install_nodes(arguments: argparse.Namespace) -> int:
 
 
 def uninstall_nodes(arguments: argparse.Namespace) -> int:
-    """Remove the pack.
-
-    Raises:
-        InputError: If there is none, or if something else is in its place.
-    """
+    """Remove the pack."""
     folder = _root(arguments.path) / "custom_nodes" / NAME
     if not folder.exists():
         raise InputError(f"{folder} does not exist, so there is nothing to remove.")

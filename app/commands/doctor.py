@@ -59,14 +59,7 @@ Probe = Callable[[Mapping[str, str]], dict[str, Any]]
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Print the report, clear MIOpen's caches, or forget the smaller plans of earlier shortages.
-
-    Returns:
-        The exit code; 1 if a job would fail.
-
-    Raises:
-        InputError: If an argument or an environment variable has an invalid value.
-    """
+    """Print the report, clear MIOpen's caches, or forget the smaller plans of earlier shortages."""
     if arguments.clear_miopen_cache:
         return clear_miopen_cache(Path(os.path.expanduser("~")), os.environ)
     environ = {**os.environ, **given_find_mode(arguments)}
@@ -96,15 +89,7 @@ def examine(
     probe: Probe | None = None,
     local: Local = Local(),  # noqa: B008 - frozen
 ) -> list[Finding]:
-    """Examine everything that a job needs, and store the attention kernel that ran.
-
-    Args:
-        model: The model whose weights are checked and whose default job is planned.
-        outputs: The folder that must be writable.
-        root: The root of the file system that describes the machine.
-        probe: A function that asks torch for facts, by default in a separate process.
-        local: The settings of the machine, with the folder in which the kernel is stored.
-    """
+    """Examine everything that a job needs, and store the attention kernel that ran."""
     machine = this_machine(environ, root)
     profile = profile_for(machine, environ)
     facts = (probe or ask_torch)({**environ, **engine_environment(profile.environment, environ)})
@@ -265,11 +250,6 @@ def _environment(profile: Profile, environ: Mapping[str, str]) -> Iterator[Findi
             yield Finding("MIOpen", text, "note" if remedy else "ok", remedy)
     elif "MIOPEN_FIND_MODE" in environ:
         yield Finding("environment", "the find mode has no effect here: MIOpen runs on AMD cards only")
-    if "MIOPEN_FIND_TIME_LIMIT" in environ:
-        yield Finding(
-            "environment", "MIOPEN_FIND_TIME_LIMIT is set, but MIOpen has no such variable", "note",
-            "Unset it; MIOPEN_FIND_MODE=FAST avoids long searches.",
-        )  # fmt: skip
     for name in ALLOCATOR_VARIABLES:
         if profile.machine.kind == "rocm" and "expandable_segments:true" in environ.get(name, "").lower():
             yield Finding(

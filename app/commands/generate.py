@@ -28,7 +28,7 @@ from app.jobs.stdio import complain, say, take_stdout
 from app.machine import cache_folder, this_local, this_profile
 from app.miopen import conv_settings
 from app.report_text import report_text
-from app.starting import EXIT_CANCELLED
+from app.starting import EXIT_CANCELLED, end_within
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import INPUT_CODES
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
@@ -55,15 +55,9 @@ _KILL_SECONDS = 3.0
 
 
 def make_video(arguments: argparse.Namespace) -> int:
-    """Make one or several videos and show their progress.
+    """Make videos and show their progress. The exit code is that of the first that is not made, or 0.
 
-    Returns:
-        The exit code as documented in the program's help: that of the first video that is not made, or 0.
-
-    Raises:
-        InputError: If an argument is invalid.
-        BrokenPipeError: If the reader of the output has gone; the job is cancelled.
-        LongtakeError: If the output cannot be written, for example on a full disk; the job is cancelled.
+    If the output cannot be written, as on a full disk or without a reader, the job is cancelled.
     """
     if arguments.save_preset is not None:
         return save_given(arguments)
@@ -125,11 +119,7 @@ def _follow(
 
 
 def _service(arguments: argparse.Namespace) -> JobService:
-    """Return the service for new jobs, or for a job to resume after checking that a plan fits it.
-
-    Raises:
-        InputError: If a job does not fit or does not exist, or if a picture cannot be used.
-    """
+    """Return the service for new jobs, or for a job to resume after checking that a plan fits it."""
     outputs = given_path(arguments.outputs, "outputs")
     if (wanted := arguments.resume or arguments.branch) and not outputs.is_dir():
         raise NoSuchJob(wanted)
@@ -268,9 +258,7 @@ class Signals:
             act = self._reaction()
         else:
             act = self._kill
-            self._end = threading.Timer(_KILL_SECONDS, os._exit, (128 + self.number,))
-            self._end.daemon = True
-            self._end.start()
+            self._end = end_within(_KILL_SECONDS, 128 + self.number)
         threading.Thread(target=act, name="signal", daemon=True).start()
 
 

@@ -17,6 +17,7 @@ from app.commands.arguments import (
     check_proxies,
     command_words,
     given_settings,
+    one_of,
     switch,
     with_lora_paths,
 )
@@ -45,20 +46,28 @@ Origin = tuple[Callable[[JobService], list[Job]], Sequence[GenerationRequest]]
 
 # The arguments for jobs that do not begin with new settings, for several videos at once, and for presets.
 ORIGINS = (
-    argument(
-        "--resume", metavar="JOB",
-        help="continue a job of --outputs that was interrupted, failed or was cancelled, instead of making a "
-        "new video; the job keeps its picture, prompt and settings",
-    ),
-    argument(
-        "--recipe", metavar="FILE",
-        help="make again the video whose recipe is in FILE: an MP4 or PNG that Longtake wrote, or a job's "
-        "request.json; settings on the command line replace those of the recipe",
-    ),
-    argument(
-        "--branch", metavar="JOB",
-        help="make a video that begins with sections of a job of --outputs, with --keep or --longer; "
-        "settings on the command line apply to the new sections",
+    one_of(
+        argument(
+            "--resume", metavar="JOB",
+            help="continue a job of --outputs that was interrupted, failed or was cancelled, instead of "
+            "making a new video; the job keeps its picture, prompt and settings",
+        ),
+        argument(
+            "--recipe", metavar="FILE",
+            help="make again the video whose recipe is in FILE: an MP4 or PNG that Longtake wrote, or a "
+            "job's request.json; settings on the command line replace those of the recipe",
+        ),
+        argument(
+            "--branch", metavar="JOB",
+            help="make a video that begins with sections of a job of --outputs, with --keep or --longer; "
+            "settings on the command line apply to the new sections",
+        ),
+        argument(
+            "--batch", metavar="FILE",
+            help="make all videos of FILE: one JSON object of settings per line, or CSV with their names in "
+            "the first line; settings on the command line apply to all videos that do not set their own",
+        ),
+        required=False,
     ),
     argument("--keep", type=int, metavar="N", help="the branch keeps the N sections that were made first"),
     argument(
@@ -70,11 +79,6 @@ ORIGINS = (
         "--variants", type=int, metavar="N",
         help="make N videos, whose seeds are the given one and those that follow it",
     ),
-    argument(
-        "--batch", metavar="FILE",
-        help="make all videos of FILE: one JSON object of settings per line, or CSV with their names in the "
-        "first line; settings on the command line apply to all videos that do not set their own",
-    ),
     switch("--dry-run", "check everything, print what would be made, and exit"),
     argument("--preset", metavar="NAME", help="begin with the settings saved under NAME"),
     argument("--save-preset", metavar="NAME", help="save the given settings under NAME, and exit"),
@@ -82,22 +86,12 @@ ORIGINS = (
 
 
 def chosen_origin(arguments: argparse.Namespace) -> Origin:
-    """Return the origin that the arguments describe, after checking that this machine can make its videos.
-
-    Raises:
-        InputError: If the arguments contradict each other or are invalid, or if a video cannot be made here.
-    """
-    names = ("resume", "recipe", "branch", "batch")
-    given = [name for name in names if getattr(arguments, name) is not None]
-    if len(given) > 1:
-        raise InputError(
-            f"--{given[0]} and --{given[1]} are both given; expected one of them.", "Leave one out."
-        )
+    """Return the origin that the arguments describe, after checking that this machine can make its videos."""
     if arguments.branch is None and (arguments.keep is not None or arguments.longer is not None):
         raise InputError("--keep and --longer need --branch, which is missing.", "Give --branch JOB.")
-    if given and given[0] in ("resume", "branch") and (arguments.variants or arguments.dry_run):
+    if (arguments.resume or arguments.branch) and (arguments.variants or arguments.dry_run):
         raise InputError(
-            f"--variants and --dry-run cannot be used with --{given[0]}; expected a new video.",
+            "--variants and --dry-run cannot be used with --resume or --branch; expected a new video.",
             "Leave them out.",
         )
     if arguments.resume is not None:
@@ -134,12 +128,7 @@ def _report(recipe: Recipe) -> None:
 
 
 def request_of(arguments: argparse.Namespace) -> GenerationRequest:
-    """Return the request for the new video of the arguments, after checking that it can be made here.
-
-    Raises:
-        InputError: If a setting is missing or invalid, or if the video cannot be made.
-        LongtakeError: If the model cannot be downloaded.
-    """
+    """Return the request for the new video of the arguments, after checking that it can be made here."""
     given = _given(arguments)
     if "prompt" not in given:
         raise InputError("`prompt` is missing.", "Give it, or --resume. See --help.", setting="prompt")
@@ -252,26 +241,17 @@ def queue_branch(
 
 
 def check_changes_of(service: JobService, job_id: str, changes: Mapping[str, Any] | None = None) -> None:
-    """Check that this machine can make a job of the folder, perhaps with other settings.
-
-    Raises:
-        InputError: If it cannot, or there is no such job.
-    """
+    """Check that this machine can make a job of the folder, perhaps with other settings."""
     job = service.job(job_id)
     check_plan(GenerationRequest.from_dict({**asdict(job.request), **(changes or {})}))
 
 
 def provide_model(name: str, arguments: argparse.Namespace) -> None:
-    """Download a model if that is necessary and the arguments allow it.
-
-    Raises:
-        NotHere: If it is not here and may not be downloaded, or if there is no room for it.
-        LongtakeError: If it cannot be downloaded.
-    """
+    """Download a model if that is necessary and the arguments allow it."""
     model = find_model(name, allow_folder=True)
     absence = absence_of(model)
     if absence is not None:
-        check_proxies(os.environ)
+        check_proxies()
         if not (arguments.yes and absence.has_room):
             raise NotHere(absence)
         if not getattr(arguments, "dry_run", False):  # `jobs add` has none

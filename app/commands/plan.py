@@ -32,15 +32,7 @@ _HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in 
 
 
 def print_plan(arguments: argparse.Namespace) -> int:
-    """Print the plan of a video.
-
-    Returns:
-        The exit code; 2 if no plan stays within the cap.
-
-    Raises:
-        InputError: If an argument or an environment variable has an invalid value.
-        LongtakeError: If a local model's files cannot be read.
-    """
+    """Print the plan of a video; the exit code is 2 if none stays within the cap."""
     info = find_model(arguments.model, allow_folder=True)
     given = {**info.own_settings, **given_settings(arguments)}
     request = GenerationRequest.from_dict({**given, "image": arguments.image or "none"})

@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable, Generator
 from typing import IO, Any, TextIO
 
 from tqdm import tqdm
@@ -138,70 +139,56 @@ _LINE_SECONDS = 10.0  # between two lines where there is no terminal
 
 
 def download(info: ModelInfo, *, as_json: bool) -> None:
-    """Download what is missing of a model, and show the progress.
-
-    Args:
-        as_json: Whether the progress goes to standard output as JSON.
-
-    Raises:
-        SystemExit: If Ctrl-C has ended it.
-        NotHere: If the disk has no room for it.
-        LongtakeError: If the files cannot be downloaded.
-    """
+    """Download what is missing of a model, and show the progress."""
     from diffusers_helper.models.fetch import get_model  # the hub's library takes a second to import
 
     kept = "The next download continues from here."
-    with Progress(info.name, "downloading", kept, as_json=as_json) as progress:
-        get_model(info, progress.show)
+    with progress(info.name, "downloading", kept, as_json=as_json) as show:
+        get_model(info, show)
 
 
-class Progress:
-    """A context with the progress of long work, as a line that changes, as lines now and then, or as JSON."""
+@contextlib.contextmanager
+def progress(model: str, state: str, kept: str, *, as_json: bool) -> Generator[Callable[[int, int], None]]:
+    """Show the progress of long work, as a line that changes, as lines now and then, or as JSON.
 
-    def __init__(self, model: str, state: str, kept: str, *, as_json: bool) -> None:
-        """Begin without a word.
+    Args:
+        kept: A sentence on what is kept after Ctrl-C, which ends the program with `SystemExit`.
+        as_json: Whether the progress goes to standard output as JSON.
 
-        Args:
-            kept: A sentence on what is kept after Ctrl-C, which ends the program with `SystemExit`.
-            as_json: Whether the progress goes to standard output as JSON.
-        """
-        self._is_json, self._model, self._state, self._kept = as_json, model, state, kept
-        self._is_live = sys.stderr.isatty() and not as_json
-        self._seconds = _JSON_SECONDS if as_json else _LIVE_SECONDS if self._is_live else _LINE_SECONDS
-        self._speed: Speed | None = None
-        self._reported_at = 0.0
-        self._lock = threading.Lock()
+    Yields:
+        A function that takes the bytes that are here and those in all; any thread may call it.
+    """
+    is_live = sys.stderr.isatty() and not as_json
+    seconds = _JSON_SECONDS if as_json else _LIVE_SECONDS if is_live else _LINE_SECONDS
+    lock, speed, reported_at = threading.Lock(), None, 0.0
 
-    def show(self, done: int, total: int) -> None:
-        """Tell the bytes that are here and those in all; any thread may call this."""
-        with self._lock:
+    def show(done: int, total: int) -> None:
+        nonlocal speed, reported_at
+        with lock:
             now = time.monotonic()
-            self._speed = self._speed or Speed(done, now)
-            if now - self._reported_at >= self._seconds or done == total:
-                self._reported_at = now
-                self._show(done, total, self._speed.at(done, now))
+            speed = speed or Speed(done, now)
+            if now - reported_at < seconds and done != total:
+                return
+            reported_at, pace = now, speed.at(done, now)
+            left = (total - done) / pace if pace else None
+            if as_json:
+                facts = {"model": model, "state": state, "done_bytes": done, "total_bytes": total}
+                say(json.dumps({**facts, "bytes_per_second": round(pace), "seconds_left": left}))
+                return
+            words = f", {pace / 1e6:.1f} MB/s, {about(left)} left" if left else ""
+            line = f"{model}: {gb_text(done)} of {gb_text(total)} GB{words}"
+            if is_live:
+                sys.stderr.write(f"\r{line:<{_WIDTH}}")
+                sys.stderr.flush()
+            else:
+                complain(line)
 
-    def _show(self, done: int, total: int, speed: float) -> None:
-        left = (total - done) / speed if speed else None
-        if self._is_json:
-            facts = {"model": self._model, "state": self._state, "done_bytes": done, "total_bytes": total}
-            say(json.dumps({**facts, "bytes_per_second": round(speed), "seconds_left": left}))
-            return
-        pace = f", {speed / 1e6:.1f} MB/s, {about(left)} left" if left else ""
-        line = f"{self._model}: {gb_text(done)} of {gb_text(total)} GB{pace}"
-        if not self._is_live:
-            complain(line)
-            return
-        sys.stderr.write(f"\r{line:<{_WIDTH}}")
-        sys.stderr.flush()
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._is_live:
-            self._is_live = False
-            sys.stderr.write("\n")
-        if isinstance(error, KeyboardInterrupt):
-            complain(f"Interrupted. {self._kept}")
-            raise SystemExit(EXIT_CANCELLED) from None
+    try:
+        try:
+            yield show
+        finally:
+            if is_live:
+                sys.stderr.write("\n")
+    except KeyboardInterrupt:
+        complain(f"Interrupted. {kept}")
+        raise SystemExit(EXIT_CANCELLED) from None

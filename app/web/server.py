@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Sequence
 
 from app.bench.facts import hint, report_so_far
@@ -25,18 +26,19 @@ from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
 from app.machine import this_machine, this_profile
 from app.reading.process import reading_elsewhere
+from app.starting import end_within
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import given_path
-from diffusers_helper.machine.signals import handle, wake_at_signals
+from diffusers_helper.machine.signals import handle
 from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.setting import number_or_text
 
 AUTH_VARIABLE = "LONGTAKE_AUTH"
-_ENGINE_SECONDS, _END_SECONDS = 3.0, 4.5
+_ENGINE_SECONDS, _END_SECONDS, _LOOK_SECONDS = 3.0, 4.5, 0.2
 _HOST_NAME = re.compile(r"\[[0-9a-f:.]+\]|[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?", re.IGNORECASE)
 _COMPANY = (
     "Another Longtake program makes the jobs in {outputs}: this page shows and queues them, and makes them "
@@ -45,11 +47,7 @@ _COMPANY = (
 
 
 def main(argv: Sequence[str] | None = None, program: str = "demo_gradio.py") -> int:
-    """Serve the page until Ctrl-C or SIGTERM, and return the exit code.
-
-    Args:
-        argv: The arguments, by default the process's own.
-    """
+    """Serve the page until Ctrl-C or SIGTERM, and return the exit code."""
     return run_parsed(lambda: page_parser(program), argv)
 
 
@@ -57,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
     auth = _auth(arguments)
     _take_memory_settings(arguments)
     take_find_mode(arguments)
-    check_proxies(os.environ)
+    check_proxies()
     if arguments.ray:
         check_cluster(arguments.ray, os.environ, is_public=arguments.ray_public)
     port = _free_port(arguments.server, arguments.port)
@@ -124,11 +122,7 @@ def page_parser(program: str) -> Parser:
 
 
 def _take_memory_settings(arguments: argparse.Namespace) -> None:
-    """Put the arguments about memory into the environment, which the page and the engine read.
-
-    Raises:
-        InputError: If an argument or an environment variable has an invalid value.
-    """
+    """Put the arguments about memory into the environment, which the page and the engine read."""
     for name, variable in (("vram_cap_gb", CAP_VARIABLE), ("preserved_gb", PRESERVED_VARIABLE)):
         given = SETTINGS[name].check(getattr(arguments, name))
         if given is not None:
@@ -137,11 +131,7 @@ def _take_memory_settings(arguments: argparse.Namespace) -> None:
 
 
 def _allowed_hosts(given: Sequence[str]) -> Sequence[str]:
-    """Check and return the names that were given with --allowed-host.
-
-    Raises:
-        InputError: If one is not a bare name, to which the page would never answer.
-    """
+    """Check and return the names that were given with --allowed-host."""
     for name in given:
         if not _HOST_NAME.fullmatch(name):
             raise InputError(
@@ -153,11 +143,7 @@ def _allowed_hosts(given: Sequence[str]) -> Sequence[str]:
 
 
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
-    """Return the user and the password; None if no password is set.
-
-    Raises:
-        InputError: If they are invalid, or missing although other machines can reach the page.
-    """
+    """Return the user and the password; None if no password is set."""
     given = arguments.auth if arguments.auth is not None else os.environ.get(AUTH_VARIABLE)
     if given is not None:
         user, _, password = given.partition(":")
@@ -177,11 +163,7 @@ def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
 
 
 def _free_port(server: str, port: int) -> int:
-    """Return the port to listen on, which is any free one if `port` is 0.
-
-    Raises:
-        InputError: If the address is invalid, or the port cannot be used.
-    """
+    """Return the port to listen on, which is any free one if `port` is 0."""
     if not 0 <= port <= 65535:
         raise InputError(f"port is {port}; expected a number from 0 to 65535.", "Choose another --port.")
     try:
@@ -211,7 +193,14 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
     largest = max((engine.card.profile for engine in engines), key=lambda one: one.cap_bytes.value)
     service = JobService(outputs, *engines)
     service.jobs(limit=1)  # a folder that cannot be written is refused before anything is served
-    signals, ended = _StopSignals(), threading.Event()
+    seen, ended = list[int](), threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        if seen:
+            os._exit(128 + number)  # the engine ends with this process
+        seen.append(number)
+
+    handle(stop)
     page = None
     try:
         page, url = open_page(
@@ -235,40 +224,12 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
             complain(f"{offer[0].upper()}{offer[1:]}.")
         if service.crew.is_follower:
             complain(_COMPANY.format(outputs=outputs))
-        signals.wait()
-        _end_within(_END_SECONDS)
+        while not seen:  # a handler must not set an event: it may run while its thread has the event's lock
+            time.sleep(_LOOK_SECONDS)
+        end_within(_END_SECONDS, 0)
     finally:
         ended.set()
         service.stop(_ENGINE_SECONDS)
         if page is not None:
             close_page(page)
     return 0
-
-
-class _StopSignals:
-    """The signals that stop the page (Ctrl-C, SIGTERM, a closed terminal); a second one ends the process."""
-
-    def __init__(self) -> None:
-        # The interpreter's own handler writes to this socket, so a signal that comes just before a wait, or
-        # in another thread, ends that wait too. Locks and events guarantee neither.
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
-        wake_at_signals(self._writer.fileno())
-        self._seen = False
-        handle(self._handle)
-
-    def wait(self) -> None:
-        """Wait for the first signal; return at once if there was one."""
-        self._reader.recv(1)
-
-    def _handle(self, number: int, frame: object) -> None:
-        if self._seen:
-            os._exit(128 + number)  # the engine ends with this process
-        self._seen = True
-
-
-def _end_within(seconds: float) -> None:
-    """End the process after so many seconds if its orderly end takes longer."""
-    timer = threading.Timer(seconds, os._exit, (0,))
-    timer.daemon = True
-    timer.start()

@@ -6,7 +6,7 @@ import ipaddress
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -72,16 +72,12 @@ def open_page(
     """Serve the page in a thread.
 
     Args:
-        outputs: The service's folder. The page serves the media of the jobs in it.
         auth: The user and the password; None for a page without a login.
         allowed_hosts: Names, besides this machine's own, under which the page may be requested.
         profile: The profile to plan with; by default this machine's.
 
     Returns:
         The server, which `close_page` takes, and its address.
-
-    Raises:
-        InputError: If the model or the folder for uploads cannot be used.
     """
     uploads = _take_environment()
     from app.ui.catalogue import Catalogue
@@ -132,18 +128,13 @@ def _add_routes(server: GuardedServer, page: Page, files: ServedFiles, login: Lo
         job = request.query_params.get("job", "")
         return StreamingResponse(page.updates.stream(job), media_type="text/event-stream")
 
-    async def script(request: Request) -> Response:
-        return page_file(request.path_params["path"])
-
-    def media(request: Request) -> Response:
-        return files.of_job(request.path_params["path"])
-
-    def upload(request: Request) -> Response:
-        return files.upload(request.path_params["path"])
+    def of_path(answer: Callable[[str], Response]) -> Callable[[Request], Response]:
+        return lambda request: answer(request.path_params["path"])
 
     routes = {
-        "/": document, "/live": updates, "/scripts/{path:path}": script, "/jobs/{path:path}": media,
-        "/gradio_api/file=uploads/{path:path}": upload,
+        "/": document, "/live": updates, "/scripts/{path:path}": of_path(page_file),
+        "/jobs/{path:path}": of_path(files.of_job),
+        "/gradio_api/file=uploads/{path:path}": of_path(files.upload),
     }  # fmt: skip
     for path, answer in routes.items():
         server.add_route(path, answer, methods=["GET", "HEAD"])
@@ -153,14 +144,7 @@ def _add_routes(server: GuardedServer, page: Page, files: ServedFiles, login: Lo
 
 
 def _take_environment() -> Path:
-    """Set the environment variables that gradio and its server read, unless a user has set them.
-
-    Returns:
-        The folder for uploads.
-
-    Raises:
-        InputError: If it cannot be made.
-    """
+    """Set the variables that gradio reads, unless a user has set them, and return the folder for uploads."""
     for name, value in {**_ENVIRONMENT, "GRADIO_TEMP_DIR": str(cache_folder() / "page")}.items():
         os.environ.setdefault(name, value)
     folder = Path(os.environ["GRADIO_TEMP_DIR"]).absolute()

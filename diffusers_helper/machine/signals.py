@@ -54,11 +54,6 @@ def unblock_ending() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
-def wake_at_signals(descriptor: int) -> None:
-    """Have the interpreter write a byte to this socket at each signal."""
-    signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
-
-
 def end_with_parent() -> None:
     """Have Linux kill this process when the thread that has started it ends; elsewhere, do nothing."""
     if sys.platform == "linux":

@@ -72,9 +72,9 @@ def test_a_proxy_that_needs_a_missing_package_is_named(
     ):
         reported = refused(capsys, program, *arguments)
         assert reported.startswith(
-            "ALL_PROXY is 'socks5://127.0.0.1:9'; expected an address that begins with http://"
+            "all_proxy is 'socks5://127.0.0.1:9'; expected an address that begins with http://"
         )
-        assert "Unset ALL_PROXY" in reported
+        assert "Unset all_proxy" in reported
     assert not Path(out).exists()
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.commands.terminal import Progress
+from app.commands.terminal import progress
 from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.known import FAMILIES, models_by_part
@@ -201,10 +201,10 @@ def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: arg
 
     kept = "Nothing of the copy was kept."
     try:
-        with Progress(name, "converting", kept, as_json=arguments.json) as progress:
+        with progress(name, "converting", kept, as_json=arguments.json) as show:
             copy_weights(
                 _PART, place, info.parts[_PART].config, folder,
-                model=info.name, weight_dtype=arguments.weight_dtype, on_bytes=progress.show,
+                model=info.name, weight_dtype=arguments.weight_dtype, on_bytes=show,
             )  # fmt: skip
     except InputError:
         raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -187,7 +186,7 @@ def _part_facts(one: InstalledPart) -> dict[str, Any]:
 
 
 def _get(arguments: argparse.Namespace) -> int:
-    check_proxies(os.environ)
+    check_proxies()
     info = find_model(arguments.model)
     absence = absence_of(info)
     if absence is None:

@@ -80,7 +80,7 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--recipe", "still.png", "--resume", "x"], "--resume and --recipe are both given"),
+        (["--recipe", "still.png", "--resume", "x"], "Argument --resume: not allowed with argument --recipe"),
         (["--recipe", "still.png"], "expected --model"),
         (["--recipe", "none.mp4"], "none.mp4 cannot be read"),
         (["--recipe", "text.txt"], "text.txt holds no settings of Longtake"),
