@@ -77,10 +77,15 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
     assert len([path for path in program.outputs.iterdir() if path.name[0] != "."]) == 2
 
 
+def test_two_origins_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["generate", "--recipe", "still.png", "--resume", "x"])
+    assert "Argument --resume: not allowed with argument --recipe. See: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--recipe", "still.png", "--resume", "x"], "Argument --resume: not allowed with argument --recipe"),
         (["--recipe", "still.png"], "expected --model"),
         (["--recipe", "none.mp4"], "none.mp4 cannot be read"),
         (["--recipe", "text.txt"], "text.txt holds no settings of Longtake"),
