@@ -38,9 +38,9 @@ from diffusers_helper.job.work import encode
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import denoise
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling import flow_sigmas, sampler
+from diffusers_helper.sampling import sampler
 from diffusers_helper.sampling.guidance import CleanLatents
-from diffusers_helper.sampling.schedule import noise_for
+from diffusers_helper.sampling.schedule import flow_sigmas, noise_for
 from diffusers_helper.sampling.step_cache import PassesByBlocks, open_passes
 
 PROMPTS = ("the red ball moves right", "the camera zooms in")

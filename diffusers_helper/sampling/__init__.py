@@ -1,4 +1,4 @@
-"""The noise schedule, and the samplers that turn noise into latents with one model call per step."""
+"""The samplers, which turn noise into latents with one model call per step."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from importlib import import_module
 
 import torch
 from torch import Tensor
-
-from diffusers_helper.sampling.schedule import flow_sigmas, shift_of
-
-__all__ = ["Denoise", "Denoiser", "OnStep", "flow_sigmas", "sampler", "shift_of"]
-
 
 # denoise(x, sigma) takes noisy latents and their noise level, a float64 scalar tensor, and returns clean
 # latents.

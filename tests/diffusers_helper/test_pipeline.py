@@ -35,8 +35,7 @@ from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling import flow_sigmas
-from diffusers_helper.sampling.schedule import noise_for
+from diffusers_helper.sampling.schedule import flow_sigmas, noise_for
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
 ShortJob = tuple[GenerationRequest, list[Event], Path]

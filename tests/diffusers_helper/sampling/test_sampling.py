@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mpmath import mp
 from torch import Tensor
 
-from diffusers_helper.sampling import flow_sigmas, shift_of
 from diffusers_helper.sampling.euler import sample_euler
+from diffusers_helper.sampling.schedule import flow_sigmas, shift_of
 from diffusers_helper.sampling.unipc import sample_unipc, step_weights
 
 BOTH = pytest.mark.parametrize("sample", [sample_unipc, sample_euler])

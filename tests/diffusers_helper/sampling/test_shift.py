@@ -10,7 +10,7 @@ import torch
 
 from diffusers_helper.framepack import work
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling import flow_sigmas
+from diffusers_helper.sampling.schedule import flow_sigmas
 
 
 @pytest.mark.parametrize(
