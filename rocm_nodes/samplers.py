@@ -19,7 +19,6 @@ _CATEGORY = "ROCm Ninodes/Sampling"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _MOST_SEED = 0xFFFFFFFFFFFFFFFF
 _KEY, _PLACES, _KINDS = "rocm_nodes", "comfy.patcher_extension", "comfy.samplers"
-_ATTENTION = "ComfyUI chooses its attention when it starts"
 # The place of the callback among the arguments of a wrapper around ComfyUI's sampling.
 _CALLBACK = 5
 
@@ -220,7 +219,9 @@ class ROCMSamplerCustomAdvanced(Node):
     }
     OPTIONAL: ClassVar = {  # workflows of rocm-ninodes have these values in this order
         "compatibility_mode": _OPTIONAL["compatibility_mode"],
-        "flash_attention": idle("auto", _ATTENTION, ["auto", "disable_flash", "force_flash"]),
+        "flash_attention": idle(
+            "auto", "ComfyUI chooses its attention when it starts", ["auto", "disable_flash", "force_flash"]
+        ),
         "precision_mode": _OPTIONAL["precision_mode"],
     }
 
@@ -233,6 +234,4 @@ class ROCMSamplerCustomAdvanced(Node):
         with timing() as run:
             found = work(given.noise, guide, given.sampler, given.sigmas, given.latent_image)
         lines = _lines(times, run, model, given.precision_mode)
-        if given.flash_attention != "auto":
-            lines.append(f"flash_attention has no effect: {_ATTENTION}.")
         return reported("Custom sampler", lines, tuple(getattr(found, "result", found)))

@@ -13,7 +13,6 @@ from rocm_nodes.host import comfy, is_rocm
 from rocm_nodes.page import Inputs, Node, choice, idle, number, of_type, reported, switch, timing
 
 _PRECISIONS = ("fp32", "fp16", "bf16")
-_WINDOWS_OVERLAP = 8  # the default of the tiled decoder, which matters for some VAEs only
 _PREFERRED = choice(
     [*_PRECISIONS, "auto"],
     "The precision on AMD cards where precision_mode is auto and ComfyUI would take fp16. Where it takes "
@@ -39,26 +38,7 @@ _DECODER: Inputs = {
 _ENCODER: Inputs = {
     "pixels": of_type("IMAGE", "The pictures, or the frames of a video."), **_tile_inputs("encodes")
 }  # fmt: skip
-# The settings of earlier versions that have no effect, with their defaults and the reason.
-_IDLE: dict[str, tuple[float, str]] = {
-    "compatibility_mode": (False, "each VAE is decoded in the way that it allows"),
-    "cpu_offload": (True, "finished frames always leave the device at once"),
-    "mixed_precision": (False, "nothing is trained, and a decoder computes in one type"),
-    "enable_hip_memory": (True, "the whole process uses torch's allocator"),
-    "attention_optimization": (True, "ComfyUI chooses its attention when it starts"),
-    "kernel_tuning": (True, "the search for kernels is a setting of the whole process"),
-    "memory_fraction": (0.9, "a limit would apply to all of ComfyUI; memory_threshold limits the plan"),
-    "synchronization": (True, "the decoder always waits for frames that leave the device"),
-}
-_BOUNDS: dict[str, dict[str, Any]] = {"memory_fraction": {"min": 0.1, "max": 1.0, "step": 0.05}}
-_UNUSED: Inputs = {name: idle(*facts, **_BOUNDS.get(name, {})) for name, facts in _IDLE.items()}
 _RARE = {"advanced": True}  # the page shows these on request
-
-
-def _idle_notes(given: Any) -> list[str]:
-    """Return a sentence for each setting that has no effect and was changed."""
-    changed = (name for name, (value, _) in _IDLE.items() if getattr(given, name) != value)
-    return [f"{name} has no effect: {_IDLE[name][1]}." for name in changed]
 
 
 class VaeNode(Node):
@@ -70,7 +50,7 @@ class VaeNode(Node):
     CATEGORY = "ROCm Ninodes/VAE"
 
     def decoded(
-        self, given: Any, settings: VaeSettings, has_ladder: bool, notes: Sequence[str], *sizes: int
+        self, given: Any, settings: VaeSettings, has_ladder: bool, why: str, *sizes: int
     ) -> dict[str, Any]:
         vae, latents = given.vae, given.samples["samples"]
         if latents.is_nested:
@@ -78,15 +58,15 @@ class VaeNode(Node):
         if reason := unsupported(vae):
             return self._by_comfyui(reason, vae, {"samples": latents}, *sizes)
         pictures, lines = decode(vae, latents, settings, has_ladder=has_ladder)
-        return self._reported([*lines, *notes], (pictures,), *sizes)
+        return self._reported([*lines, why], (pictures,), *sizes)
 
     def encoded(
-        self, given: Any, settings: VaeSettings, has_ladder: bool, notes: Sequence[str], *sizes: int
+        self, given: Any, settings: VaeSettings, has_ladder: bool, why: str, *sizes: int
     ) -> dict[str, Any]:
         if reason := _differs(given.vae):
             return self._by_comfyui(reason, given.vae, given.pixels, *sizes)
         latents, lines = encode(given.vae, given.pixels, settings, has_ladder=has_ladder)
-        return self._reported([*lines, *notes], ({"samples": latents},), *sizes)
+        return self._reported([*lines, why], ({"samples": latents},), *sizes)
 
     def _by_comfyui(self, reason: str, vae: Any, source: Any, *sizes: int) -> dict[str, Any]:
         kind = "Tiled" if sizes and vae.latent_dim != 1 else ""  # sound has no tiles
@@ -135,7 +115,7 @@ class ROCMOptimizedVAEDecode(VaeNode):
             True, "Plan with memory_threshold of the free memory, or, if this is off, with all of it.",
             **_RARE,
         ),
-        "compatibility_mode": _UNUSED["compatibility_mode"],
+        "compatibility_mode": idle(False, "each VAE is decoded in the way that it allows"),
         "chunk_size": choice(
             ["auto", *map(str, CHUNKS)],
             "The number of latent frames in a piece. Wan is exact with any number; other video VAEs then "
@@ -149,12 +129,20 @@ class ROCMOptimizedVAEDecode(VaeNode):
             1, 0, 100,
             "The number of pieces after which unused memory goes back to the driver; 0 means never.", **_RARE,
         ),
-        "cpu_offload": _UNUSED["cpu_offload"],
+        "cpu_offload": idle(True, "finished frames always leave the device at once"),
         "rocm_preferred": _PREFERRED,
         "fallback": choice(
             ["fp32"], "The precision after a result that overflows.", default="fp32", **_RARE
         ),
-        **{name: one for name, one in _UNUSED.items() if name not in ("compatibility_mode", "cpu_offload")},
+        "mixed_precision": idle(False, "nothing is trained, and a decoder computes in one type"),
+        "enable_hip_memory": idle(True, "the whole process uses torch's allocator"),
+        "attention_optimization": idle(True, "ComfyUI chooses its attention when it starts"),
+        "kernel_tuning": idle(True, "the search for kernels is a setting of the whole process"),
+        "memory_fraction": idle(
+            0.9, "a limit would apply to all of ComfyUI; memory_threshold limits the plan",
+            min=0.1, max=1.0, step=0.05,
+        ),
+        "synchronization": idle(True, "the decoder always waits for frames that leave the device"),
     }  # fmt: skip
 
     def work(self, given: Any) -> dict[str, Any]:
@@ -167,7 +155,7 @@ class ROCMOptimizedVAEDecode(VaeNode):
             cleanup_frequency=given.cleanup_frequency,
             batch=given.batch_optimization,
         )
-        return self.decoded(given, settings, given.use_rocm_optimizations, [why, *_idle_notes(given)])
+        return self.decoded(given, settings, given.use_rocm_optimizations, why)
 
 
 class ROCMOptimizedVAEDecodeTiled(ROCMOptimizedVAEDecode):
@@ -185,7 +173,7 @@ class ROCMOptimizedVAEDecodeTiled(ROCMOptimizedVAEDecode):
             step=4,
         ),
         "temporal_overlap": number(
-            _WINDOWS_OVERLAP, 4, 4096,
+            8, 4, 4096,
             "The overlap of windows, only for VAEs that ComfyUI's own node decodes. For others, it is the "
             "number of frames that the VAE needs.", step=4,
         ),
@@ -194,16 +182,12 @@ class ROCMOptimizedVAEDecodeTiled(ROCMOptimizedVAEDecode):
     OPTIONAL: ClassVar = {}
 
     def work(self, given: Any) -> dict[str, Any]:
-        vae, overlap = given.vae, given.temporal_overlap
         settings = VaeSettings(
-            chunk=_window_chunk(vae, given.samples["samples"], given.temporal_size),
+            chunk=_window_chunk(given.vae, given.samples["samples"], given.temporal_size),
             **_tiles(given, "largest_px"),
         )
-
-        words = "temporal_overlap has no effect: windows overlap by the frames that their VAE needs."
-        notes = [words] if overlap != _WINDOWS_OVERLAP else []
-        sizes = given.tile_size, given.overlap, given.temporal_size, overlap
-        return self.decoded(given, settings, given.rocm_optimizations, notes, *sizes)
+        sizes = given.tile_size, given.overlap, given.temporal_size, given.temporal_overlap
+        return self.decoded(given, settings, given.rocm_optimizations, "", *sizes)
 
 
 class ROCMOptimizedVAEEncode(VaeNode):
@@ -231,7 +215,7 @@ class ROCMOptimizedVAEEncode(VaeNode):
     def work(self, given: Any) -> dict[str, Any]:
         precision, why = chosen_precision(given)
         settings = VaeSettings(**_tiles(given, "fallback_px"), precision=precision)
-        return self.encoded(given, settings, given.use_rocm_optimizations, [why])
+        return self.encoded(given, settings, given.use_rocm_optimizations, why)
 
 
 class ROCMOptimizedVAEEncodeTiled(ROCMOptimizedVAEEncode):
@@ -247,7 +231,7 @@ class ROCMOptimizedVAEEncodeTiled(ROCMOptimizedVAEEncode):
     def work(self, given: Any) -> dict[str, Any]:
         settings = VaeSettings(**_tiles(given, "largest_px"))
         sizes = given.tile_size, given.overlap
-        return self.encoded(given, settings, given.rocm_optimizations, [], *sizes)
+        return self.encoded(given, settings, given.rocm_optimizations, "", *sizes)
 
 
 def chosen_precision(given: Any) -> tuple[Any, str]:

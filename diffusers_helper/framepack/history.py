@@ -35,9 +35,8 @@ class LatentHistory:
     Attributes:
         start: The start picture's latent, (1, 16, 1, h, w), or the last one of the video that is continued,
             or noise.
-        latents: All latents made so far, (1, 16, T, h, w). The picture's latent is the first of them, or else
-            those of the video that is continued are. In inverted mode they are added with the section that
-            begins the video.
+        latents: All latents made so far, (1, 16, T, h, w), with those at which the video begins in front. In
+            inverted mode these are added with the section that begins the video.
     """
 
     def __init__(
@@ -57,8 +56,7 @@ class LatentHistory:
         Args:
             start: The start picture's latent, or noise.
             end: The latent of the picture that an inverted video leads to, which is no part of it.
-            before: The latents at which the video begins: by default the start picture's, or the last ones of
-                the video that is continued, or none.
+            before: The latents at which the video begins: by default the start picture's.
             after: The first latents of the video to which an inverted one leads; none by default.
             distance: The latent frames between the video and the end picture.
             starts: The latents of other pictures that sections see at their start, by the sections' numbers.

@@ -108,12 +108,10 @@ class SectionHistory:
     """The clean latents in temporal order, (1, 16, T, h, w), in fp32 on the CPU."""
 
     def __init__(self, before: Tensor, start: Tensor | None) -> None:
-        """Begin with what came before the video.
+        """Begin with what the first section sees as its history, which may have no frame.
 
-        Args:
-            before: The latents that the first section sees as its history; they may have no frame.
-            start: The latent of the picture, or of the first frame of the video that is continued. Without
-                one, the first latent that is made takes its place.
+        `start` is the latent of the picture, or of the first frame of the video that is continued. Without
+        one, the first latent that is made takes its place.
         """
         self._before, self._start = before, start
         self.latents = before[:, :, :0]

@@ -62,12 +62,7 @@ class Blocks:
 
 @dataclass
 class _Branch:
-    """The state of one pass of guidance.
-
-    Attributes:
-        computed: The index of the last computed step.
-        rate: The change of the output per change of the input up to that step.
-    """
+    """The state of one pass of guidance, with the change of the output per change of the input (`rate`)."""
 
     rule: Rule
     step: int = -1

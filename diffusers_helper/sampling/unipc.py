@@ -48,14 +48,10 @@ def _solve(nodes: Sequence[float], moments: Sequence[float]) -> list[float]:
 
 
 def step_weights(sigmas: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return the weights of the differences m_k - m_0 in one step of order `len(sigmas)` - 1.
+    """Return the weights of the differences m_k - m_0 in one step, of the predictor and of the corrector.
 
-    Args:
-        sigmas: The target level, the current level, and the levels before it, the newest first.
-
-    Returns:
-        The weights of the predictor and of the corrector. Those of the predictor are for the earlier
-            predictions, the newest first. The corrector has one more, for the prediction at the target level.
+    `sigmas` are the target level, the current level, and those before it, the newest first. In this order are
+    the weights, of which the corrector has one more, for the prediction at the target level.
     """
     target, left, *earlier = sigmas
     h = math.log(left / target)
