@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from app.cli import main
-from app.commands.terminal import Progress
+from app.commands import terminal
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.models.endpoints import ModelCalls
@@ -270,16 +270,19 @@ def test_an_interruption_leaves_nothing(
 ) -> None:
     reported: list[tuple[int, int]] = []
 
-    def press(self: Progress, done: int, total: int) -> None:
+    def press(line: str) -> None:
+        facts = json.loads(line)
+        done, total = facts["done_bytes"], facts["total_bytes"]
         assert (data / "models" / ".demo-int8.part" / WEIGHTS).stat().st_size == total
         reported.append((done, total))
         if done > total / 2:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Progress, "show", press)
+        patch.setattr(terminal, "say", press)
+        patch.setattr(terminal, "_JSON_SECONDS", 0.0)
         with pytest.raises(SystemExit) as exit_code:
-            main(["models", "convert", "demo", "--weight-dtype", "int8"])
+            main(["models", "convert", "demo", "--weight-dtype", "int8", "--json"])
     assert exit_code.value.code == 130
     assert "Nothing of the copy was kept" in capsys.readouterr().err
     assert not list((data / "models").iterdir())
