@@ -38,7 +38,7 @@ from diffusers_helper.request import SETTINGS
 from diffusers_helper.setting import number_or_text
 
 AUTH_VARIABLE = "LONGTAKE_AUTH"
-_ENGINE_SECONDS, _END_SECONDS, _LOOK_SECONDS = 3.0, 4.5, 0.2
+_ENGINE_SECONDS, _END_SECONDS, _LOOK_SECONDS = 3.0, 4.5, 0.5
 _HOST_NAME = re.compile(r"\[[0-9a-f:.]+\]|[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?", re.IGNORECASE)
 _COMPANY = (
     "Another Longtake program makes the jobs in {outputs}: this page shows and queues them, and makes them "
