@@ -28,6 +28,7 @@ from av.container import InputContainer, OutputContainer
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 
+from diffusers_helper.errors import LongtakeError
 from diffusers_helper.families.packing import FPS, Mode
 from diffusers_helper.files import file_sum, link_or_copy, replacing, write_atomic
 from diffusers_helper.provenance.branch import read_sums
@@ -104,6 +105,7 @@ class GrowingVideo:
             made_folder.mkdir(exist_ok=True)
 
         self._sums = read_sums(self._folder.sums)
+        self._stamps: dict[str, tuple[int, int]] = {}  # of files that had their checksums
         made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
         self.recipe: Callable[[], Recipe] | None = None
         self._original: Path | None = None
@@ -181,6 +183,9 @@ class GrowingVideo:
 
         Returns:
             The new version. The previous one is kept, so that a player can read it to its end.
+
+        Raises:
+            LongtakeError: If an earlier segment is not as it was written. The next writer makes it again.
         """
         number = self.sections + 1
         self._encode(self._segment(number), final, _X264)
@@ -199,7 +204,15 @@ class GrowingVideo:
         elif self._original and (self._mode == "forward" or not len(pending)):
             order.insert(0, self._original)
         version = self._version(number)
-        frames = self._join(version, [path for path in order if path.stat().st_size])
+        try:
+            frames = self._join(version, [path for path in order if path.stat().st_size])
+        finally:  # whatever came of joining segments that were changed does not count
+            if not all(map(self._is_whole, set(order) - {self._segment(number), provisional})):
+                raise LongtakeError(
+                    "Files of the video so far were changed while it was made.",
+                    "They are made again from the sections that are kept.",
+                    code="storage",
+                )
         self._note(number)
         self.latest, self.frames, self.sections = version, frames, number
 
@@ -224,8 +237,13 @@ class GrowingVideo:
         return {int(match[1]) for match in matches if match}
 
     def _is_whole(self, path: Path) -> bool:
-        """Return whether a file still has the checksum with which it was written."""
-        return path.is_file() and self._sums.get(path.name) == file_sum(path)
+        """Return whether a file has the checksum with which it was written, or is untouched since it had."""
+        if not path.is_file():
+            return False
+        stamp = path.stat().st_size, path.stat().st_mtime_ns
+        if self._stamps.get(path.name) != stamp and self._sums.get(path.name) == file_sum(path):
+            self._stamps[path.name] = stamp
+        return self._stamps.get(path.name) == stamp
 
     def _note(self, number: int) -> None:
         kept = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
