@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from inspect import Signature
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +25,18 @@ class Calls:
     def __init__(self, endpoints: Sequence[Endpoint] = ()) -> None:
         self._endpoints, self._named = endpoints, {one.name: one for one in endpoints}
 
-    def read(self, path: str, body: bytes) -> Any:
+    def read(self, path: str, body: bytes, inward: Callable[[Any], Any]) -> Any:
         """Return a message that gradio can use. What the arguments mean is left to the functions.
+
+        Args:
+            inward: What translates its values, as `FolderNames.inward` does.
 
         Raises:
             InputError: If it is no JSON, holds text or numbers that nothing here can use, names a function
                 that does not exist, or has too few or too many arguments.
         """
         try:
-            message: Any = json.loads(body)
+            message: Any = inward(json.loads(body))
             # Half a pair of surrogates cannot be encoded, and no file or process takes NUL.
             if _NUL.search(json.dumps(message, ensure_ascii=False, allow_nan=False).encode()):
                 raise ValueError("NUL")

@@ -205,7 +205,7 @@ class Guard:
         """Let gradio answer a message that it can use."""
         try:
             body = await Request(scope, _bounded(receive, MAX_MESSAGE_BYTES)).body()
-            message = self._names.inward(self.calls.read(path, body))
+            message = self.calls.read(path, body, self._names.inward)
         except ClientDisconnect:
             return
         except MultiPartException as error:

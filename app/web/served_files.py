@@ -184,7 +184,8 @@ class UploadRoom:
             with contextlib.suppress(OSError):
                 path.unlink()
                 total, count = total - size, count - 1
-                path.parent.rmdir()  # unless it is not empty
+                if path.parent != self.folder:
+                    path.parent.rmdir()  # unless it is not empty
         has_space = self.folder.is_dir() and shutil.disk_usage(self.folder).free > self.max_bytes
         return has_space and total + self.max_bytes <= self.max_total_bytes and count < self.max_files
 

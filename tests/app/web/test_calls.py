@@ -13,6 +13,7 @@ import pytest
 from tests.support.asking import Answer, ask
 from tests.support.pages import Stand, staged_page
 
+DEEP = f'{{"job": {"[" * 600}{"]" * 600}}}'
 HEADERS = {"Content-Type": "application/json"}
 WAYS = ("run", "api", "call", "call/v2")
 
@@ -86,7 +87,7 @@ def test_a_number_that_is_none_is_refused(stand: Stand, number: str) -> None:
         assert reported.startswith("The message is not JSON with whole characters and finite numbers")
 
 
-@pytest.mark.parametrize("text", ["", "{", "\xff", "[" * 5000, "nan", '{"data": [1]'])
+@pytest.mark.parametrize("text", ["", "{", "\xff", "[" * 5000, DEEP, "nan", '{"data": [1]'])
 def test_what_is_not_json_is_refused(stand: Stand, text: str) -> None:
     for path in ("run/jobs_list", "call/generate", "call/v2/generate", "queue/join", "cancel"):
         assert refusal(post(stand, path, text)).startswith("The message is not JSON")

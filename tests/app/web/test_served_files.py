@@ -273,6 +273,17 @@ def test_old_uploads_make_room_and_young_ones_stay(tmp_path: Path, monkeypatch: 
     assert not any(path.is_dir() and not any(path.iterdir()) for path in tmp_path.iterdir())
 
 
+def test_a_torn_upload_goes_without_the_folder_it_lies_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = upload_room(tmp_path / "uploads", {"tmpabc": 5})
+    monkeypatch.setattr("app.web.served_files._YOUNG_SECONDS", -1.0)
+    monkeypatch.setattr("app.web.served_files._OLD_SECONDS", -1.0)
+    assert room.make_room()
+    assert not list(room.folder.iterdir())
+    assert room.make_room()
+
+
 def test_the_number_of_uploads_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = upload_room(tmp_path, {f"{number}/x.png": 1 for number in range(12)})
     assert not room.make_room()
