@@ -86,10 +86,10 @@ def watch(ours: Mapping[str, Any]) -> None:
         loaded = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
         theirs = {name: loaded[name] for name, kind in ours.items() if loaded.get(name, kind) is not kind}
         if theirs:
-            packs = {getattr(kind, "RELATIVE_PYTHON_MODULE", "another pack") for kind in theirs.values()}
+            modules = {getattr(kind, "RELATIVE_PYTHON_MODULE", "another pack") for kind in theirs.values()}
             _log.warning(
                 "Longtake is replaced by %s in these nodes, which both packs have: %s.",
-                ", ".join(sorted(packs)), ", ".join(theirs),
+                ", ".join(sorted(one.removeprefix("custom_nodes.") for one in modules)), ", ".join(theirs),
             )  # fmt: skip
 
     program.on_startup.append(warn)

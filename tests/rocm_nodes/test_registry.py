@@ -89,7 +89,7 @@ def test_a_pack_with_the_same_ids_is_named_in_the_log(
         asyncio.run(app.on_startup[0](app))
     (record,) = caplog.records
     assert record.getMessage() == (
-        "Longtake is replaced by custom_nodes.rocm-ninodes v2.2 in these nodes, which both packs have: B."
+        "Longtake is replaced by rocm-ninodes v2.2 in these nodes, which both packs have: B."
     )
 
 
