@@ -160,6 +160,8 @@ class Checkpoints:
             try:
                 tensors, metadata = read_tensors(file)
                 window = tensors[_KEY]
+                if metadata.get("section", str(number)) != str(number):  # version 0.1 did not record it
+                    raise ValueError(f"it is section {metadata['section']}")
                 origin, made_with = plain_texts(metadata["origin"]), plain_texts(metadata["versions"])
             except (OSError, SafetensorError, ValueError, KeyError) as error:
                 _log.warning("%s: %s", file, error)

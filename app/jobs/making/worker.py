@@ -21,7 +21,7 @@ from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.storage.commands import INTERRUPTED, PAUSED, WAITS, commands_of, ended_by, salvage_if_there
 from app.jobs.storage.folders import size_of
-from app.jobs.storage.logs import append_event, change_by, events_in
+from app.jobs.storage.logs import StateLog, append_event, change_by, events_in
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
@@ -175,7 +175,7 @@ class Worker:
         if self._stopping.is_set():
             raise _AskedToEnd
         self._kept = count_kept(JobFolder(job.folder))
-        asked_to_end = partial(self._should_end, job)
+        asked_to_end = partial(self._is_asked_to_end, job)
         supervisor = Supervisor(job, self._engine, self._timeouts, asked_to_end, compiles=_KFD.exists())
         with self._awake:
             return self._follow(job, supervisor)
@@ -233,15 +233,15 @@ class Worker:
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
         """Mark a job as waiting for so many seconds, and at least until its folder can be written."""
         self._hold(job, trouble)
-        self._write(job, partial(self._store.enter, job.id, "waiting", **trouble))
+        self._write(job, partial(self._store.enter, job.id, "waiting", **trouble), waits=True)
         reported = Warned(job=job.id, time=0.0, message=" ".join(trouble.values()))
-        self._write(job, partial(self._store.record, _timed(job, reported)))
+        self._write(job, partial(self._store.record, _timed(job, reported)), waits=True)
         self._on_change()
         if self._should_end(job, seconds):
             raise _AskedToEnd
         self._write(job, partial(self._store.enter, job.id, "running", message="", remedy=""))
 
-    def _write(self, job: Job, write: Callable[[], object]) -> None:
+    def _write(self, job: Job, write: Callable[[], object], *, waits: bool = False) -> None:
         """Call `write` until it succeeds; meanwhile the job is in the state "waiting".
 
         Raises:
@@ -263,9 +263,16 @@ class Worker:
                 break
         self._store.unhold(job.id)
         if trouble is not None:
+            if not waits:
+                self._write(job, partial(self._wait_no_more, job))
             waited = f"{trouble['message']} The job waited for {time.monotonic() - began:.0f} seconds."
             warned = _timed(job, Warned(job=job.id, time=0.0, message=waited))
             self._write(job, partial(append_event, JobFolder(job.folder).events, warned))
+
+    def _wait_no_more(self, job: Job) -> None:
+        is_there = not self._store.is_removed(job.id)
+        if is_there and StateLog(JobFolder(job.folder)).read()["state"] == "waiting":
+            self._store.enter(job.id, "running", message="", remedy="")
 
     def _hold(self, job: Job, trouble: dict[str, str]) -> None:
         if self._store.hold(job.id, "waiting", **trouble):
@@ -317,6 +324,11 @@ class Worker:
             self._store.enter(job.id, "interrupted", **INTERRUPTED)
         except TROUBLE as error:  # the next program will find that the job was interrupted
             _log.warning("Job %s is interrupted. %s", job.id, facts_of(error)["message"])
+
+    def _is_asked_to_end(self, job: Job, wait: float = 0.0) -> bool:
+        """Keep the job this process's own, and return whether it should end; see `_should_end`."""
+        self._store.keep(job.id)
+        return self._should_end(job, wait)
 
     def _should_end(self, job: Job, wait: float = 0.0) -> bool:
         """Wait up to `wait` seconds, and return whether the job or the program is to end."""

@@ -193,18 +193,22 @@ class StateLog:
                 fault = "" if line.get("whole") is True else fault
         return found, fault
 
-    def enter(self, state: JobState, *, reason: str = "", **facts: Any) -> dict[str, Any]:
+    def enter(
+        self, state: JobState, *, reason: str = "", is_maker: bool = False, **facts: Any
+    ) -> dict[str, Any]:
         """Add a line with a state, which may equal the present one, and return all facts.
 
         Args:
             reason: Why the state changes, if the fact `message` does not say so.
+            is_maker: Whether this process makes the job, so that no other may have changed its state.
 
         Raises:
             InputError: If this state cannot follow the present one.
         """
         before = self.read()
         fault = before.pop("fault")
-        if state not in (before["state"], *TRANSITIONS[before["state"]]) and not fault:
+        is_odd = state not in (before["state"], *TRANSITIONS[before["state"]])
+        if is_odd and not (is_maker or fault):
             raise InputError(
                 f"Job {self._folder.job} is {before['state']}; it cannot become {state}.",
                 "Look at the job, and try again.",
@@ -216,7 +220,7 @@ class StateLog:
             self._make_way()
         line = {"state": state, **({"reason": reason} if reason else {}), **facts}
         is_new = not self.path.exists() or not self.path.stat().st_size
-        self.append(**({"whole": True, **before, **line} if is_new or fault else line))
+        self.append(**({"whole": True, **before, **line} if is_new or is_odd or fault else line))
         if is_new:
             sync_folder(self.path.parent)
         return after

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import time
 import zlib
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from app.jobs.job import Job
 from app.jobs.storage.folders import job_folders
 from app.jobs.storage.logs import StateLog
+from app.jobs.storage.trouble import DamagedRow
 from diffusers_helper.conditions.pictures import DAMAGED, kept_request, request_content
 from diffusers_helper.errors import InputError
 from diffusers_helper.foreign_errors import is_storage_trouble
@@ -29,11 +32,11 @@ _COLUMNS = {
     "card": "TEXT NOT NULL", "request": "TEXT NOT NULL", "damage": "TEXT NOT NULL", "model": "TEXT NOT NULL",
     "seconds": "REAL NOT NULL", "words": "TEXT NOT NULL", "parent": "TEXT NOT NULL", "stamp": "TEXT NOT NULL",
 }  # fmt: skip
-COLUMNS = ", ".join(_COLUMNS)
-VERSION = zlib.crc32(repr((7, *_COLUMNS, *SETTINGS)).encode()) >> 1  # an index of another version is rebuilt
+COLUMNS = ", ".join((*_COLUMNS, "sum"))
+VERSION = zlib.crc32(repr((8, *_COLUMNS, *SETTINGS)).encode()) >> 1  # an index of another version is rebuilt
 SCHEMA = f"""
 DROP TABLE IF EXISTS jobs;
-CREATE TABLE jobs ({", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())});
+CREATE TABLE jobs ({", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())}, sum INTEGER NOT NULL);
 CREATE INDEX jobs_by_state ON jobs (state, place);
 CREATE INDEX jobs_by_place ON jobs (place);
 CREATE INDEX jobs_by_time ON jobs (created, id);
@@ -46,11 +49,15 @@ _REMEDIES = {
 
 
 def agree(database: sqlite3.Connection, outputs: Path) -> None:
-    """Read the folders that have changed since the index was written, and remove missing ones from it."""
-    known: dict[str, str] = dict(database.execute("SELECT id, stamp FROM jobs").fetchall())
+    """Read the folders that have changed since the index was written, and remove missing ones from it.
+
+    Rows that were edited by hand do not count.
+    """
+    rows = database.execute(f"SELECT {COLUMNS} FROM jobs").fetchall()
+    known = {row["id"]: row["stamp"] if row["sum"] == _sum(row) else "" for row in rows}
     there = {folder.job: folder for folder in job_folders(outputs)}
     for job_id in known.keys() - there.keys():
-        database.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+        database.execute("DELETE FROM jobs WHERE id IS ?", (job_id,))
     for job_id, folder in there.items():
         if known.get(job_id) != stamp_of(folder):
             try:
@@ -99,9 +106,30 @@ def put(database: sqlite3.Connection, folder: JobFolder) -> dict[str, Any]:
     return row
 
 
+def bury(database: sqlite3.Connection, job_id: str, message: str, remedy: str) -> None:
+    """Mark a job as failed in the index only, because its folder cannot be used."""
+    for row in database.execute(f"SELECT {COLUMNS} FROM jobs WHERE id = ?", (job_id,)).fetchall():
+        failed = {"state": "failed", "ended": time.time(), "message": message, "remedy": remedy}
+        _write(database, {**dict(row), **failed})
+
+
 def _write(database: sqlite3.Connection, row: dict[str, Any]) -> None:
-    marks, values = ", ".join("?" * len(_COLUMNS)), [row[column] for column in _COLUMNS]
+    values = [*(row[column] for column in _COLUMNS), _sum(row)]
+    marks = ", ".join("?" * len(values))
     database.execute(f"INSERT OR REPLACE INTO jobs ({COLUMNS}) VALUES ({marks})", values)
+
+
+def _sum(row: sqlite3.Row | dict[str, Any]) -> int:
+    """Return the checksum of a row, which shows that it was edited by hand."""
+    values = [float(value) if isinstance(value := row[column], int) else value for column in _COLUMNS]
+    return zlib.crc32(repr(values).encode("utf-8", "replace"))
+
+
+def check_rows(rows: Iterable[sqlite3.Row]) -> None:
+    """Raise DamagedRow if one of the rows was edited by hand."""
+    for row in rows:
+        if row["sum"] != _sum(row):
+            raise DamagedRow(f"the row of job {row['id']} was not written by Longtake")
 
 
 @lru_cache(maxsize=8192)

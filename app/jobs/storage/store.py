@@ -19,7 +19,7 @@ from app.jobs.storage.commands import carry_out_change, forget_commands, recover
 from app.jobs.storage.folders import sweep
 from app.jobs.storage.index import INDEX_FOLDER, OpenIndex
 from app.jobs.storage.logs import StateLog, append_event, change_by, time_of_last
-from app.jobs.storage.rows import COLUMNS, job_from_row, put
+from app.jobs.storage.rows import COLUMNS, bury, job_from_row, put, stamp_of
 from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.events import Event
 from diffusers_helper.files import given_path, make_way, sync_folder
@@ -63,6 +63,8 @@ class JobStore:
         self._opening = threading.Lock()
         self.own: set[str] = set()
         self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process is making
+        self._changing_locks = threading.Lock()  # so that none is replaced after it was let go
+        self._stamps: dict[str, str] = {}  # what their logs were like when they were last seen
         self.cancelled: set[str] = set()
         self._held: dict[str, dict[str, Any]] = {}  # changes that could not be written yet
         folder = self.outputs / INDEX_FOLDER
@@ -148,7 +150,7 @@ class JobStore:
             The job and its maker; None if there is no such job.
         """
         self.write_held()
-        if not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
+        if self._index.is_current and not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
         with self.transaction() as database:
             if self.held.is_file():
@@ -167,8 +169,8 @@ class JobStore:
                 except OSError as error:
                     if not self.concerns_one_job(error):
                         raise
-                    _log.warning("Job %s is left out; its folder cannot be used: %s", folder.job, error)
-                    database.execute("DELETE FROM jobs WHERE id = ?", (folder.job,))
+                    words = f"The job's folder cannot be used ({error})."  # the others must not wait for it
+                    bury(database, row["id"], words, "Repair the folder, and resume the job.")
         return None
 
     def _take(self, folder: JobFolder, card: str) -> bool:
@@ -196,10 +198,26 @@ class JobStore:
     def making(self) -> tuple[str, ...]:
         return tuple(self._locks)
 
+    def keep(self, job_id: str) -> None:
+        """Write the state of a job that this process makes anew if something else has changed its log."""
+        folder = self.folder(job_id)
+        if self._stamps.get(job_id) == stamp_of(folder):
+            return
+        with contextlib.suppress(*TROUBLE):
+            log = StateLog(folder)
+            facts = log.read()
+            if facts["fault"] or facts["state"] not in BEGUN or not self._locks[job_id].holds():
+                begun: list[JobState] = [one.state for one in log.transitions() if one.state in BEGUN]
+                reason = "Its log was changed from outside while it was made."
+                self.enter(job_id, begun[-1] if begun else "running", reason=reason)
+            self._stamps[job_id] = stamp_of(folder)
+
     def let_go(self, job_id: str) -> None:
-        self.cancelled.discard(job_id)
-        if lock := self._locks.pop(job_id, None):
-            lock.release()
+        with self._changing_locks:
+            self._stamps.pop(job_id, None)
+            self.cancelled.discard(job_id)
+            if lock := self._locks.pop(job_id, None):
+                lock.release()
 
     def enter(self, job_id: str, state: JobState, *, reason: str = "", **facts: Any) -> Job:
         """Write a job's state and facts to its folder, and then to the index.
@@ -208,7 +226,14 @@ class JobStore:
             OSError, sqlite3.Error: If they cannot be written, for example on a full disk.
         """
         with self.transaction() as database:
-            StateLog(folder := self.folder(job_id)).enter(state, reason=reason, **facts)
+            log = StateLog(folder := self.folder(job_id))
+            log.enter(state, reason=reason, is_maker=job_id in self._locks, **facts)
+            with self._changing_locks:
+                lock = self._locks.get(job_id)
+                if lock is not None and not lock.holds():  # the log was replaced
+                    with contextlib.suppress(IsADirectoryError, FileNotFoundError):  # again; see `keep`
+                        self._locks[job_id] = Lock(log.path)
+                        lock.release()
             if state not in (*BEGUN, "interrupted"):
                 carry_out_change(folder)
                 forget_commands(folder)
@@ -220,9 +245,16 @@ class JobStore:
             return job_from_row(self.outputs, put(database, self.folder(job_id)))
 
     def hold(self, job_id: str, state: JobState, **facts: Any) -> bool:
-        """Remember a state that cannot be written yet, for this process, and return whether it is new."""
+        """Remember a state that cannot be written yet, for this process, and return whether it is new.
+
+        The state is still written to the folder if possible, for example if only the index is locked.
+        """
         held, self._held[job_id] = self._held.get(job_id), {"state": state, **facts}
-        return held != self._held[job_id]
+        is_new = held != self._held[job_id]
+        if is_new and state in BEGUN and job_id in self._locks:
+            with contextlib.suppress(*TROUBLE):
+                StateLog(self.folder(job_id)).enter(state, is_maker=True, **facts)
+        return is_new
 
     def unhold(self, job_id: str) -> None:
         self._held.pop(job_id, None)
@@ -236,7 +268,7 @@ class JobStore:
         if change := change_by(event, folder.path):
             if self.is_removed(event.job):
                 with self.transaction() as database:
-                    database.execute("DELETE FROM jobs WHERE id = ?", (event.job,))
+                    bury(database, event.job, "The job's folder was removed.", "Start the job again.")
                 return
             if video := getattr(event, "video", None):  # its name has to be on the disk
                 for path in {folder.path, Path(video).parent}:
@@ -298,7 +330,6 @@ class JobStore:
     @property
     def revision(self) -> tuple[object, ...]:
         """Return a value that changes whenever a job's facts do, by whichever process."""
-        self._index.renew()
         return self._index.revision, tuple((one, held["state"]) for one, held in self._held.items())
 
     def folder(self, job_id: str) -> JobFolder:

@@ -12,13 +12,28 @@ from diffusers_helper.units import gb_text
 # The errors that disappear by themselves, or when a user solves the problem outside the program.
 TROUBLE = (OSError, sqlite3.Error)
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
-_DAMAGE_WORDS = ("no such table", "malformed")  # the former for a file that was emptied
+# A file that was emptied, or that another program has written, has other tables; a text may not be UTF-8.
+_DAMAGE_WORDS = ("no such table", "no such column", "could not decode")
+
+
+class DamagedRow(sqlite3.DatabaseError):
+    """The error for a row of the index that this version has not written."""
 
 
 def is_damage(error: BaseException) -> bool:
     """Return whether an error of SQLite shows that the index is damaged, and not that it is out of reach."""
+    known = isinstance(error, DamagedRow) or _code(error) in _DAMAGE
+    return known or any(words in str(error).lower() for words in _DAMAGE_WORDS)
+
+
+def is_busy(error: BaseException) -> bool:
+    """Return whether another program holds the lock on the index."""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _code(error: BaseException) -> int:
     code: int = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF in _DAMAGE or any(words in str(error) for words in _DAMAGE_WORDS)
+    return code & 0xFF
 
 
 def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
@@ -35,6 +50,8 @@ def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
 
 def unwritable(outputs: Path, error: Exception) -> InputError:
     """Return the error for an outputs folder that cannot be written."""
+    if is_damage(error):
+        return InputError("The index of the jobs was damaged; it is whole again.", "Try again.")
     reason = getattr(error, "strerror", None) or str(error)
     remedy = "Choose another one with `outputs`."
     if trouble_of(error) == "disk_full":

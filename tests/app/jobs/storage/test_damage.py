@@ -28,8 +28,8 @@ LINES = [
     b'{"place": null}', b'{"place": NaN}', b'{"place": 1e26}', b'{"place": 1e400}', b'{"place": true}',
     b'{"place": ' + DIGITS + b"}", b'{"state": ["queued"]}', b'{"state": "odd"}', b'{"state": {}}',
     b'{"created": null}', b'{"started": "now"}', b'{"ended": [1]}', b'{"frames": 1.5}',
-    b'{"frames": ' + DIGITS * 20 + b"}", b'{"video": "../../secret"}', b'{"video": "/etc/passwd"}',
-    b'{"video": "a\\u0000b"}', b'{"video": ""}', b'{"video": 5}',
+    b'{"frames": ' + DIGITS * 20 + b"}", b'{"video": "../../secret"}',
+    b'{"video": "/etc/passwd"}', b'{"video": "a\\u0000b"}', b'{"video": ""}', b'{"video": 5}',
     b'{"message": null}', b'{"remedy": 7}', b'{"message": "\\ud800"}', b'{"favourite": "yes"}',
     b'{"edits": "x"}', b'{"time": "x"}', b'{"reason": []}', DEEP,
     b'{"death": ' + DEEP, b"[]", b"null", b"5", b"no JSON", b"\xff\xfe\x00", b"\x00" * 9,
@@ -150,6 +150,27 @@ def test_other_damaged_files_hold_up_no_job(studio: Studio, name: str, damage: s
     assert {job.id for job in studio.service.jobs()} == {odd.id, whole.id}
 
 
+@pytest.mark.parametrize("line", [b'{"place": null}', b'{"state": "finished"}', DEEP])
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_job_whose_log_is_damaged_while_it_is_made_is_made_to_its_end(
+    studio: Studio, line: bytes, replaces: bool
+) -> None:
+    studio.service.start()
+    job, after = studio.submit("sections=2 steps=2 at=1 fault=pause"), studio.submit("steps=1")
+    studio.until(job, StepDone)
+    log = job.folder / "states.jsonl"
+    if replaces:  # as editors do
+        shutil.copy(log, log.with_name("copy"))
+        log.with_name("copy").replace(log)
+    add_to_log(line)(log)
+    assert JobService(studio.outputs).job(job.id).damage in ("", "log")
+    (job.folder / "go").touch()
+    assert isinstance(studio.events(job)[-1], Finished)
+    assert isinstance(studio.events(after)[-1], Finished)
+    again = JobService(studio.outputs).job(job.id)
+    assert (again.state, again.damage, again.frames) == ("finished", "", 73)
+
+
 def overwrite(at: int) -> Damage:
     def damage(index: Path) -> None:
         with index.open("r+b") as file:
@@ -168,12 +189,26 @@ def sql(statement: str) -> Damage:
     return damage
 
 
+def instead_of_folder(folder: Path, damage: Damage) -> None:
+    shutil.rmtree(folder)
+    damage(folder)
+
+
 INDEX: dict[str, Damage] = {
     **OTHERS, "removed": Path.unlink, "emptied": content(b""), "head": overwrite(0),
     "middle": overwrite(4096),
     "cut": lambda index: os.truncate(index, 5000), "no table": sql("DROP TABLE jobs"),
+    "other table": sql("ALTER TABLE jobs RENAME COLUMN place TO spot"),
+    "edited row": sql("UPDATE jobs SET state = 'finished', place = 'x', created = 'y'"),
+    "removed rows": sql("DELETE FROM jobs"), "odd text": sql("UPDATE jobs SET message = CAST(x'ff' AS TEXT)"),
+    "log beside it": lambda index: index.with_name("jobs.sqlite3-wal").write_bytes(b"garbage" * 999) and None,
+    "memory beside it": lambda index: index.with_name("jobs.sqlite3-shm").write_bytes(b"") and None,
     "journal": lambda index: index.with_name("jobs.sqlite3-journal").write_bytes(b"garbage" * 999) and None,
+    "journal folder": lambda index: index.with_name("jobs.sqlite3-journal").mkdir(),
+    "log folder": lambda index: index.with_name("jobs.sqlite3-wal").mkdir(),
     "folder removed": lambda index: shutil.rmtree(index.parent),
+    "folder a file": lambda index: instead_of_folder(index.parent, content(b"")),
+    "folder a link": lambda index: instead_of_folder(index.parent, OTHERS["dangling"]),
     "maker a folder": lambda index: OTHERS["folder"](index.with_name("maker")),
     "maker a link": lambda index: OTHERS["dangling"](index.with_name("maker")),
     "hold a folder": lambda index: index.with_name("held").mkdir(),
@@ -193,14 +228,19 @@ def test_a_damaged_index_is_healed_while_programs_run(
     waiting = studio.submit("steps=1", service=other)
     studio.until(running, StepDone)
     INDEX[damage](studio.outputs / ".longtake" / "jobs.sqlite3")
-    added: list[Job] = []
+    added, refusals = list[Job](), list[str]()
 
     def write() -> None:
-        added.append(studio.submit("steps=1", service=other))
-        added.append(studio.submit("steps=1"))
+        for service in (other, studio.service):
+            try:
+                added.append(studio.submit("steps=1", service=service))
+            except InputError as error:  # the first program that meets the damage in a change
+                refusals.append(str(error))
+                added.append(studio.submit("steps=1", service=service))
 
     def read() -> None:
         for service in (studio.service, other):
+            # The maker notices within a second that rows are missing.
             wait_until(lambda service=service: running.id in [job.id for job in service.queue.jobs()])
             assert service.job(running.id).state == "running"
             assert service.job(waiting.id).state == "queued"
@@ -208,6 +248,8 @@ def test_a_damaged_index_is_healed_while_programs_run(
 
     for step in (read, write) if first == "reads" else (write, read):
         step()
+    assert all("it is whole again" in refusal for refusal in refusals)
+    assert len(refusals) < 2
     (running.folder / "go").touch()
     for job in (running, waiting, *added):
         assert isinstance(studio.events(job)[-1], Finished)
@@ -229,6 +271,13 @@ def test_a_damaged_index_is_healed_at_the_start(studio: Studio, damage: str) -> 
     studio.service.start()
     for job in jobs:
         assert isinstance(studio.events(job)[-1], Finished)
+
+
+def test_a_row_that_was_edited_by_hand_is_not_believed(studio: Studio) -> None:
+    job = studio.submit()
+    sql("UPDATE jobs SET state = 'finished', message = 'x'")(studio.outputs / ".longtake" / "jobs.sqlite3")
+    assert [one.state for one in studio.service.jobs()] == ["queued"]
+    assert studio.service.history.search(states=["queued"]).jobs[0].id == job.id
 
 
 def test_an_outputs_folder_whose_disk_is_away_gets_no_other_in_its_place(studio: Studio) -> None:

@@ -12,7 +12,7 @@ from app.jobs.job import JobState
 from app.jobs.storage.store import JobStore
 from app.ui.live.watch import watch
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.events import Cancelled, Finished, StepDone
+from diffusers_helper.events import Cancelled, Failed, Finished, StepDone
 from tests.support.jobs import Studio, wait_until
 
 WAITS = "steps=2 at=1 fault=wait"
@@ -59,7 +59,8 @@ def test_following_a_job_whose_folder_was_removed_ends(studio: Studio) -> None:
     shutil.rmtree(job.folder)
     studio.service.queue.cancel(job.id)
     last = [item for item in items if item is not None][-1][1]
-    assert isinstance(last, Cancelled)
+    assert isinstance(last, Failed)
+    assert "removed" in last.message
     assert isinstance(studio.events(other)[-1], Finished)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app.jobs.job import NoSuchJob
 from app.jobs.service import JobService
 from app.jobs.storage.commands import TAKEN_OVER
 from app.jobs.storage.logs import EventReader, StateLog, append_event
@@ -21,6 +20,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
     Cancelled,
     Event,
+    Failed,
     Finished,
     JobStarted,
     SectionFinished,
@@ -322,14 +322,26 @@ def test_a_job_whose_log_could_not_be_written_still_ends_for_who_follows_it(stud
 
 
 @pytest.mark.slow
-def test_a_job_whose_folder_was_removed_is_gone_and_the_next_one_runs(studio: Studio) -> None:
+def test_a_job_whose_folder_was_removed_fails_and_the_next_one_runs(studio: Studio) -> None:
     job = studio.submit("steps=1")
     shutil.rmtree(job.folder)
     after = studio.submit("steps=1")
     studio.service.start()
     assert isinstance(studio.events(after)[-1], Finished)
-    with pytest.raises(NoSuchJob):
-        studio.service.job(job.id)
+    assert studio.service.job(job.id).state == "failed"
+    assert isinstance(studio.events(job)[-1], Failed)
+
+
+def test_a_job_whose_folder_was_away_is_resumed_once_it_is_back(studio: Studio, tmp_path: Path) -> None:
+    store, job = studio.service._store, studio.submit("steps=1")
+    assert store.claim(lambda job: "") is not None
+    job.folder.rename(tmp_path / "aside")
+    store.record(Failed(job=job.id, time=1.0, message="No such file.", remedy=""))
+    store.let_go(job.id)
+    assert studio.service.job(job.id).message == "The job's folder was removed."
+    (tmp_path / "aside").rename(job.folder)
+    assert studio.service.queue.resume(job.id).state == "queued"
+    assert store.claim(lambda job: "") is not None
 
 
 def test_open_jobs_are_those_that_run_or_wait(studio: Studio) -> None:
