@@ -84,12 +84,14 @@ class Span:
 
         Raises:
             InputError: If one of its settings has another value than it may have.
-            KeyError, TypeError, AttributeError: If the data is anything else.
+            KeyError, TypeError, ValueError, AttributeError: If the data is anything else.
         """
         fields: Any = data
         checks = {name: SETTINGS[name] for name in names_of("section")}
         settings = {name: checks[name].check(value) for name, value in fields["settings"].items()}
-        return cls(index(fields["sections"]), settings)
+        if (last := index(fields["sections"])) < 1:
+            raise ValueError(last)
+        return cls(last, settings)
 
 
 @dataclass(frozen=True, slots=True)

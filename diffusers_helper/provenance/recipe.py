@@ -7,7 +7,7 @@ job's name, paths and times are not part of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, cast
@@ -35,6 +35,7 @@ from diffusers_helper.strangers.confined import confined
 from diffusers_helper.strangers.limited_json import plain_json
 
 VERSION = 1
+_PARTS = {"recipe", "settings", "earlier", "vae", "made_with"}
 # A recipe has this setting only where it is not empty. It names files without their folders, with checksums.
 _LORA = "lora"
 # A recipe has the checksum of the video that is continued, and the crop, which that has in common with it.
@@ -233,7 +234,8 @@ def _parsed(text: bytes, name: str) -> Recipe:
     found: Any = data.get("settings") if "recipe" in data else data
     if not isinstance(found, dict) or not cast(dict[str, Any], found).keys() & SETTINGS.keys():
         raise _no_recipe(name, "it has none of the settings of a video")
-    settings, notices = _settings(cast(dict[str, Any], found))
+    others = data.keys() - _PARTS if "recipe" in data else set[str]()
+    settings, notices = _settings(cast(dict[str, Any], found), others)
     if "recipe" not in data:  # a job's request or a preset
         return Recipe(settings, notices=tuple(notices))
     if data["recipe"] != VERSION:
@@ -270,8 +272,8 @@ def _parsed(text: bytes, name: str) -> Recipe:
     return Recipe(settings, spans, uses, made_with, notices=tuple(notices))
 
 
-def _settings(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings that can be used, without paths of pictures, and notices about the others."""
+def _settings(data: Mapping[str, Any], others: Set[str] = frozenset()) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that can be used, without paths of pictures, and notices, also about `others`."""
     settings, notices = dict[str, Any](), list[str]()
     for name, value in data.items():
         if name in SETTINGS and (name not in PICTURES or value == ""):
@@ -279,7 +281,7 @@ def _settings(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
                 settings[name] = SETTINGS[name].check(value)
             except InputError as error:
                 notices.append(f"{error.message} The default is used instead.")
-    if unknown := data.keys() - SETTINGS.keys():
+    if unknown := (data.keys() - SETTINGS.keys()) | others:
         names = short_repr(", ".join(sorted(unknown)))
         notices.append(f"The file has settings that this version does not know: {names}. They are left out.")
     return settings, notices

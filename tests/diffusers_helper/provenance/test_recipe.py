@@ -191,16 +191,20 @@ def test_what_is_unknown_or_unusable_is_told_and_left_out() -> None:
     reported = "\n".join(found.notices)
     for words in (
         "version 9",
-        "'style'",
+        "not know: 'sound, style'.",
         "`steps` is 1000",
         "changed within this video",
     ):
         assert words in reported
     assert len(found.notices) == 4
-    data["earlier"] = [{"sections": 1, "settings": {"model": "other"}}]
-    found = read_recipe(json.dumps(data).encode())
-    assert (found.spans, found.vae) == ((), ())
-    assert "another form than this version knows ('model')" in found.notices[-1]
+    for span, fault in (
+        ({"sections": 1, "settings": {"model": "other"}}, "'model'"), ({"sections": 0, "settings": {}}, "0"),
+        ({"sections": -4, "settings": {}}, "-4"),
+    ):  # fmt: skip
+        data["earlier"] = [span]
+        found = read_recipe(json.dumps(data).encode())
+        assert (found.spans, found.vae) == ((), ())
+        assert f"another form than this version knows ({fault})" in found.notices[-1]
 
 
 def _boxes(*boxes: tuple[bytes, bytes]) -> bytes:
