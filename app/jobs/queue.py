@@ -270,7 +270,8 @@ class Queue:
                 return job
             place = self.store.last_place() if job.state in OVER else job.place
             job = self.store.enter(
-                job_id, "queued", reason="A user resumed it.", place=place, ended=None, message="", remedy=""
+                job_id, "queued", reason="A user resumed it.", place=place, ended=None, message="",
+                remedy="", deaths=0, death="",
             )  # fmt: skip
             with contextlib.suppress(OSError):  # the log may be unreadable, and only the state matters
                 append_event(folder.events, Warned(job=job_id, time=time_of_last(folder), message=RESUMED))

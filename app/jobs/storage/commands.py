@@ -27,7 +27,16 @@ from diffusers_helper.conditions.pictures import (
     request_content,
 )
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Cancelled, Event, SectionFinished, Warned
+from diffusers_helper.events import (
+    Cancelled,
+    Event,
+    Failed,
+    PieceDone,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+    Warned,
+)
 from diffusers_helper.files import read_file, replacing, sync_folder, write_atomic
 from diffusers_helper.foreign_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
@@ -44,6 +53,9 @@ INTERRUPTED: dict[str, Any] = {
 }
 PAUSED: dict[str, Any] = {"message": "Paused by you.", "remedy": "It continues when you resume it."}
 WAITS: dict[str, Any] = PAUSED | {"message": "Waits for you after each section."}
+# The deaths of the program at one point of a job after which the job fails. The job is usually not their
+# cause, but one that takes the whole machine down would otherwise be started again for ever.
+_MOST_DEATHS = 50
 
 
 def leave_command(folder: JobFolder, command: Command, content: bytes = b"") -> None:
@@ -160,7 +172,7 @@ def _settle(folder: JobFolder, *, adopt: bool) -> None:
         state, end = change_by(last, folder.path) or ("cancelled", {})  # its final event reached the log
         facts = log.enter(state, **end)
     if facts["state"] in BEGUN:
-        facts = log.enter("interrupted", **INTERRUPTED)
+        facts = log.enter("interrupted", **INTERRUPTED, **_counted(folder, facts, last))
         folder.remove_leftovers()
     carry_out_change(folder)
     if facts["state"] in OVER:
@@ -170,11 +182,17 @@ def _settle(folder: JobFolder, *, adopt: bool) -> None:
     if "cancel" in commands:
         video, frames = salvage(folder)
         end = Cancelled(job=folder.job, time=seconds, video=video, frames=frames)
-        state, facts = change_by(end, folder.path) or ("cancelled", {})
-        log.enter(state, reason="A user cancelled it.", **facts)
-        _report(folder, end)
+        _end(folder, log, end, "A user cancelled it.")
     elif "pause" in commands:
         log.enter("paused", **PAUSED)
+    elif facts["state"] == "interrupted" and facts["deaths"] >= _MOST_DEATHS:
+        video, frames = salvage(folder)
+        end = Failed(
+            job=folder.job, time=seconds, code="engine_died", video=video, frames=frames,
+            message=f"Longtake was ended {facts['deaths']} times at the same point of this video.",
+            remedy="Resume it to try again; the finished sections are kept.",
+        )  # fmt: skip
+        _end(folder, log, end)
     elif facts["state"] == "interrupted" and adopt:
         log.enter("queued", reason=TAKEN_OVER, message="", remedy="")
         _report(folder, Warned(job=folder.job, time=seconds, message=TAKEN_OVER))
@@ -182,6 +200,21 @@ def _settle(folder: JobFolder, *, adopt: bool) -> None:
     else:
         return
     forget_commands(folder)
+
+
+def _counted(folder: JobFolder, facts: dict[str, Any], last: Event | None) -> dict[str, Any]:
+    """Return the facts that count how often the program has died at the same point of a job's work."""
+    if not isinstance(last, StageStarted | StepDone | PieceDone):
+        return {}  # the engine had not begun
+    step = last.step if isinstance(last, StepDone) else 0
+    death = f"{folder.checkpoints} checkpoints, {type(last).__name__} {last.section} {step}"
+    return {"death": death, "deaths": facts["deaths"] + 1 if death == facts["death"] else 1}
+
+
+def _end(folder: JobFolder, log: StateLog, end: Event, reason: str = "") -> None:
+    state, facts = change_by(end, folder.path) or ("cancelled", {})
+    log.enter(state, reason=reason, **facts)
+    _report(folder, end)
 
 
 def _report(folder: JobFolder, event: Event) -> None:

@@ -106,7 +106,7 @@ _FACTS: dict[str, tuple[Any, Any]] = {
     "state": ("queued", str), "place": (0.0, _NUMBER), "created": (0.0, _NUMBER),
     "started": (None, _NUMBER | None), "ended": (None, _NUMBER | None), "video": (None, str | None),
     "frames": (0, int), "message": ("", str), "remedy": ("", str), "card": ("", str),
-    "favourite": (False, bool), "edits": (0, int),
+    "favourite": (False, bool), "edits": (0, int), "deaths": (0, int), "death": ("", str),
 }  # fmt: skip
 _FIRST = {name: first for name, (first, _) in _FACTS.items()}
 _KINDS: dict[str, Any] = {name: kind for name, (_, kind) in _FACTS.items()} | {"reason": str, "time": _NUMBER}

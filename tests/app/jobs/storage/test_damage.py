@@ -31,7 +31,7 @@ LINES = [
     b'{"frames": ' + DIGITS * 20 + b"}", b'{"video": "../../secret"}',
     b'{"video": "/etc/passwd"}', b'{"video": "a\\u0000b"}', b'{"video": ""}', b'{"video": 5}',
     b'{"message": null}', b'{"remedy": 7}', b'{"message": "\\ud800"}', b'{"favourite": "yes"}',
-    b'{"edits": "x"}', b'{"time": "x"}', b'{"reason": []}', DEEP,
+    b'{"edits": "x"}', b'{"deaths": null}', b'{"time": "x"}', b'{"reason": []}', DEEP,
     b'{"death": ' + DEEP, b"[]", b"null", b"5", b"no JSON", b"\xff\xfe\x00", b"\x00" * 9,
 ]  # fmt: skip
 
