@@ -12,8 +12,17 @@ export function recall(name, area = 'localStorage') {
   }
 }
 
-/** Return the list of texts that was kept under the name, or an empty list. */
-export const recallTexts = (name) => JSON.parse(recall(name)) ?? [];
+/** Return the value whose JSON was kept under the name; null if there is none, or it is damaged. */
+export function recallValue(name, area) {
+  try {
+    return JSON.parse(recall(name, area));
+  } catch {
+    return null;
+  }
+}
+
+/** Return the texts that were kept under the name. */
+export const recallTexts = (name) => [recallValue(name)].flat().filter((one) => typeof one === 'string');
 
 /** Keep a text under the name; null takes it away. */
 export function keep(name, text, area = 'localStorage') {

@@ -5,7 +5,7 @@ import { call, callUntil } from '../calls/call.js';
 import { actOnce, fromTemplate, onPress, setText } from '../elements.js';
 import { sceneNow, onJobsReported } from '../jobs.js';
 import { expectStage, showStage } from '../live/live.js';
-import { keep, recall } from '../storage.js';
+import { keep, recallValue } from '../storage.js';
 import { goTo } from '../tabs.js';
 import { changed, restoreForm, take } from './describe.js';
 import { judge, refuse, showNotice } from './notice.js';
@@ -73,8 +73,8 @@ async function begin(mayDownload = false) {
 
 /** Send the press that a page kept before it was reloaded, with the pictures that were put back. */
 export function resume() {
-  const kept = JSON.parse(recall('press', 'sessionStorage'));
-  if (!kept || pending) return;
+  const kept = recallValue('press', 'sessionStorage');
+  if (!kept?.settings || pending) return;
   for (const [name, value] of Object.entries(kept.settings)) if (value?.path) kept.settings[name] = read(name) ?? value;
   deliver(kept);
 }

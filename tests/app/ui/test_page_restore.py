@@ -196,6 +196,16 @@ def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Pa
     assert seeds[2] != 31337
 
 
+@pytest.mark.parametrize("text", ["[", '{"settings": null}', "7", '[{}, null, "folded"]'])
+def test_the_form_starts_beside_damaged_storage(page: Any, stand: Stand, photo: Path, text: str) -> None:
+    for key in ("folds", "prompts", "press", "form"):
+        page.evaluate(f"(text) => {{ localStorage['longtake.{key}'] = text; }}", text)
+        page.evaluate(f"(text) => {{ sessionStorage['longtake.{key}'] = text; }}", text)
+    page.reload()
+    start(page, photo, seconds=1)
+    wait_until(lambda: len(stand.service.jobs()) == 1)
+
+
 def test_a_preset_is_saved_used_made_the_default_and_passed_on(
     page: Any, stand: Stand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
