@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal
+from functools import cache
+from math import inf
+from typing import Any, ClassVar, Literal, get_origin, get_type_hints
 
 from diffusers_helper.errors import FailureCode, short_repr
 
@@ -218,11 +220,22 @@ def to_dict(event: Event) -> dict[str, Any]:
     return {"event": event_name(type(event)), "job": data.pop("job"), "time": data.pop("time"), **data}
 
 
+_MOST_NUMBER = 1e15  # far above any count of bytes
+_hints = cache(get_type_hints)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    if isinstance(value, int | float) and (isinstance(value, bool) or not 0 <= value <= _MOST_NUMBER):
+        return False
+    return isinstance(value, str if get_origin(hint) is Literal else float | int if hint is float else hint)
+
+
 def from_dict(data: object) -> Event:
     """Return the event of a dict that `to_dict` wrote. Fields that this version does not know are ignored.
 
     Raises:
-        ValueError: If the data is not a known event, or lacks one of its fields.
+        ValueError: If the data is not a known event, lacks one of its fields, or has a value there that no
+            event can have.
     """
     given: Any = data
     try:
@@ -230,6 +243,12 @@ def from_dict(data: object) -> Event:
         known = {field.name: given[field.name] for field in fields(kind) if field.name in given}
         if "stage" in known:
             known["stage"] = _STAGE_NAMES[known["stage"]]
+        wrong = {name: value for name, value in known.items() if not _fits(value, _hints(kind)[name])}
+        for part, whole in (("section", "sections"), ("step", "steps"), ("piece", "pieces")):
+            if not wrong and known.get(part) is not None and not 1 <= known[part] <= known.get(whole, inf):
+                wrong[part] = known[part]
+        if wrong:
+            raise ValueError(f"{given['event']} has {short_repr(wrong)}.")
         return kind(**known)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{short_repr(data)} is no event that this version knows ({error}).") from error
