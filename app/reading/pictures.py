@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffusers_helper.conditions.picture import load_picture, plain_png, size_of
+from diffusers_helper.conditions.picture import MAX_PIXELS, load_picture, plain_png, size_of
 from diffusers_helper.errors import PictureError
 
 
@@ -27,14 +27,16 @@ class PlainPicture:
     png: bytes
 
 
-def read_picture(path: Path) -> PlainPicture:
-    """Return a picture.
+def read_picture(path: Path, most_pixels: int = MAX_PIXELS) -> PlainPicture | None:
+    """Return a picture, or None if it has more pixels than that.
 
     Raises:
         PictureError: If the picture cannot be used.
     """
     try:
         width, height = size_of(path)
+        if width * height > most_pixels:
+            return None
         used = load_picture(path)
     except PictureError as error:
         # A user knows the file's name, but not the folder that it was uploaded to.

@@ -16,6 +16,7 @@ from typing import cast
 from app.reading.pictures import PlainPicture, Size, read_picture
 from app.reading.process import Limits, ReadingProcess
 from diffusers_helper.conditions.footage import Footage
+from diffusers_helper.conditions.picture import KEPT_PIXELS, MAX_PIXELS
 from diffusers_helper.conditions.pictures import Contents, named_pictures
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.files import sha256_of, write_atomic
@@ -41,13 +42,15 @@ def part_of(size: Size, height: int, width: int, position: float) -> tuple[float
 
 
 class Pictures:
-    """The uploaded pictures, decoded in a separate process by the rules of a job, for any thread.
+    """The uploaded pictures, decoded in separate processes by the rules of a job, for any thread.
 
-    An upload never changes, so each is judged once. The last decoded pictures are kept for the next job.
+    Large ones take seconds each, and have the second process, so ordinary ones need not wait for them. An
+    upload never changes, so each is judged once. The last decoded pictures are kept for the next job.
     """
 
     def __init__(self) -> None:
-        self._process, self._turn = ReadingProcess(_LIMITS), asyncio.Lock()
+        self._processes = {most: ReadingProcess(_LIMITS) for most in (KEPT_PIXELS, MAX_PIXELS)}
+        self._turns = {most: asyncio.Lock() for most in self._processes}
         self._lock = threading.Lock()
         self._known: OrderedDict[str, PlainPicture | InputError] = OrderedDict()
 
@@ -56,9 +59,11 @@ class Pictures:
 
         Pictures wait here for their turn without holding a thread.
         """
-        async with self._turn:
-            if not self._recall(path, whole=True):
-                await asyncio.to_thread(self._decode, path)
+        for most, turn in self._turns.items():
+            async with turn:
+                known = self._recall(path, whole=True)
+                if known or await asyncio.to_thread(self._decode_up_to, most, path):
+                    return
 
     async def prepare_uploads(self, settings: Mapping[str, object]) -> None:
         """Decode the uploads among settings, given as gradio describes them; do nothing for anything else."""
@@ -82,7 +87,8 @@ class Pictures:
         return found.png
 
     def close(self) -> None:
-        self._process.close()
+        for process in self._processes.values():
+            process.close()
 
     def _recall(self, path: str, *, whole: bool) -> PlainPicture | InputError | None:
         """Return what is known about a picture, or None; with `whole`, only if its content is still kept."""
@@ -94,10 +100,18 @@ class Pictures:
             return found
 
     def _decode(self, path: str) -> PlainPicture | InputError:
+        found = self._decode_up_to(KEPT_PIXELS, path) or self._decode_up_to(MAX_PIXELS, path)
+        assert found is not None, "pictures with more pixels are refused"
+        return found
+
+    def _decode_up_to(self, most_pixels: int, path: str) -> PlainPicture | InputError | None:
+        """Decode a picture, and return it or why it cannot be used; None if it has more pixels than that."""
         try:
-            found = self._process.read(read_picture, Path(path))
+            found = self._processes[most_pixels].read(read_picture, Path(path), most_pixels)
         except InputError as error:
             found = error
+        if found is None:
+            return None
         with self._lock:
             self._known[path] = found
             self._known.move_to_end(path)

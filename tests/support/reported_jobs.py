@@ -59,7 +59,7 @@ def history(
     say(JobStarted, sections=len(plan), frames=plan.total_frames, width=96, height=64)
     say(StageStarted, stage="load")
     now += load
-    for section, windows in zip(plan, decode_windows(plan), strict=True):
+    for section, windows in zip(plan, decode_windows(plan, job.request.vae_chunk), strict=True):
         number = section.number
         say(StageStarted, stage="sample", section=number)
         for done in range(1, steps[number - 1] + 1):

@@ -206,7 +206,9 @@ class LiveJob:
 
     @property
     def tail_share(self) -> float:
-        return self.piece / self.pieces if self.in_tail and self.pieces else 0.0
+        if not self.in_tail or not self.pieces:
+            return 0.0
+        return self.timing.share_of_tail(self.section, self.piece, self.pieces)
 
     @property
     def cells(self) -> list[Cell]:

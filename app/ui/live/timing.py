@@ -46,10 +46,19 @@ class Timing:
     _lead_seconds: list[float] = field(default_factory=list[float])
     _tail_seconds: list[float] = field(default_factory=list[float])  # per latent frame
     _tail_so_far: float | None = None  # the same, of the section that is being decoded
-    _work: tuple[int, ...] = ()  # the latent frames that each section decodes, with those of the overlaps
+    # The latent frames of the windows that each section decodes, with those of the overlaps, and their sums
+    _windows: tuple[tuple[int, ...], ...] = ()
+    _work: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        self._work = tuple(map(sum, decode_windows(self.plan, self.chunk)))
+        self._windows = decode_windows(self.plan, self.chunk)
+        self._work = tuple(map(sum, self._windows))
+
+    def share_of_tail(self, section: int, piece: int, pieces: int) -> float:
+        """Return the share of a section's decode that is done after so many pieces: tiles of its windows."""
+        windows = self._windows[section - 1]
+        done, part = divmod(piece * len(windows), pieces)
+        return (sum(windows[:done]) + part / pieces * sum(windows[done : done + 1])) / sum(windows)
 
     def foresee(self, pace: Pace, work: Effort) -> None:
         step = max(_SHORTEST, pace.step * work.step)

@@ -158,6 +158,19 @@ def test_each_piece_of_a_decode_moves_the_bar_and_the_cell() -> None:
     assert pieces > 15
 
 
+def test_a_short_last_window_counts_by_its_work() -> None:
+    job = job_of(seconds=1.2)
+    job = replace(job, request=replace(job.request, vae_chunk=8))
+    live, events = LiveJob(job), history(job, load=1.0, first=0.1, step=0.1, latent=1.0)
+    pieces = [event for event in events if isinstance(event, PieceDone)]
+    assert len(pieces) == 2
+    for event in events[: events.index(pieces[0]) + 1]:
+        live.apply(event)
+    left = events[-1].time - pieces[0].time
+    assert left < 4
+    assert live.seconds_left(pieces[0].time) == pytest.approx(left, rel=0.05)
+
+
 @pytest.mark.parametrize("step", [0.0, -1.0])
 def test_a_clock_that_stands_or_goes_back_breaks_nothing(step: float) -> None:
     earlier = history(job_of(), load=step, first=step, step=step, latent=step)
