@@ -39,6 +39,14 @@ def device() -> Device:
     return open_device(management().get_torch_device(), is_guest=True)
 
 
+def model_files(kind: str) -> list[str]:
+    """Return the names of the files in ComfyUI's folders of a kind, with GGUF files, which it omits."""
+    paths = comfy("folder_paths")
+    found = (paths.recursive_search(one)[0] for one in paths.get_folder_paths(kind))
+    extra = [name for names in found for name in names if name.lower().endswith(".gguf")]
+    return sorted({*paths.get_filename_list(kind), *extra})
+
+
 class Interrupt(CancelToken):
     """A cancel token that is set when the user interrupts the run in ComfyUI."""
 

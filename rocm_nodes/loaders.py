@@ -13,7 +13,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.machine.packages import FRAMEPACK, install_command, missing_words, version_of
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
-from rocm_nodes.host import comfy, device_lines, free_bytes, importing, management
+from rocm_nodes.host import comfy, device_lines, free_bytes, importing, management, model_files
 from rocm_nodes.page import Node, choice, explained, idle, number, of_type, reported, timing
 
 _CATEGORY = "ROCm Ninodes/Loaders"
@@ -140,14 +140,6 @@ def _names(kind: str) -> list[str]:
 
 def _path(kind: str, name: str) -> str:
     return comfy("folder_paths").get_full_path_or_raise(kind, name)
-
-
-def model_files(kind: str) -> list[str]:
-    """Return the names of the files in ComfyUI's folders of a kind, with GGUF files, which it omits."""
-    paths = comfy("folder_paths")
-    found = (paths.recursive_search(one)[0] for one in paths.get_folder_paths(kind))
-    extra = [name for names in found for name in names if name.lower().endswith(".gguf")]
-    return sorted({*paths.get_filename_list(kind), *extra})
 
 
 class ROCmDiffusionLoader(ROCMOptimizedUNetLoader):

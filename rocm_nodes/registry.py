@@ -1,6 +1,6 @@
 """The table of the nodes: the ids in workflows, the displayed titles, the classes, and what they need.
 
-A node that lacks packages stays in its place, with the reason in its title, its description and its error.
+A node that cannot work here stays in its place, with the reason in its title, its description and its error.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, first_line
 from diffusers_helper.machine.packages import FRAMEPACK, install_command, missing_words, unfit, version_of
 from rocm_nodes.debugging import captured, is_asked_for
+from rocm_nodes.page import Node
 
 _log = logging.getLogger("rocm_nodes")
 # The title and the module of each node, whose class has its id as its name
@@ -42,24 +43,35 @@ NODES = {
 }
 
 
+class _Absent(Node):
+    """A node whose module cannot be imported."""
+
+    FUNCTION, RETURN_TYPES, CATEGORY, OUTPUT_NODE, DESCRIPTION = "run", (), "ROCm Ninodes", True, ""
+
+
 def node_tables() -> tuple[dict[str, Any], dict[str, str]]:
     """Return the classes and the titles by id. If captures are switched on, the classes write them."""
     classes, titles = dict[str, Any](), dict[str, str]()
     versions = {name: version_of(name) for name in FRAMEPACK}
     for name, (title, module) in NODES.items():
-        kind, needs = getattr(import_module(module), name), {}
-        if module.split(".")[-2] == "framepack":
-            needs = FRAMEPACK
+        kind, needs = _Absent, FRAMEPACK if module.split(".")[-2] == "framepack" else {}
+        remedy = "Install the packages of ComfyUI again."
         if words := missing_words(versions, needs):
             title = f"{title} (needs {', '.join(unfit(versions, needs))})"
-            kind = _refusing(kind, words, f"Install what is missing: {install_command(versions, needs)}")
+            remedy = f"Install what is missing: {install_command(versions, needs)}"
+        try:
+            kind = getattr(import_module(module), name)
+        except ImportError as error:
+            words = words or f"it cannot be imported ({first_line(error)})"
+        if words:
+            kind = _refusing(name, kind, words, remedy)
         elif is_asked_for():
             kind = captured(name, kind)
         classes[name], titles[name] = kind, title
     return classes, titles
 
 
-def _refusing(kind: Any, words: str, remedy: str) -> type:
+def _refusing(name: str, kind: Any, words: str, remedy: str) -> type:
     """Return a node with the same inputs and outputs, so that workflows load, which fails with the reason."""
     reason = f"This node cannot run with ComfyUI's Python: {words}."
 
@@ -68,28 +80,32 @@ def _refusing(kind: Any, words: str, remedy: str) -> type:
 
     description = f"{reason} {remedy} {kind.DESCRIPTION}"
     facts = {kind.FUNCTION: refuse, "DESCRIPTION": description, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind,), facts)
+    return type(name, (kind,), facts)
 
 
 def watch(ours: Mapping[str, Any]) -> None:
-    """Warn, when ComfyUI has loaded all packs, of ids of ours that stand for another pack's nodes.
+    """Warn of ids that another pack has, too: now, and again when ComfyUI has loaded all packs.
 
     ComfyUI keeps the last node of an id. Workflows hold these ids, so both packs need them, and neither can
     know whether it is loaded last. Without ComfyUI's server nothing is done.
     """
+    _warn("replaces", ours)
     server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
     program = getattr(server, "app", None)
     if program is None:
         return
 
     async def warn(_: Any) -> None:
-        loaded = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
-        theirs = {name: loaded[name] for name, kind in ours.items() if loaded.get(name, kind) is not kind}
-        if theirs:
-            modules = {getattr(kind, "RELATIVE_PYTHON_MODULE", "another pack") for kind in theirs.values()}
-            _log.warning(
-                "Longtake is replaced by %s in these nodes, which both packs have: %s.",
-                ", ".join(sorted(one.removeprefix("custom_nodes.") for one in modules)), ", ".join(theirs),
-            )  # fmt: skip
+        _warn("is replaced by", ours)
 
     program.on_startup.append(warn)
+
+
+def _warn(verb: str, ours: Mapping[str, Any]) -> None:
+    loaded = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
+    theirs = {name: loaded[name] for name, kind in ours.items() if loaded.get(name, kind) is not kind}
+    if theirs:
+        modules = {getattr(kind, "RELATIVE_PYTHON_MODULE", "another pack") for kind in theirs.values()}
+        packs = ", ".join(sorted(one.removeprefix("custom_nodes.") for one in modules))
+        names = ", ".join(theirs)
+        _log.warning("Longtake %s %s in these nodes, which both packs have: %s.", verb, packs, names)

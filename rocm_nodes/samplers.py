@@ -19,6 +19,12 @@ _CATEGORY = "ROCm Ninodes/Sampling"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _MOST_SEED = 0xFFFFFFFFFFFFFFFF
 _KEY, _PLACES, _KINDS = "rocm_nodes", "comfy.patcher_extension", "comfy.samplers"
+# Workflows of the first version have use_rocm_optimizations and memory_optimization, which are on by default,
+# at the places of both switches.
+_FIRST_VERSION = (
+    "optimize_for_video and compatibility_mode are both on, as in a workflow of the first version of this "
+    "node, so previews are shown; switch compatibility_mode off to leave them out."
+)
 # The place of the callback among the arguments of a wrapper around ComfyUI's sampling.
 _CALLBACK = 5
 
@@ -127,12 +133,14 @@ def sampled(given: Any, *, seed: int, **options: Any) -> dict[str, Any]:
     `options` are further arguments of `nodes.common_ksampler`.
     """
     clone, times = timed(given.model, given.precision_mode)
-    if given.optimize_for_video:
+    is_old = given.optimize_for_video and given.compatibility_mode
+    if given.optimize_for_video and not is_old:
         clone.add_wrapper_with_key(comfy(_PLACES).WrappersMP.OUTER_SAMPLE, _KEY, _without_previews)
     arguments = given.steps, given.cfg, given.sampler_name, given.scheduler, given.positive, given.negative
     with timing() as run:
         result = comfy("nodes").common_ksampler(clone, seed, *arguments, given.latent_image, **options)
-    return reported("Sampler", _lines(times, run, given.model, given.precision_mode), result)
+    lines = _lines(times, run, given.model, given.precision_mode)
+    return reported("Sampler", [*lines, _FIRST_VERSION if is_old else ""], result)
 
 
 def _without_previews(executor: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -58,6 +58,11 @@ class VaeNode(Node):
         if reason := unsupported(vae):
             return self._by_comfyui(reason, vae, {"samples": latents}, *sizes)
         pictures, lines = decode(vae, latents, settings, has_ladder=has_ladder)
+        if vae.latent_dim == 2 and latents.dim() == 5 and latents.shape[2] > 1:
+            why = (
+                f"Each of the {latents.shape[2]} latent frames is decoded as a picture, where ComfyUI's own "
+                f"node decodes the first one or none. {why}"
+            )
         return self._reported([*lines, why], (pictures,), *sizes)
 
     def encoded(
@@ -144,6 +149,19 @@ class ROCMOptimizedVAEDecode(VaeNode):
         ),
         "synchronization": idle(True, "the decoder always waits for frames that leave the device"),
     }  # fmt: skip
+
+    @classmethod
+    def VALIDATE_INPUTS(
+        cls, video_chunk_size: int | None = None, chunk_size: str | None = None
+    ) -> bool | str:
+        # ComfyUI gives None for what another node makes.
+        if video_chunk_size in (None, *range(1, 33)) and chunk_size in (None, "auto", *map(str, CHUNKS)):
+            return True
+        return (
+            f"video_chunk_size is {video_chunk_size} and chunk_size is {chunk_size}; expected 1 to 32, and "
+            "auto, 1, 2, 4 or 8. Workflows of newer rocm-ninodes have other inputs here: click on the node "
+            "with the right button and choose Fix node (recreate)."
+        )
 
     def work(self, given: Any) -> dict[str, Any]:
         precision, why = chosen_precision(given)

@@ -30,8 +30,7 @@ from rocm_nodes.framepack.node import (
     setting_inputs,
     write_pictures,
 )
-from rocm_nodes.host import comfy
-from rocm_nodes.loaders import model_files
+from rocm_nodes.host import comfy, model_files
 from rocm_nodes.page import Input, Node, choice, of_type, reported
 
 _CATEGORY = "ROCm Ninodes/Video"

@@ -13,7 +13,7 @@ from torch import Tensor
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.planning.vae import VaeSettings
 from rocm_nodes.decoding import for_quantised
-from rocm_nodes.vae_nodes import chosen_precision
+from rocm_nodes.vae_nodes import ROCMOptimizedVAEDecode, chosen_precision
 from tests.support.comfy_double import VAE, Comfy, Interrupted, PictureVae, WanVAE
 from tests.support.drivers import as_torchs
 from tests.support.node_runs import SHORT, noise, run
@@ -225,11 +225,24 @@ def test_off_an_amd_card_and_without_the_switch_fp16_stays() -> None:
         assert chosen == ("auto", "The precision float16 is ComfyUI's choice.")
 
 
-def test_each_latent_frame_of_a_picture_vae_is_a_picture() -> None:
+def test_each_latent_frame_of_a_picture_vae_is_a_picture_and_it_says_so() -> None:
     vae, latents = VAE(PictureVae()), noise(1, 16, 3, 4, 4)
-    found, _ = decode(vae, latents)
+    found, text = decode(vae, latents)
     assert torch.equal(found[:1], vae.decode(latents[:, :, 0]))
     assert found.shape == (3, 32, 32, 3)
+    assert "Each of the 3 latent frames is decoded as a picture" in text
+    assert "latent frames" not in decode(vae, latents[:, :, :1])[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({"video_chunk_size": 0}, "video_chunk_size is 0"), ({"chunk_size": 2}, "newer rocm-ninodes")],
+)
+def test_values_of_another_nodes_inputs_are_refused_in_words(given: dict[str, Any], words: str) -> None:
+    check = ROCMOptimizedVAEDecode.VALIDATE_INPUTS
+    assert words in str(check(**given))
+    assert check(video_chunk_size=32, chunk_size="8") is True
+    assert check() is True
 
 
 def test_a_failure_of_miopen_outside_a_convolution_gets_the_guide() -> None:

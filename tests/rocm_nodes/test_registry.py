@@ -6,6 +6,7 @@ import asyncio
 import logging
 import subprocess
 import sys
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,6 +48,25 @@ def test_a_node_without_its_packages_says_so_in_its_place(
     assert f'"{sys.executable}" -m pip install {asked}' in str(caught.value)
 
 
+def test_a_module_that_cannot_be_imported_takes_no_other_node_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    def importing(name: str) -> Any:
+        if name == "rocm_nodes.samplers":
+            raise ImportError("cannot import name 'x' from 'torch'")
+        return import_module(name)
+
+    monkeypatch.setattr(registry, "import_module", importing)
+    classes, titles = registry.node_tables()
+    assert titles == NODE_DISPLAY_NAME_MAPPINGS
+    changed = {name for name in classes if classes[name] is not NODE_CLASS_MAPPINGS[name]}
+    assert changed == {
+        "ROCMOptimizedKSampler", "ROCMOptimizedKSamplerAdvanced", "ROCMSamplerCustomAdvanced"
+    }  # fmt: skip
+    kind = classes["ROCMOptimizedKSampler"]
+    assert (kind.INPUT_TYPES(), kind.RETURN_TYPES) == ({}, ())
+    with pytest.raises(InputError, match=r"cannot be imported \(cannot import name 'x' from 'torch'\)"):
+        getattr(kind(), kind.FUNCTION)()
+
+
 def test_the_nodes_are_imported_without_the_packages_that_only_a_run_needs() -> None:
     heavy = ("diffusers", "transformers", "accelerate", "huggingface_hub", "gguf", "tokenizers", "av")
     code = f"import rocm_nodes, sys; print([name for name in {heavy} if name in sys.modules])"
@@ -77,20 +97,21 @@ def test_a_pack_with_the_same_ids_is_named_in_the_log(
 ) -> None:
     theirs = type("Theirs", (), {"RELATIVE_PYTHON_MODULE": "custom_nodes.rocm-ninodes v2.2"})
     ours = {"A": type("A", (), {}), "B": type("B", (), {})}
-    loaded: dict[str, Any] = {**ours, "Other": theirs}
+    loaded: dict[str, Any] = {"A": theirs, "Other": theirs}
     app = SimpleNamespace(on_startup=[])
     monkeypatch.setitem(sys.modules, "nodes", SimpleNamespace(NODE_CLASS_MAPPINGS=loaded))
     server = SimpleNamespace(PromptServer=SimpleNamespace(instance=SimpleNamespace(app=app)))
     monkeypatch.setitem(sys.modules, "server", server)
     with caplog.at_level(logging.WARNING):
         watch(ours)
+        loaded |= ours
         asyncio.run(app.on_startup[0](app))
         loaded["B"] = theirs
         asyncio.run(app.on_startup[0](app))
-    (record,) = caplog.records
-    assert record.getMessage() == (
-        "Longtake is replaced by rocm-ninodes v2.2 in these nodes, which both packs have: B."
-    )
+    assert [record.getMessage() for record in caplog.records] == [
+        "Longtake replaces rocm-ninodes v2.2 in these nodes, which both packs have: A.",
+        "Longtake is replaced by rocm-ninodes v2.2 in these nodes, which both packs have: B.",
+    ]
 
 
 def test_the_choice_of_miopen_is_told_on_amd_cards_alone(monkeypatch: pytest.MonkeyPatch) -> None:

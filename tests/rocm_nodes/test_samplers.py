@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rocm_nodes import NODE_CLASS_MAPPINGS
 from tests.support.comfy_double import Comfy, ModelPatcher
 from tests.support.node_runs import run
 
@@ -63,6 +64,15 @@ def test_one_evaluation_is_not_several() -> None:
     _, text = run("ROCMOptimizedKSampler", **sampler_inputs(ModelPatcher(), steps=1))
     assert "1 evaluation of the model" in text
     assert "peak" not in text  # there is no GPU
+
+
+def test_a_workflow_of_the_first_version_keeps_its_previews(comfy: Comfy) -> None:
+    """Check values by their places: use_rocm_optimizations, precision_mode and memory_optimization."""
+    names = list(NODE_CLASS_MAPPINGS["ROCMOptimizedKSampler"].INPUT_TYPES()["optional"])
+    values = dict(zip(names, (True, "auto", True), strict=True))
+    _, text = run("ROCMOptimizedKSampler", **sampler_inputs(ModelPatcher()), **values)
+    assert comfy.previews == [0, 1, 2]
+    assert "as in a workflow of the first version" in text
 
 
 class Noise:
