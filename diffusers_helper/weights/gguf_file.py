@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from diffusers_helper.weights.tensors import (
+    MOST_SIDES,
     Contents,
     NotWeights,
     TensorInfo,
@@ -39,6 +40,7 @@ LOADABLE = (
 _KINDS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
 _ALIGNMENT = 32
+_MOST = 64 * 2**20  # of a header's bytes, and so of what it has; the largest known ones have 20 MB
 
 
 def bytes_per_value(kind: str) -> float:
@@ -50,18 +52,30 @@ def bytes_per_value(kind: str) -> float:
 class _Reader:
     """A reader of the values of a GGUF header, one after the other."""
 
-    def __init__(self, stream: BinaryIO, size: int) -> None:
-        self._stream, self._size = stream, size
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
 
     def number(self, kind: str) -> int | float:
+        if self._stream.tell() > _MOST:
+            raise ValueError("a header without an end")
         return struct.unpack(f"<{kind}", self._stream.read(struct.calcsize(kind)))[0]
 
     def whole(self, kind: str = "Q") -> int:
         return int(self.number(kind))
 
+    def count(self, kind: str = "Q", most: int = _MOST) -> int:
+        """Return a number of bytes or other things to come.
+
+        Raises:
+            ValueError: If there cannot be so many.
+        """
+        if (value := self.whole(kind)) > most:
+            raise ValueError(f"a count of {value}")
+        return value
+
     def text(self) -> str:
-        length = self.whole()
-        data = self._stream.read(min(length, self._size))
+        length = self.count()
+        data = self._stream.read(length)
         if len(data) < length:
             raise struct.error
         return data.decode("utf-8", "replace")
@@ -72,9 +86,9 @@ class _Reader:
             return self.text()
         if kind != _LIST:
             return str(self.number(_KINDS[kind]))
-        inner, length = self.whole("I"), self.whole()
+        inner, length = self.whole("I"), self.count()
         if inner in _KINDS:
-            self._stream.seek(min(length * struct.calcsize(_KINDS[inner]), self._size), os.SEEK_CUR)
+            self._stream.seek(length * struct.calcsize(_KINDS[inner]), os.SEEK_CUR)
         else:
             for _ in range(length):
                 self.value(inner)
@@ -91,9 +105,9 @@ def read_gguf(file: Path) -> Contents:
     size = file.stat().st_size
     with file.open("rb") as stream:
         stream.seek(4)
-        reader = _Reader(stream, size)
+        reader = _Reader(stream)
         try:
-            version, tensor_count, value_count = reader.number("I"), reader.whole(), reader.whole()
+            version, tensor_count, value_count = reader.number("I"), reader.count(), reader.count()
             if version not in (2, 3):
                 raise NotWeights(f"has GGUF version {version}, which is not 2 or 3; use a newer file.")
             metadata = {reader.text(): reader.value(reader.whole("I")) for _ in range(value_count)}
@@ -117,7 +131,7 @@ def read_gguf(file: Path) -> Contents:
 def _tensor(reader: _Reader) -> tuple[str, TensorInfo]:
     """Return the next tensor by its name, with its place behind the header."""
     name = reader.text()
-    sides = shape_of([reader.whole() for _ in range(reader.whole("I"))])
+    sides = shape_of([reader.whole() for _ in range(reader.count("I", MOST_SIDES))])
     kind, offset = reader.whole("I"), reader.whole()
     dtype, block, block_bytes = _TYPES.get(kind, (str(kind), 1, 0))
     return name, TensorInfo(dtype, sides[::-1], math.prod(sides) // block * block_bytes, offset)

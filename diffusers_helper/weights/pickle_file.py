@@ -1,20 +1,22 @@
 """The list of tensors in a `.pt`, `.ckpt` or `.bin` file: a ZIP archive with a pickle, and records of values.
 
-Python's unpickler runs whatever functions a pickle names. Here it never gets them: each name becomes a class
-of stand-ins, which keep the arguments that they are called with. From these the tensors are read.
+Python's unpickler runs whatever functions a pickle names. Here it never gets them: each call becomes a
+stand-in, which keeps its arguments. From these the tensors are read.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
 import re
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
-from io import BytesIO
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO, FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self, cast
+from typing import Any, BinaryIO, ClassVar, NamedTuple, cast
 
 from diffusers_helper.weights.tensors import (
     BITS,
@@ -26,6 +28,8 @@ from diffusers_helper.weights.tensors import (
 )
 
 _AGAIN = "download it again."
+# Of a list of tensors, its entries and a name in it. Known files have a tenth of them at most.
+_MOST_BYTES, _MOST_ENTRIES, _MOST_LETTERS = 8 * 2**20, 500_000, 500
 # The header before each record of a ZIP archive, which ends with the lengths of a name and of extra bytes.
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _STORAGES = {
@@ -47,19 +51,28 @@ _DAMAGES = (
 )  # fmt: skip
 
 
-class _StandIn(dict[Any, Any]):
-    """An object of a class that the pickle names, or the result of a function. It may be filled as a dict."""
+@dataclass(frozen=True, eq=False, slots=True)
+class _Name:
+    """A function or class that the pickle names."""
 
-    path = ""
-    arguments: tuple[Any, ...] = ()
+    path: str
 
-    def __new__(cls, *arguments: Any, **_: Any) -> Self:
-        made = super().__new__(cls)
-        made.arguments = arguments
-        return made
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+class _Table(dict[Any, Any]):
+    """A dict whose keys are plain values. A few bytes can describe a tuple whose hash takes forever."""
+
+    def __setitem__(self, key: Any, value: Any, /) -> None:
+        if not isinstance(key, str | int | float | bytes | _Name | None):
+            raise ValueError("a key that is no plain value")
+        super().__setitem__(key, value)
+
+
+class _StandIn(_Table):
+    """The result of a call that is not carried out. It may be filled as a dict."""
+
+    def __init__(self, function: _Name, arguments: tuple[Any, ...]) -> None:
         super().__init__()
+        self.path, self.arguments = function.path, arguments
 
 
 class _Storage(NamedTuple):
@@ -69,25 +82,70 @@ class _Storage(NamedTuple):
     key: str
 
 
-class _Unpickler(pickle.Unpickler):
-    """An unpickler that can call nothing but stand-ins.
+class _Stream(FileIO):
+    """A file that is not read in large pieces, as sizes in it may ask for."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size and size > _MOST_BYTES:
+            raise ValueError(f"a piece of {size} bytes")
+        return super().read(size)
+
+
+_Python: Any = pickle._Unpickler  # pyright: ignore[reportPrivateUsage]
+
+
+class _Unpickler(_Python):
+    """Python's own unpickler, which calls nothing here, and changes nothing but lists and tables.
 
     Attributes:
         names: The functions and classes that the pickle names.
     """
 
+    stack: list[Any]
+
     def __init__(self, stream: BinaryIO) -> None:
-        super().__init__(stream)
-        self.names: dict[str, type[_StandIn]] = {}
+        _Python.__init__(self, stream)
+        self.names: dict[str, _Name] = {}
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        path = f"{module_name}.{global_name}"
-        return self.names.setdefault(path, type("StandIn", (_StandIn,), {"path": path}))
+        path = _short(f"{module_name}.{global_name}")
+        return self.names.setdefault(path, _Name(path))
 
     def persistent_load(self, pid: Any, /) -> Any:
-        _, kind, key, *_ = pid
+        kind, key = pid[1:3]
         name: str = kind.path.rpartition(".")[2].removesuffix("Storage")
-        return _Storage(_STORAGES.get(name, name), key)
+        return _Storage(_STORAGES.get(name, name), _short(key))
+
+    def _call(self) -> None:
+        arguments = self.stack.pop()
+        self.stack[-1] = _StandIn(self.stack[-1], arguments)
+
+    def _add_table(self) -> None:
+        self.stack.append(_Table())
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **_Python.dispatch,
+        pickle.EMPTY_DICT[0]: _add_table,
+        pickle.REDUCE[0]: _call,
+        pickle.NEWOBJ[0]: _call,
+        pickle.BUILD[0]: _Python.load_pop,
+        pickle.EMPTY_SET[0]: _Python.load_empty_list,
+        pickle.ADDITEMS[0]: _Python.load_appends,
+    }
+    # These would build dicts and sets of any members, or memory of any size; torch writes none of them.
+    for _opcode in (pickle.DICT, pickle.FROZENSET, pickle.BYTEARRAY8):
+        del dispatch[_opcode[0]]
+
+
+def _short(name: str) -> str:
+    """Return a name of unknown origin.
+
+    Raises:
+        ValueError: If it is longer than any.
+    """
+    if len(name) > _MOST_LETTERS:
+        raise ValueError(f"a name of {len(name)} letters")
+    return name
 
 
 def read_pickle(file: Path) -> Contents:
@@ -97,7 +155,7 @@ def read_pickle(file: Path) -> Contents:
         OSError: If the file cannot be read.
         NotWeights: If it is damaged, or contains something else.
     """
-    with file.open("rb") as stream:
+    with _Stream(file) as stream:
         if stream.read(2) != b"PK":
             raise NotWeights(
                 "is in the format of torch before version 1.6, which cannot be mapped into memory; use a "
@@ -112,7 +170,7 @@ def read_pickle(file: Path) -> Contents:
             raise NotWeights(f"is damaged, or contains no weights of torch; {_AGAIN}") from error
 
 
-def _read_archive(archive: zipfile.ZipFile, stream: BinaryIO) -> Contents:
+def _read_archive(archive: zipfile.ZipFile, stream: FileIO) -> Contents:
     records = {info.filename: info for info in archive.infolist()}
     folder = next((name.removesuffix("data.pkl") for name in records if name.endswith("data.pkl")), None)
     if folder is None:
@@ -130,7 +188,7 @@ def _read_archive(archive: zipfile.ZipFile, stream: BinaryIO) -> Contents:
     if f"{folder}byteorder" in records and archive.read(f"{folder}byteorder") == b"big":
         problems.append("has the byte order of another kind of processor; use another file.")
     tensors, short = dict[str, TensorInfo](), list[str]()
-    for name, made in _found(wrapped if isinstance(wrapped, dict) else content, ""):
+    for name, made in _found(wrapped if isinstance(wrapped, dict) else content, "", itertools.count()):
         key: str = made.arguments[0].key
         record = records[folder + "data/" + key]
         tensors[name], needed = _tensor(made, _place(record, stream))
@@ -140,23 +198,32 @@ def _read_archive(archive: zipfile.ZipFile, stream: BinaryIO) -> Contents:
     return Contents("pickle", tensors, problems=tuple(problems))
 
 
-def _place(info: zipfile.ZipInfo, stream: BinaryIO) -> int:
+def _place(info: zipfile.ZipInfo, stream: FileIO) -> int:
     """Return where the bytes of a record begin."""
     stream.seek(info.header_offset)
     *_, name, extra = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
     return info.header_offset + _LOCAL_HEADER.size + name + extra
 
 
-def _found(content: Any, prefix: str) -> Iterator[tuple[str, _StandIn]]:
-    """Yield the name of each tensor in nested dicts, whose keys are joined with dots, and what makes it."""
+def _found(content: Any, prefix: str, steps: Iterator[int]) -> Iterator[tuple[str, _StandIn]]:
+    """Yield the name of each tensor in nested dicts, whose keys are joined with dots, and what makes it.
+
+    Args:
+        steps: The numbers of the steps through all dicts, which may share others, and contain themselves.
+
+    Raises:
+        ValueError: If there are too many steps, or names are too long.
+    """
+    if next(steps) > _MOST_ENTRIES:
+        raise ValueError("too many entries")
     path = content.path if isinstance(content, _StandIn) else ""
     if path.endswith("_rebuild_parameter"):
-        yield from _found(content.arguments[0], prefix)
+        yield from _found(content.arguments[0], prefix, steps)
     elif "_rebuild_tensor" in path:
         yield prefix.removeprefix("."), content
     elif isinstance(content, dict):
         for name, value in cast(Mapping[Any, Any], content).items():
-            yield from _found(value, f"{prefix}.{name}")
+            yield from _found(value, _short(f"{prefix}.{name}"), steps)
 
 
 def _tensor(made: _StandIn, begin: int) -> tuple[TensorInfo, int]:

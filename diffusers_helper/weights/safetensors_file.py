@@ -23,6 +23,7 @@ from diffusers_helper.weights.tensors import (
     unknown_types,
 )
 
+_MOST_HEADER_BYTES = 24 * 2**20  # those of known models have less than 1 MB
 _NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
     "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
@@ -69,6 +70,8 @@ def read_safetensors(file: Path) -> Contents:
         if len(start) < 8 or size < 8 + length:
             raise NotWeights(cut_off(size))
         try:
+            if length > _MOST_HEADER_BYTES:
+                raise ValueError(f"a header of {length} bytes")
             return _contents(parse_json(stream.read(length), number=int), 8 + length, size)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotWeights("has a damaged header; download it again.") from error

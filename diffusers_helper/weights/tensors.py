@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 Format = Literal["safetensors", "gguf", "pickle", "diffusers"]
-_MOST_SIDES, _MOST_SIDE = 16, 2**48  # far more than any model has
+MOST_SIDES, _MOST_SIDE = 16, 2**48  # far more than any model has
 _MOST_NAMED = 8
 
 
@@ -63,7 +63,7 @@ def shape_of(sides: Any) -> tuple[int, ...]:
     Raises:
         ValueError: If it is no shape.
     """
-    if not isinstance(sides, list | tuple) or len(cast(list[Any], sides)) > _MOST_SIDES:
+    if not isinstance(sides, list | tuple) or len(cast(list[Any], sides)) > MOST_SIDES:
         raise ValueError("a shape that no tensor has")
     shape = tuple(cast(list[Any], sides))
     if not all(type(side) is int and 0 <= side < _MOST_SIDE for side in shape):  # True is no size

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from diffusers_helper.weights.reading import read_contents
 from diffusers_helper.weights.safetensors_file import read_safetensors
 from diffusers_helper.weights.tensors import NotWeights, TensorInfo
-from tests.support.hostile import archive, gguf, text
+from tests.support.hostile import HOSTILE, archive, gguf, text
 from tests.support.weights import PAGE, POINTER, write_gguf
 
 STATE = {
@@ -248,3 +248,33 @@ def test_a_header_of_impossible_length(tmp_path: Path) -> None:
     file.write_bytes(b"\xff" * 8)
     with pytest.raises(NotWeights, match=r"is incomplete: it ends within its header, after 8 bytes"):
         read_safetensors(file)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hash of a nested tuple as a key.pt",
+        "hash in a dict of marks.pt",
+        "dicts with 2**60 paths.pt",
+        "long names of functions.pt",
+    ],
+)
+def test_a_small_pickle_that_would_take_forever(tmp_path: Path, name: str) -> None:
+    HOSTILE["pickle"]()[name](tmp_path / "a.pt")
+    with pytest.raises(NotWeights, match="is damaged, or contains no weights"):
+        read_contents(tmp_path / "a.pt")
+
+
+def test_a_tuple_shared_by_many_calls_is_not_copied(tmp_path: Path) -> None:
+    shared = b"(" + b"K\x01" * 100_000 + b"tq\x00ctorch\nSize\nq\x01"
+    file = tmp_path / "a.pt"
+    file.write_bytes(archive(b"\x80\x02" + shared + b"h\x01h\x00R" * 100_000 + b"."))
+    assert read_contents(file).tensors == {}
+
+
+@pytest.mark.parametrize("name", HOSTILE["holes"]())
+def test_a_size_that_no_header_has_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    HOSTILE["holes"]()[name](file)
+    with pytest.raises(NotWeights, match=r"is damaged, or contains|has a damaged (GGUF )?header"):
+        read_contents(file)
