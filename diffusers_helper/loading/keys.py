@@ -15,7 +15,6 @@ from diffusers.quantizers.gguf.utils import GGUFParameter, dequantize_gguf_tenso
 from gguf import MODEL_ARCH, get_tensor_name_map
 from torch import Tensor, nn
 
-from diffusers_helper.units import count_text
 from diffusers_helper.weights.lora_keys import Target, layers_named
 from diffusers_helper.weights.recognition import SCALE, is_beside
 
@@ -110,25 +109,6 @@ def _smallest(scale: Tensor) -> Tensor:
     """Return one factor where all rows have the same one."""
     first = scale[:1]
     return first.reshape(()).clone() if bool((scale == first).all()) else scale.contiguous()
-
-
-def check_names(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Compare names with those of the empty network.
-
-    Raises:
-        ValueError: If some are missing or foreign, as the end of a sentence about the file.
-    """
-    missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
-    if missing:
-        raise ValueError(
-            f"lacks {len(missing)} of {len(expected)} tensors, such as {missing[0]}; weights are missing, so "
-            "download it again or use another file"
-        )
-    if foreign:
-        raise ValueError(
-            f"contains {count_text(len(foreign), 'tensor')} foreign to the network, such as {foreign[0]}; "
-            "use another file"
-        )
 
 
 _ROTATED = {

@@ -28,7 +28,6 @@ from diffusers_helper.families.family import Family
 from diffusers_helper.families.known import network_named, networks_of
 from diffusers_helper.loading.casting import CASTABLE, EIGHT_BIT, add_scales, cast_weights
 from diffusers_helper.loading.keys import (
-    check_names,
     is_llama_cpp,
     own_names,
     replace_embeddings,
@@ -41,6 +40,7 @@ from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import class_named
 from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.weights.reading import read_contents, weight_files
+from diffusers_helper.weights.recognition import names_problem
 from diffusers_helper.weights.safetensors_file import origin_in
 
 _WHOLE = (torch.float32, torch.float16, torch.bfloat16)
@@ -193,7 +193,8 @@ def _fitting(
         for name in tied.keys() & found.keys():
             found.setdefault(tied[name], found[name])
             del found[name]
-        check_names(found, expected)
+        if problem := names_problem(found, expected):
+            raise ValueError(problem)
         shaped = {name: _shaped(name, tensor, expected[name].shape) for name, tensor in found.items()}
         for name, tensor in shaped.items():
             is_scaled = tensor.dtype == torch.int8 and name in scales

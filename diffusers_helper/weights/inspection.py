@@ -21,8 +21,10 @@ from diffusers_helper.units import count_text
 from diffusers_helper.weights.reading import SUFFIXES, is_complete, read_contents
 from diffusers_helper.weights.recognition import (
     KeyStyle,
+    expected_names,
     key_style_of,
     models_of,
+    names_problem,
     quantisation_of,
     variant_of,
 )
@@ -31,6 +33,7 @@ from diffusers_helper.weights.tensors import Contents, Format, NotWeights, Tenso
 INDEX = ".index.json"
 USUAL = ("diffusion_pytorch_model.safetensors", "model.safetensors")
 _MOST_LETTERS, _MOST_TYPES = 300, 9  # of a sentence with names from a file, and of an answer
+_MOST_SHARDS = 1000
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 _KINDS = {"tokenizer_config.json": "tokenizer", "scheduler_config.json": "scheduler"}
 
@@ -181,7 +184,7 @@ def _inspect_shards(index: Path) -> Inspection:
         content: Any = read_json(index)
         listed: dict[str, str] = dict(content["weight_map"])
         names = dict.fromkeys(listed.values())
-        if any(name != Path(name).name for name in names):  # it would lie elsewhere
+        if len(names) > _MOST_SHARDS or any(name != Path(name).name for name in names):  # or elsewhere
             raise ValueError
     except (ValueError, KeyError, TypeError):
         problem = f"{index.name} is not an index of weights; download it again."
@@ -216,6 +219,11 @@ def _inspect_files(
     for tensor in tensors.values():
         by_type[tensor.dtype] += tensor.num_bytes
     models, style, quantised = models_of(tensors), key_style_of(tensors), quantisation_of(tensors, by_type)
+    if models == [FRAMEPACK.title] and style == "diffusers" and not is_shard(path) and not reported:
+        expected = expected_names(tensors)
+        known = expected & tensors.keys()  # none behind a prefix
+        if known and (problem := names_problem(known if quantised else tensors, expected)):
+            reported.append(f"{path.name} {problem}.")
     metadata = {name: text for contents in read.values() for name, text in contents.metadata.items()}
     return Inspection(
         str(path), next((contents.format for contents in read.values()), None),

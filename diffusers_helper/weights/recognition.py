@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from typing import Literal
 
+from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.known import FAMILIES
+from diffusers_helper.units import count_text
 from diffusers_helper.weights.tensors import TensorInfo
 
 KeyStyle = Literal[
@@ -141,6 +143,8 @@ _BESIDE = re.compile(
     r"|rotary_emb\.inv_freq|spiece_model|tekken_model|comfy_quant)$|\.(?:scale_input|input_scale)$"
     r"|^(?:output|rope_freqs)\.weight$"
 )
+_WITHOUT_BIAS = re.compile(r"\.attn\.norm_(?:added_)?[qk]$")
+_MOST_BLOCKS = 1000  # of one kind; far more than any model has
 SCALE = re.compile(r"\.(?:scale_weight|weight_scale|weight_scale_inv)$")
 
 
@@ -157,3 +161,32 @@ def is_precise(name: str) -> bool:
 @cache
 def _precise() -> re.Pattern[str]:
     return re.compile("|".join(one.names.precise for one in FAMILIES.values()))
+
+
+def expected_names(names: Collection[str]) -> set[str]:
+    """Return the names, in diffusers' layout, of FramePack's transformer with as many blocks as are named."""
+    expected = set[str]()
+    for start, layers in FRAMEPACK.names.own.items():
+        group, star, _ = start.partition("*")
+        blocks = {name[len(group) :].partition(".")[0] for name in names if star and name.startswith(group)}
+        for number in range(min(len(blocks) or 1, _MOST_BLOCKS)):
+            for layer in layers.split():
+                own = start.replace("*", str(number)) + layer
+                expected.add(f"{own}.weight")
+                if not _WITHOUT_BIAS.search(own):
+                    expected.add(f"{own}.bias")
+    return expected
+
+
+def names_problem(found: Collection[str], expected: Collection[str]) -> str:
+    """Return what is missing or foreign, as the end of a sentence about the file; "" if nothing is."""
+    missing, foreign = sorted({*expected} - {*found}), sorted({*found} - {*expected})
+    if missing:
+        return (
+            f"lacks {len(missing)} of {len(expected)} tensors, such as {missing[0]}; weights are missing, so "
+            "download it again or use another file"
+        )
+    if foreign:
+        more = count_text(len(foreign), "tensor")
+        return f"contains {more} foreign to the network, such as {foreign[0]}; use another file"
+    return ""

@@ -85,7 +85,7 @@ def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
     for name, entry in entries.items():
         kind: str = entry["dtype"]
         first, end = shape_of(entry.get("data_offsets", (0, 0)))
-        dtype, shape, found = _NAMES.get(kind, kind), shape_of(entry["shape"]), end - first
+        dtype, shape, found = _NAMES.get(kind, kind[:99]), shape_of(entry["shape"]), end - first
         tensors[name] = TensorInfo(dtype, shape, found, begin + first)
         if begin + end > needed:  # faster than max(); a load waits for this
             needed = begin + end

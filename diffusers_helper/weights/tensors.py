@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 Format = Literal["safetensors", "gguf", "pickle", "diffusers"]
 MOST_SIDES, _MOST_SIDE = 16, 2**48  # far more than any model has
-_MOST_NAMED = 8
+_MOST_UNKNOWN = 8
 
 
 class NotWeights(ValueError):
@@ -76,8 +76,14 @@ def unknown_types(kinds: Iterable[str], what: str = "") -> list[str]:
 
     Args:
         what: The format that these types belong to, if it has its own.
+
+    Raises:
+        NotWeights: If there are more than any file has.
     """
-    named = ", ".join(sorted(set(kinds))[:_MOST_NAMED])
+    found = sorted({*kinds})
+    if len(found) > _MOST_UNKNOWN:
+        raise NotWeights(f"has {len(found)} {what}types that are not known; use another file.")
+    named = ", ".join(found)
     return [f"has the {what}types {named}, which are not known; use another file."] if named else []
 
 

@@ -269,36 +269,6 @@ def _others() -> Iterator[tuple[str, bytes]]:
 Files = dict[str, Callable[[Path], object]]
 
 
-def _holes() -> Files:
-    """Return files of 1 TB, nearly all of it a hole, whose sizes and counts are possible in such a file."""
-    most = 2**39
-    starts = {
-        "a header.safetensors": struct.pack("<Q", most) + b"{",
-        "a text.gguf": gguf(struct.pack("<Q", most), 1),
-        "a list of texts.gguf": gguf(text(b"a") + struct.pack("<IIQ", 9, 8, most // 8), 1),
-        "lists in a list.gguf": gguf(text(b"a") + struct.pack("<IIQ", 9, 9, most // 16), 1),
-        "a skipped list.gguf": gguf(text(b"a") + struct.pack("<IIQ", 9, 0, most), 2),
-        "values.gguf": gguf(count=most // 16),
-        "tensors.gguf": gguf(tensor_count=most // 32),
-        "sides.gguf": gguf(tensors=text(b"a") + struct.pack("<I", 2**32 - 1), tensor_count=1),
-    }
-
-    def writer(start: bytes, end: bytes = b"") -> Callable[[Path], object]:
-        def write(file: Path) -> None:
-            sparse(file, start, 2**40)
-            with file.open("ab") as stream:
-                stream.write(end)
-
-        return write
-
-    directory = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, most, 2**40 - most)
-    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, 2**40, 1)
-    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
-    return {name: writer(start) for name, start in starts.items()} | {
-        "a directory.pt": writer(b"PK\x03\x04", directory + locator + end)
-    }
-
-
 def _written(files: Iterable[tuple[str, bytes]], ending: str = "") -> Files:
     def writer(content: bytes) -> Callable[[Path], object]:
         return lambda file: file.write_bytes(content)
@@ -319,7 +289,6 @@ HOSTILE: dict[str, Callable[[], Files]] = {
     "GGUF": lambda: _written(_ggufs(), ".gguf"),
     "pickle": lambda: _written(((name, archive(data)) for name, data in _pickles()), ".pt"),
     "archive": lambda: dict(_archives()),
-    "holes": _holes,
     "other": lambda: _written(_others()),
 }
 """Hostile weights of each kind."""

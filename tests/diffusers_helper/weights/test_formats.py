@@ -7,7 +7,9 @@ import copyreg
 import io
 import json
 import os
+import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from safetensors.torch import save_file
 from diffusers_helper.weights.reading import read_contents
 from diffusers_helper.weights.safetensors_file import read_safetensors
 from diffusers_helper.weights.tensors import NotWeights, TensorInfo
-from tests.support.hostile import HOSTILE, archive, gguf, text
+from tests.support.hostile import HOSTILE, archive, gguf, safetensors, sparse, tensor, text
 from tests.support.weights import PAGE, POINTER, write_gguf
 
 STATE = {
@@ -272,9 +274,49 @@ def test_a_tuple_shared_by_many_calls_is_not_copied(tmp_path: Path) -> None:
     assert read_contents(file).tensors == {}
 
 
-@pytest.mark.parametrize("name", HOSTILE["holes"]())
+def holes() -> dict[str, Callable[[Path], object]]:
+    """Return files of 1 TB, nearly all of it a hole, whose sizes and counts are possible in such a file."""
+    most = 2**39
+    starts = {
+        "a header.safetensors": struct.pack("<Q", most) + b"{",
+        "a text.gguf": gguf(struct.pack("<Q", most), 1),
+        "a list of texts.gguf": gguf(text(b"a") + struct.pack("<IIQ", 9, 8, most // 8), 1),
+        "lists in a list.gguf": gguf(text(b"a") + struct.pack("<IIQ", 9, 9, most // 16), 1),
+        "a skipped list.gguf": gguf(text(b"a") + struct.pack("<IIQ", 9, 0, most), 2),
+        "values.gguf": gguf(count=most // 16),
+        "tensors.gguf": gguf(tensor_count=most // 32),
+        "sides.gguf": gguf(tensors=text(b"a") + struct.pack("<I", 2**32 - 1), tensor_count=1),
+    }
+
+    def writer(start: bytes, end: bytes = b"") -> Callable[[Path], object]:
+        def write(file: Path) -> None:
+            sparse(file, start, 2**40)
+            with file.open("ab") as stream:
+                stream.write(end)
+
+        return write
+
+    directory = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, most, 2**40 - most)
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, 2**40, 1)
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    return {name: writer(start) for name, start in starts.items()} | {
+        "a directory.pt": writer(b"PK\x03\x04", directory + locator + end)
+    }
+
+
+@pytest.mark.parametrize("name", holes())
 def test_a_size_that_no_header_has_is_refused_at_once(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
-    HOSTILE["holes"]()[name](file)
+    holes()[name](file)
     with pytest.raises(NotWeights, match=r"is damaged, or contains|has a damaged (GGUF )?header"):
         read_contents(file)
+
+
+def test_names_of_types_are_few_and_short(tmp_path: Path) -> None:
+    file = tmp_path / "a.gguf"
+    kinds = b"".join(text(b"%d" % n) + struct.pack("<IQIQ", 1, 32, 1000 + n, 0) for n in range(9))
+    file.write_bytes(gguf(tensors=kinds, tensor_count=9))
+    with pytest.raises(NotWeights, match="has 9 GGUF types that are not known"):
+        read_contents(file)
+    file.write_bytes(safetensors({"a": tensor(dtype="x" * 1000)}))
+    assert len(read_contents(file).tensors["a"].dtype) == 99

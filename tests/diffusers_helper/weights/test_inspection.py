@@ -18,9 +18,8 @@ from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.strangers.limited_json import MOST_BYTES
 from diffusers_helper.weights.inspection import inspect_checkpoint
-from diffusers_helper.weights.lora_keys import layers_named
 from diffusers_helper.weights.reading import is_complete
-from diffusers_helper.weights.recognition import KeyStyle
+from diffusers_helper.weights.recognition import KeyStyle, expected_names
 from tests.support.checkpoints import comfyui_names, original_names, with_prefix, write_safetensors
 from tests.support.published import part_folder, write_published
 from tests.support.weights import PAGE, POINTER, write_gguf
@@ -192,18 +191,15 @@ def test_shards_and_their_index_are_compared(published: Path, tmp_path: Path) ->
     assert "lacks the index of its" in inspect_checkpoint(place).problems[0]
 
 
-def test_the_layers_of_the_published_transformer_are_known_by_their_names() -> None:
+def test_the_names_are_those_of_the_published_transformer() -> None:
     with torch.device("meta"):
         real = HunyuanVideoFramepackTransformer3DModel(
             has_image_proj=True, image_proj_dim=1152, has_clean_x_embedder=True
         )
+    names = real.state_dict().keys()
     assert len(real.transformer_blocks) == 20
     assert len(real.single_transformer_blocks) == 40
-    layers = {name.rpartition(".")[0] for name in real.state_dict()}
-    named = {layer: layers_named(layer) for layer in layers}
-    assert {layer: found and found.layers for layer, found in named.items()} == {
-        one: (one,) for one in layers
-    }
+    assert expected_names(names) == names
 
 
 @pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
@@ -219,6 +215,32 @@ def test_the_names_of_comfyui_are_told_apart_from_those_of_the_authors(prefix: s
 
 def test_the_command_has_words_for_each_naming_scheme() -> None:
     assert {*get_args(KeyStyle)} == {*STYLE_WORDS}
+
+
+def test_missing_and_foreign_tensors_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = folder / "transformer" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(file)
+    gone, odd = "single_transformer_blocks.0.proj_mlp.bias", "extra.weight"
+    save_file({name: value for name, value in tensors.items() if name != gone}, file)
+    (problem,) = inspect_checkpoint(file).problems
+    assert problem.startswith(f"{file.name} lacks 1 of {len(tensors)} tensors, such as {gone}; ")
+    assert main(["inspect", str(file)]) == 2
+    assert problem in capsys.readouterr().err
+    save_file(tensors | {odd: torch.zeros(1)}, file)
+    (problem,) = inspect_checkpoint(file, "transformer").problems
+    assert f"contains 1 tensor foreign to the network, such as {odd};" in problem
+    quantised = {name: value.to(torch.float8_e4m3fn) for name, value in tensors.items()}
+    save_file(quantised | {"x_embedder.proj.scale_weight": torch.ones(1)}, file)
+    facts = inspect_checkpoint(file, "transformer")
+    assert (facts.problems, facts.quantised) == ((), "scaled fp8")
+    save_file({f"diffusion_model.{name}": value for name, value in tensors.items()}, file)
+    assert inspect_checkpoint(file, "transformer").problems == ()
+
+
+@pytest.mark.parametrize("number", ["999999999", "x", "9" * 400, "²"])
+def test_the_number_of_a_block_is_no_number_of_names(number: str) -> None:
+    names = {"clean_x_embedder.proj.weight", f"transformer_blocks.{number}.attn.to_q.weight"}
+    assert len(expected_names(names)) < 200
 
 
 def test_folders_without_weights_or_with_several_files(tmp_path: Path) -> None:
