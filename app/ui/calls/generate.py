@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -34,7 +35,7 @@ class _Calls:
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
         self._taken_in = CallLimiter(MOST_TAKEN_IN)
-        self._waiting = 0
+        self._waiting = list[asyncio.Event]()  # each is set if its call has to give way
 
     async def store(self, settings: dict[str, Any], *, waits: bool) -> Job:
         async with self._taken_in.place():
@@ -44,19 +45,25 @@ class _Calls:
                 return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
 
     async def wait(self, job: Job) -> Job:
-        """Return the job once it is over or interrupted; refuse to wait beside too many others."""
-        if self._waiting >= MOST_WAITING:
-            raise LongtakeError(
-                f"Job {job.id} is stored and will be made, but {MOST_WAITING} calls already wait for theirs.",
-                f"Its video will be on the page, and in the outputs folder as {job.id}/video.mp4.",
-            )
-        self._waiting += 1
+        """Return the job once it is over or interrupted. Of too many calls, the first comer gives way."""
+        # A caller that is gone would hold its place until its job ends, so the newcomer stays.
+        lost = asyncio.Event()
+        self._waiting.append(lost)
+        if len(self._waiting) > MOST_WAITING:
+            self._waiting.pop(0).set()
         try:
             while not job.is_over and job.state != "interrupted":
-                await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_A_CALL * self._waiting)
+                with suppress(TimeoutError):
+                    pause = _LOOK_SECONDS + _LOOK_SECONDS_A_CALL * len(self._waiting)
+                    await asyncio.wait_for(lost.wait(), pause)
+                    raise LongtakeError(
+                        f"Job {job.id} is stored and will be made, but {MOST_WAITING} later calls wait too.",
+                        f"Its video will be on the page, and in the outputs folder as {job.id}/video.mp4.",
+                    )
                 job = await asyncio.to_thread(self._look_at, job)
         finally:
-            self._waiting -= 1
+            if not lost.is_set():
+                self._waiting.remove(lost)
         return job
 
     def _look_at(self, job: Job) -> Job:
