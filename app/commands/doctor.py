@@ -250,6 +250,11 @@ def _environment(profile: Profile, environ: Mapping[str, str]) -> Iterator[Findi
             yield Finding("MIOpen", text, "note" if remedy else "ok", remedy)
     elif "MIOPEN_FIND_MODE" in environ:
         yield Finding("environment", "the find mode has no effect here: MIOpen runs on AMD cards only")
+    if "MIOPEN_FIND_TIME_LIMIT" in environ:
+        yield Finding(
+            "environment", "MIOPEN_FIND_TIME_LIMIT is set, but MIOpen has no such variable", "note",
+            "Unset it; MIOPEN_FIND_MODE=FAST avoids long searches.",
+        )  # fmt: skip
     for name in ALLOCATOR_VARIABLES:
         if profile.machine.kind == "rocm" and "expandable_segments:true" in environ.get(name, "").lower():
             yield Finding(

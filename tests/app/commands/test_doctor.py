@@ -158,13 +158,14 @@ def test_what_is_odd_but_works_is_a_note_with_a_remedy(root: Path) -> None:
     write_card(root, 110000, 24 * GB, used=10 * GB)
     write_memory(root, 64 * GB, GB, swap=8 * GB, swap_free=GB)
     environ = {
+        "MIOPEN_FIND_TIME_LIMIT": "30",
         "PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True",
         "HSA_OVERRIDE_GFX_VERSION": "10.3.0",
     }
     report = look(root, {**ROCM, "arch": "gfx1100"}, environ)
     notes = {finding.text: finding.remedy for finding in report if finding.level == "note"}
     for part in (
-        "other programs hold 10 GB", "expandable segments", "GB used",
+        "other programs hold 10 GB", "MIOPEN_FIND_TIME_LIMIT", "expandable segments", "GB used",
         "calls the card gfx1100, but the kernel driver calls it gfx1030",
     ):  # fmt: skip
         assert any(part in text and remedy for text, remedy in notes.items()), part
