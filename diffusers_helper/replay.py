@@ -81,7 +81,6 @@ def replay(
 
 
 def _run(job: OpenJob, what: str, inputs: Mapping[str, Any]) -> Any:
-    """Run a stage of a job with its captured inputs, and return its result."""
     work = pipeline.WORK[job.family.name]
     if what in work.texts:
         return work.texts[what].run(job, what)

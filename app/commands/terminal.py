@@ -100,7 +100,6 @@ class ProgressBar:
                 self._end(event)
 
     def _describe(self, text: str) -> bool:
-        """Write a text before the bar, and return whether there is a bar."""
         if self._bar is not None:
             self._bar.set_description_str(text)
         return self._bar is not None

@@ -143,7 +143,6 @@ class ReadingRoom:
         self._processes: dict[str, ReadingProcess] = {}
 
     def __call__(self, reader: Callable[_P, _R], /, *args: _P.args, **named: _P.kwargs) -> _R:
-        """Call a reader in its process; see `ReadingProcess.read`."""
         name = _GROUPS.get(reader.__name__, reader.__name__)
         with self._lock:
             process = self._processes.setdefault(name, ReadingProcess())

@@ -131,7 +131,6 @@ def _take_memory_settings(arguments: argparse.Namespace) -> None:
 
 
 def _allowed_hosts(given: Sequence[str]) -> Sequence[str]:
-    """Check and return the names that were given with --allowed-host."""
     for name in given:
         if not _HOST_NAME.fullmatch(name):
             raise InputError(

@@ -111,7 +111,6 @@ def open_page(
 
 
 def _add_routes(server: GuardedServer, page: Page, files: ServedFiles, login: Login | None) -> None:
-    """Add the endpoints and the routes of the page, which precede those that gradio adds."""
     for one in page.endpoints:
         server.api(
             one.function,

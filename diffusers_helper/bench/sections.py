@@ -79,7 +79,6 @@ def framepack(context: Context) -> Iterator[Case]:
 
 
 def _generate(context: Context, make: Callable[[], Models], **settings: Any) -> Figures:
-    """Make a section with some settings, and return its figures."""
     models, folder, done = make(), context.folder / "job", list[StepDone]()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -94,7 +94,6 @@ def _tail(job: OpenJob, original: Original) -> Tensor:
 
 
 def _vision_states(job: OpenJob, of: str = START_PICTURE) -> Tensor:
-    """Return the vision encoder's states of the picture of a setting."""
     extractor = job.models.part("feature_extractor")
 
     def vision(siglip: Any) -> Tensor:

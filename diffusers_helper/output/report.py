@@ -72,7 +72,6 @@ class Report:
             self._report(events.PieceDone, stage=stage, section=section, piece=piece, pieces=pieces)
 
     def decoded(self, section: Section, frames: Tensor) -> None:
-        """Write the thumbnail of a section, given all frames that were decoded for it."""
         write_thumbnail(self._thumbnail(section.number), section, frames, self._plan.mode)
 
     def section(self, section: Section) -> None:

@@ -30,9 +30,6 @@ class OpenIndex:
     Changes go to the file. Reads come from a copy in memory, which is renewed when the file has changed, so
     they succeed while the file is locked or away. A file that is damaged, replaced or removed is set aside
     and rebuilt by whichever call notices it; the connections are exchanged only when others are open.
-
-    Raises:
-        OSError, sqlite3.Error: If the file cannot be opened.
     """
 
     def __init__(self, outputs: Path) -> None:
@@ -48,7 +45,6 @@ class OpenIndex:
         self._database, self._reader = self._open()
 
     def _open(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-        """Open the file, and return the connections for writing and for reading."""
         if os.path.lexists(self.folder) and not self.folder.is_dir():
             set_aside(self.folder)
         self.folder.mkdir(exist_ok=True)
@@ -58,15 +54,10 @@ class OpenIndex:
         return database, _connect(self._file, _READ_SECONDS)
 
     def _exchange(self, *, is_damaged: bool = False) -> None:
-        """Open the file that is there now in place of the one that was opened before.
-
-        Raises:
-            OSError, sqlite3.Error: If it cannot be opened. The former connections then stay.
-        """
+        """Open the file that is there now; the former connections stay if that fails."""
         home = _identity_of(self._outputs)
         # Without its index, another folder in the place of the outputs folder is where its disk was mounted.
-        is_other = home != self._home and not os.path.lexists(self.folder)
-        if home is None or is_other:
+        if home is None or (home != self._home and not os.path.lexists(self.folder)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._outputs))
         if is_damaged:
             with locked_folder(self.folder, waits=True):
@@ -222,12 +213,7 @@ class OpenIndex:
 
 
 def open_index(path: Path) -> sqlite3.Connection:
-    """Open the index and bring it up to date with the job folders; set a damaged index aside and rebuild it.
-
-    Raises:
-        sqlite3.OperationalError: If the file cannot be opened or written.
-        OSError: If the folder cannot be read.
-    """
+    """Open the index, bring it up to date with the job folders, and set a damaged one aside before."""
     for beside in ("", "-journal", "-wal", "-shm"):
         make_way(path.with_name(path.name + beside))
     try:
