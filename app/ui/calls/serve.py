@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import Parameter, Signature
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import gradio as gr
 from pydantic import TypeAdapter, ValidationError
@@ -20,6 +20,7 @@ from app.redact import plain_paths
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 
 MOST_WAITING = 200
+_MOST_VALUES = 5000  # as many jobs keep a thread for a few seconds
 _THREADS = 2  # calls that run at once; other work needs threads meanwhile
 
 
@@ -113,6 +114,8 @@ def signed(function: Callable[..., Any], signature: Signature) -> Callable[..., 
 
 
 def _check(name: str, value: object, hint: Any) -> None:
+    if isinstance(value, list) and len(cast(list[object], value)) > _MOST_VALUES:
+        raise InputError(f"{name} has more than {_MOST_VALUES} values.", "Call once for each part of them.")
     try:
         _adapter(hint).validate_python(value, strict=True)
     except ValidationError as error:

@@ -218,13 +218,14 @@ def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Pa
     [
         ("jobs_show", (5,), "job is 5; expected a valid string."),
         ("jobs_pause", ("one",), "jobs is 'one'; expected a valid list."),
+        ("jobs_pause", (["x"] * 5001,), "jobs has more than 5000 values."),
         ("jobs_queue", (0, 1.5), "limit is 1.5; expected a valid integer."),
         ("jobs_queue", (True, 5), "first is True; expected a valid integer."),
         ("jobs_show", ("../../etc",), "There is no job '../../etc'"),
         ("jobs_restore", (["x"],), "There is no job 'x'"),
         ("jobs_list", ("", ["done"], None, None, None, False, "", 5), "'done' is not a state"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused_in_a_sentence(
     call: Ask, name: str, values: tuple[object, ...], words: str
