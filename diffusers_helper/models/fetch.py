@@ -36,7 +36,7 @@ from diffusers_helper.errors import LongtakeError, first_line, short_repr
 from diffusers_helper.files import has_checksum
 from diffusers_helper.models.downloads import Absence, NotHere, absence_of, bytes_in
 from diffusers_helper.models.registry import ModelInfo, PartSource
-from diffusers_helper.weights.reading import is_complete, partial_of
+from diffusers_helper.weights.reading import is_complete, is_page, partial_of
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,9 @@ _WORKERS = 4
 # The hub's library writes pieces of 10 MB. Smaller ones show a slow download as moving, and cost less when it
 # is broken off.
 _PIECE_BYTES = 1024**2
-_LIST_SECONDS, _AGAIN_SECONDS = 10.0, 5.0
+# To connect, and at most without a byte read, written, or a connection.
+_LIST_SECONDS, _AGAIN_SECONDS = (3.0, 10.0, 10.0, 3.0), 5.0
+_MOST_SIZE = 2**42
 _HUB: str = "https://huggingface.co"
 _CHECKSUM = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # The hub's own error derives from those of the library that makes its requests. A listing that is not JSON
@@ -169,21 +171,25 @@ def listed_files(source: PartSource) -> list[RemoteFile]:
         for file in files:
             if file.path.rpartition("/")[0] != source.subfolder or not _CHECKSUM.fullmatch(file.checksum):
                 raise ValueError(f"the hub lists {short_repr(file.path)}, which does not belong there")
+            if type(file.size) is not int or not 0 <= file.size <= _MOST_SIZE:  # True is no size
+                raise ValueError(f"the hub lists {file.path} with a size of {short_repr(file.size)}")
     except (*_FAILURES, KeyError, TypeError, AttributeError) as error:  # a list of another form
         raise _not_got(source, first_line(error)) from error
     return files
 
 
 class _GrowingFile(FileIO):
-    """A file that is being downloaded: it tells its size, and takes no more bytes than the hub lists."""
+    """A file that is being downloaded: it tells its size, and takes no web page, and no bytes too many."""
 
-    def __init__(self, path: Path, most_bytes: int, on_size: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, file: RemoteFile, on_size: Callable[[int], None]) -> None:
         super().__init__(path, "ab")
-        self._most_bytes, self._on_size = most_bytes, on_size
-        if self.tell() > most_bytes:
+        self._what, self._most_bytes, self._on_size = file.path, file.size, on_size
+        if self.tell() > file.size:
             self.truncate(0)
 
     def write(self, b: Any, /) -> int:
+        if self.tell() == 0 and is_page(b):
+            raise OSError(f"the server answered with a web page in place of {self._what}")
         if self.tell() + len(b) > self._most_bytes:
             raise OSError(f"the server sends more than the {self._most_bytes} bytes of the file")
         count = super().write(b)
@@ -236,7 +242,7 @@ def _receive(
     address = file.address or hf_hub_url(source.location, file.path, revision=source.revision)
     headers = {} if file.address else build_hf_headers()  # which tell the hub who asks
     for _ in range(2):
-        with _GrowingFile(partial, file.size, on_size) as stream:
+        with _GrowingFile(partial, file, on_size) as stream:
             while (begin := stream.seek(0, os.SEEK_END)) < file.size:
                 try:
                     http_get(address, stream, resume_size=begin, headers=headers, expected_size=file.size)  # type: ignore[arg-type]

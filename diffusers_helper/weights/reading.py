@@ -46,6 +46,11 @@ def read_contents(file: Path) -> Contents:
     raise NotWeights(_foreign_content(start))
 
 
+def is_page(start: bytes) -> bool:
+    """Return whether a file with these first bytes is a web page."""
+    return _PAGE.match(start) is not None
+
+
 def _foreign_content(start: bytes) -> str:
     """Return what a file with these first bytes is, as the end of a sentence that begins with its name."""
     if not start:
@@ -54,7 +59,7 @@ def _foreign_content(start: bytes) -> str:
         size = re.search(rb"^size (\d{1,15})$", start, re.MULTILINE)
         what = f"{gb_text(int(size[1]))} GB of weights" if size else "weights"
         return f"is a Git LFS pointer to {what}, not the weights; run `git lfs pull` there, or {_AGAIN}"
-    if _PAGE.match(start):
+    if is_page(start):
         title = _TITLE.search(start)
         words = " ".join(title[1].decode("utf-8", "replace").split())[:80] if title else ""
         named = f' ("{words}")' if words else ""

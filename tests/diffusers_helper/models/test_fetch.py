@@ -149,10 +149,19 @@ def test_a_part_is_incomplete_until_its_last_file_is_here(hub: Hub) -> None:
     assert partial_files(folder) == []
 
 
-def test_a_web_page_in_place_of_weights_or_of_the_list(hub: Hub) -> None:
-    hub.pages.add(WEIGHTS)
-    assert "Consistency check failed" in reason()
-    assert not (VAE.folder / WEIGHTS).exists()
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
+def test_a_web_page_in_place_of_a_file_is_told_at_once(hub: Hub, away: Path, name: str) -> None:
+    hub.pages = {name}
+    assert f"the server answered with a web page in place of vae/{name}" in reason()
+    assert hub.begins(name) == [0]
+    assert partial_of(VAE.folder / name).read_bytes() == b""
+    hub.pages.clear()
+    get_part(VAE)
+    assert here() == whole(away)
+    assert hub.begins(name) == [0, 0]
+
+
+def test_a_web_page_in_place_of_the_list(hub: Hub) -> None:
     hub.pages = {"tree"}
     assert "cannot be downloaded" in reason()
 
@@ -241,6 +250,27 @@ def test_without_a_network_there_is_one_try_and_one_sentence(
     assert "cannot be downloaded (Name or service not known)." in reason()
     assert len(tries) == 1
     assert not [record for record in caplog.records if record.name.startswith("huggingface_hub")]
+
+
+def test_an_address_that_does_not_answer_is_left_after_three_seconds(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = list[float]()
+
+    def silence(_: object, timeout: float, **__: object) -> None:
+        waits.append(timeout)
+        raise TimeoutError
+
+    monkeypatch.setattr("socket.create_connection", silence)
+    assert "cannot be downloaded" in reason()
+    assert waits == [3.0]
+
+
+@pytest.mark.parametrize("size", ["12", -1, 2**70, None, True, 1.5, [5]])
+def test_a_size_that_no_file_has_is_told(hub: Hub, size: object) -> None:
+    hub.sizes[WEIGHTS] = size
+    assert f"the hub lists vae/{WEIGHTS} with a size of {size!r}" in reason()
+    assert len(hub.asked) == 0
 
 
 ENTRY = {"type": "file", "path": "vae/config.json", "size": 2, "oid": "a" * 40}
