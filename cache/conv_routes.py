@@ -25,6 +25,7 @@ VERSION = 1
 MAX_ROUTES = 2000  # per file
 MANY_DEATHS = 2  # on one card with the same software, after which the rungs involved are suspected everywhere
 MAX_REASON = 300  # characters
+TRYING = "the process ended while this was being measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,7 @@ class RouteStore:
     def trying(self, case: ConvCase, rung: str) -> Generator[None]:
         """Block a rung within the context, so that it stays blocked if the process ends there."""
         before = self.get(case)
-        self.block(case, rung, "the process ended while this was being measured")
+        self.block(case, rung, TRYING)
         try:
             yield
         finally:
@@ -267,7 +268,10 @@ def _read(file: Path) -> dict[str, Route]:
             raise ValueError(content["version"])
         for key, fields in content["routes"].items():
             ConvCase.from_text(key)
-            table[key] = Route(**fields)
+            table[key] = route = Route(**fields)
+            texts = (route.rung, route.reason, route.when, *route.failed.values(), *route.deadly.values())
+            if {*map(type, texts)} != {str} or not {*map(type, route.measured.values())} <= {int, float}:
+                raise TypeError(key)
     except FileNotFoundError:
         return {}
     except OSError as error:

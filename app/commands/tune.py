@@ -124,18 +124,15 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
 
     This takes place in another process, since a way may end it. The next one leaves that way out.
     """
-    from cache.conv_routes import Route, RouteStore
+    from cache.conv_routes import ConvCase, RouteStore
 
-    routes, deaths = RouteStore(routes_folder()), 0
-    if again:
-        for case in cases:
-            routes.put(case, Route())
-    waiting = [case for case in cases if not _is_measured(routes, case)]
+    routes, dead = RouteStore(routes_folder()), list[tuple[ConvCase, str]]()
+    waiting = [case for case in cases if again or not _is_measured(routes, case)]
     if len(waiting) < len(cases):
         _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
     count = len(waiting)
     while waiting:
-        tasks = [(str(case), _left_out(case, routes, deaths)) for case in waiting]
+        tasks = [(str(case), _left_out(case, routes, dead, again)) for case in waiting]
         process = multiprocessing.get_context("spawn").Process(
             target=_measure, args=(tasks, count, str(device)), daemon=True
         )
@@ -145,33 +142,40 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
         except KeyboardInterrupt:
             process.kill()
             process.join()
-            for case, _ in _died(waiting, routes):
+            for case, _ in _died(waiting):
                 routes.put(case, routes.get(case))  # the way is not to blame
             raise
         if process.exitcode == 0:
             break
-        if not (died := _died(waiting, routes)):
+        if not (died := _died(waiting)):
             raise LongtakeError(f"The measurement ended with code {process.exitcode}.", "Start it again.")
         case, rung = died[0]
         _say(_in_words(f"{rung} ended the process at {case}. It stays avoided there.", case))
-        routes, deaths, waiting = RouteStore(routes_folder()), deaths + 1, waiting[waiting.index(case) :]
+        routes.block(case, rung, "it ended the process that measured it")
+        routes, waiting = RouteStore(routes_folder()), waiting[waiting.index(case) :]
+        dead.append((case, rung))
     routes = RouteStore(routes_folder())  # reads the results of the other process
     return [_result(routes, case) for case in cases]
 
 
-def _left_out(case: ConvCase, routes: RouteStore, deaths: int) -> set[str]:
-    """Return the rungs that ended a process at a case, and after several deaths those that may do so, too."""
+def _left_out(case: ConvCase, routes: RouteStore, dead: list[tuple[ConvCase, str]], again: bool) -> set[str]:
+    """Return the rungs that ended a process at a case, and after several deaths those that may do so, too.
+
+    Args:
+        dead: The cases and rungs at which processes of this run ended.
+        again: Whether what ended processes before this run is tried.
+    """
     route = routes.get(case)
-    risky = routes.suspects(case) - set(route.measured) if deaths >= _MOST_DEATHS else set[str]()
-    return risky | set(route.deadly)
+    risky = routes.suspects(case) - set(route.measured) if len(dead) >= _MOST_DEATHS else set[str]()
+    return risky | ({rung for where, rung in dead if where == case} if again else set(route.deadly))
 
 
-def _died(cases: list[ConvCase], before: RouteStore) -> list[tuple[ConvCase, str]]:
-    """Return the case and the rung at which the other process ended, given the routes before."""
-    from cache.conv_routes import RouteStore
+def _died(cases: list[ConvCase]) -> list[tuple[ConvCase, str]]:
+    """Return the cases and rungs that the other process was trying when it ended."""
+    from cache.conv_routes import TRYING, RouteStore
 
-    now = RouteStore(routes_folder())
-    return [(case, rung) for case in cases for rung in now.get(case).deadly.keys() - before.get(case).deadly]
+    routes = RouteStore(routes_folder())
+    return [(case, rung) for case in cases for rung, why in routes.get(case).deadly.items() if why == TRYING]
 
 
 def _is_measured(routes: RouteStore, case: ConvCase) -> bool:

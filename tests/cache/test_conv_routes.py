@@ -151,7 +151,8 @@ DAMAGED = [
     *(
         b'{"version": 1, "routes": {"%s": %s}}' % (str(CASE).encode(), route)
         for route in (
-            b"3", b'{"speed": 1}',
+            b"3", b'{"speed": 1}', b'{"rung": 5}', b'{"reason": []}', b'{"when": 5}', b'{"failed": 5}',
+            b'{"deadly": ["miopen"]}', b'{"failed": {"miopen": 5}}', b'{"measured": {"miopen": "fast"}}',
         )
     ),
 ]  # fmt: skip

@@ -176,9 +176,21 @@ def test_a_stop_keeps_what_is_measured_and_the_next_run_goes_on(
     assert [result["case"] for result in json.loads(shown.out)["results"]] == list(map(str, six_cases))
     assert "2 of 6 shapes have been measured before" in shown.err
     assert "died" not in shown.err
+    for case in six_cases:
+        deadly = replace(stored()[str(case)], rung="taps", deadly={"miopen": "SIGABRT"})
+        RouteStore(routes_folder()).put(case, deadly)
     before = stored()
     assert run(tiny_model) == 0
     assert stored() == before
+    bad_driver.unlink()
+    monkeypatch.setenv("BAD_DRIVER_FAULT", "shape sleep")
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    assert run(tiny_model, "--again") == 130
+    stopping.join()
+    assert ["miopen" in stored()[str(case)].deadly for case in six_cases] == [False, False] + [True] * 4
+    assert {stored()[str(case)].deadly.get("miopen") for case in six_cases[2:]} == {"SIGABRT"}
+    monkeypatch.delenv("BAD_DRIVER_FAULT")
     assert run(tiny_model, "--again") == 0
     assert all(route.when != before[case].when for case, route in stored().items())
 
