@@ -52,8 +52,8 @@ def bytes_per_value(kind: str) -> float:
 class _Reader:
     """A reader of the values of a GGUF header, one after the other."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: BinaryIO, size: int) -> None:
+        self._stream, self._size = stream, size
 
     def number(self, kind: str) -> int | float:
         if self._stream.tell() > _MOST:
@@ -67,10 +67,12 @@ class _Reader:
         """Return a number of bytes or other things to come.
 
         Raises:
-            ValueError: If there cannot be so many.
+            ValueError, struct.error: If there cannot be so many in a header, or in this file.
         """
         if (value := self.whole(kind)) > most:
             raise ValueError(f"a count of {value}")
+        if value > self._size:
+            raise struct.error
         return value
 
     def text(self) -> str:
@@ -105,7 +107,7 @@ def read_gguf(file: Path) -> Contents:
     size = file.stat().st_size
     with file.open("rb") as stream:
         stream.seek(4)
-        reader = _Reader(stream)
+        reader = _Reader(stream, size)
         try:
             version, tensor_count, value_count = reader.number("I"), reader.count(), reader.count()
             if version not in (2, 3):
