@@ -50,10 +50,10 @@ class Part:
 
 
 class Owner(Protocol):
-    """The owner of a VAE, which moves it to the device and plans its work.
+    """The owner of a VAE, which moves it to the device, in the type that it computes in, and plans its work.
 
-    `cleanup_frequency` is the number of pieces after which the allocator's unused memory is returned; 0 for
-    never.
+    After a shortage it makes smaller plans, until `plan_vae` raises OutOfDeviceMemory. `cleanup_frequency` is
+    the number of pieces after which the allocator's unused memory is returned; 0 for never.
     """
 
     @property
@@ -65,19 +65,13 @@ class Owner(Protocol):
     @property
     def cleanup_frequency(self) -> int: ...
 
-    def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        """Return the plan in force for a task, or raise OutOfDeviceMemory if no smaller one is left."""
-        ...
+    def plan_vae(self, task: Task, video: Video) -> VaePlan: ...
 
-    def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
-        """Return a context manager that yields the VAE on the device, in the type that it computes in."""
-        ...
+    def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]: ...
 
-    def step_down(self, shortage: Shortage) -> None:
-        """Make smaller plans from now on, since the device's memory has run out."""
+    def step_down(self, shortage: Shortage) -> None: ...
 
-    def use_fp32(self) -> None:
-        """Compute in fp32 from now on, since another type has overflowed."""
+    def use_fp32(self) -> None: ...
 
 
 _Owner = TypeVar("_Owner", bound=Owner)
