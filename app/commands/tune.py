@@ -90,7 +90,7 @@ def tune(arguments: argparse.Namespace) -> int:
             cases = _cases(models.part("vae"), models.device, height, width)
             results = _measure_all(cases, models.device, arguments.again)
         except KeyboardInterrupt:
-            _say("Stopped. The measurements so far are kept, and the same command continues from here.")
+            _say("Stopped. The measurements so far are kept, and tune without --again continues from here.")
             return EXIT_CANCELLED
     facts = {"model": info.name, "height": height, "width": width}
     _report(results, arguments.json, facts, cases[0])

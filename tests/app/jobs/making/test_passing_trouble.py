@@ -131,8 +131,8 @@ def test_an_index_that_another_program_locks_lets_a_job_wait(
     assert isinstance(studio.events(job)[-1], Finished)
     assert JobService(studio.outputs).job(job.id).state == "finished"
     states = JobService(studio.outputs).history.transitions(job.id)
-    assert [one.state for one in states] == ["queued", "running", "finished"]
-    assert any("index locked" in one.message for one in studio.events(job) if isinstance(one, Warned))
+    assert [one.state for one in states] == ["queued", "running", "waiting", "running", "finished"]
+    assert "index locked" in states[2].reason
 
 
 def test_an_outputs_folder_that_is_away_for_a_moment_lets_its_job_wait(studio: Studio) -> None:
