@@ -184,7 +184,7 @@ def test_a_lost_connection_is_tried_again(studio: Studio, hub: Hub, cache: Path)
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("page", "Consistency check failed"),
+        ("page", "web page in place of model.safetensors"),
         ("list", "cannot be downloaded ("),
         ("size", "cannot be downloaded ("),
         ("huge", "Model framepack-f1 is not on this machine: 5120 GB to download"),

@@ -139,7 +139,7 @@ def test_a_failure_is_told_with_another_try(page: Any, stand: Stand, lit_hub: tu
     get(page)
     card = state(page, "failed")
     problem = card.get_by_role("alert")
-    assert "cannot be downloaded (Consistency check failed" in problem.inner_text()
+    assert "cannot be downloaded (the server answered with a web page" in problem.inner_text()
     assert "Check the network connection" in problem.inner_text()
     hub.pages.clear()
     press(page, "Try again")
