@@ -30,7 +30,7 @@ from av.video.stream import VideoStream
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.families.packing import FPS, Mode
-from diffusers_helper.files import file_sum, link_or_copy, replacing, write_atomic
+from diffusers_helper.files import file_sum, link_or_copy, replacing, sign_of, write_atomic
 from diffusers_helper.provenance.branch import read_sums
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import append_pictures
@@ -105,7 +105,7 @@ class GrowingVideo:
             made_folder.mkdir(exist_ok=True)
 
         self._sums = read_sums(self._folder.sums)
-        self._stamps: dict[str, tuple[int, int]] = {}  # of files that had their checksums
+        self._signs: dict[str, object] = {}  # of files that had their checksums
         made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
         self.recipe: Callable[[], Recipe] | None = None
         self._original: Path | None = None
@@ -240,10 +240,10 @@ class GrowingVideo:
         """Return whether a file has the checksum with which it was written, or is untouched since it had."""
         if not path.is_file():
             return False
-        stamp = path.stat().st_size, path.stat().st_mtime_ns
-        if self._stamps.get(path.name) != stamp and self._sums.get(path.name) == file_sum(path):
-            self._stamps[path.name] = stamp
-        return self._stamps.get(path.name) == stamp
+        sign = sign_of(path)
+        if self._signs.get(path.name) != sign and self._sums.get(path.name) == file_sum(path):
+            self._signs[path.name] = sign
+        return self._signs.get(path.name) == sign
 
     def _note(self, number: int) -> None:
         kept = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
