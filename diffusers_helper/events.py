@@ -13,8 +13,11 @@ from typing import Any, ClassVar, Literal, get_origin, get_type_hints
 
 from diffusers_helper.errors import FailureCode, short_repr
 
-# The stages in the order in which they run; the last three are repeated for each section.
-Stage = Literal["load", "text", "vae_encode", "vision", "sample", "decode", "write"]
+# The stages in the order in which they run; the last three are repeated for each section. "attention" and
+# "convolutions" run only on a GPU, for a card and shapes that are new to this machine.
+Stage = Literal[
+    "attention", "load", "text", "convolutions", "vae_encode", "vision", "sample", "decode", "write"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +41,11 @@ class StageFacts:
 
 # Plans and records of memory also have the stage "text_2", which belongs to the stage "text" in events.
 STAGES: dict[str, StageFacts] = {
+    "attention": StageFacts("trying attention kernels"),
     "load": StageFacts("loading the model"),
     "text": StageFacts("encoding the prompt", "Text encoder"),
     "text_2": StageFacts("encoding the prompt", "Second text encoder"),
+    "convolutions": StageFacts("choosing convolutions"),
     "vae_encode": StageFacts("encoding the picture", "Picture encoder"),
     "vision": StageFacts("analysing the picture", "Vision encoder"),
     "sample": StageFacts("denoising", "Denoising", weight=1.0),
@@ -72,10 +77,15 @@ class JobStarted(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageStarted(Event):
-    """The start of a stage. `section` counts from 1 in order of making; None before the first."""
+    """The start of a stage. `section` counts from 1 in order of making; None before the first.
+
+    Attributes:
+        expected_seconds: How long the stage will probably take, by measurements or estimates; 0 if unknown.
+    """
 
     stage: Stage
     section: int | None = None
+    expected_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +126,7 @@ class StepDone(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceDone(Event):
-    """The end of one of several pieces of the VAE's work in a stage."""
+    """The end of one of several pieces of a stage's work: tiles of the VAE, kernels or shapes that are tried."""
 
     stage: Stage
     section: int | None
