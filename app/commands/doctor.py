@@ -138,12 +138,9 @@ def _machine(machine: Machine, profile: Profile, facts: Mapping[str, Any]) -> Fi
     """Return one row with what decides most: torch, device, memory and cap."""
     build = f"torch {facts['torch']} for {_runtime(facts)}" if facts else "no torch that starts"
     arch = f" ({machine.arch})" if machine.arch and machine.arch != machine.name else ""
-    size = f"{gb_text(machine.total_bytes)} GB" if machine.total_bytes else "memory that its driver tells"
-    kind = f" of {machine.memory}" if machine.memory else ""
-    cap = profile.cap_bytes
-    return Finding(
-        "machine", f"{build}; {machine.name}{arch}; {size}{kind}; cap {gb_text(cap.value)} GB: {cap.reason}"
-    )
+    memory, cap = f"{gb_text(machine.total_bytes)} GB of {machine.memory}", profile.cap_bytes
+    limit = f"{memory}; cap {gb_text(cap.value)} GB: {cap.reason}" if cap.value else cap.reason
+    return Finding("machine", f"{build}; {machine.name}{arch}; {limit}")
 
 
 def _runtime(facts: Mapping[str, Any]) -> str:
