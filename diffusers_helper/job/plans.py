@@ -75,9 +75,10 @@ def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
     if torch.version.hip is None:
         return Machine("cuda", "", properties.name, device.total_bytes)
     arch = properties.gcnArchName.split(":")[0]
+    is_apu = seen.is_apu or bool(getattr(properties, "is_integrated", False))
     # For an APU, torch may report only the memory that the firmware reserves.
-    total = max(seen.total_bytes, device.total_bytes) if seen.is_apu else device.total_bytes
-    return Machine("rocm", arch, properties.name, total, seen.is_apu)
+    total = max(seen.total_bytes, device.total_bytes) if is_apu else device.total_bytes
+    return Machine("rocm", arch, properties.name, total, is_apu)
 
 
 class MemoryPlans:
