@@ -29,7 +29,7 @@ from diffusers_helper.planning.budget import (
 )
 from diffusers_helper.planning.estimates import largest_bucket
 from diffusers_helper.planning.profiles import YOU, Profile
-from diffusers_helper.planning.streaming import choose_weights, spare_main_memory
+from diffusers_helper.planning.streaming import choose_streaming
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_text
 
@@ -208,14 +208,10 @@ def first_plan(
     def begin(
         height: int, width: int, request: GenerationRequest = request
     ) -> tuple[GenerationRequest, Ladder, str]:
-        def demands_of(request: GenerationRequest) -> Sequence[Demand]:
-            return needs(request, height, width)
-
-        chosen, reason = choose_weights(request, budget, demands_of)
-        sparing = spare_main_memory(request, chosen, budget, demands_of, free_ram_bytes)
-        chosen, own, reason = sparing or (chosen, budget, reason)
-        key = level_key(chosen, info, profile, height, width)
-        return chosen, Ladder(own, demands_of(chosen), learned, key), reason
+        chosen = choose_streaming(request, budget, lambda one: needs(one, height, width), free_ram_bytes)
+        request, own, reason = chosen
+        key = level_key(request, info, profile, height, width)
+        return request, Ladder(own, needs(request, height, width), learned, key), reason
 
     def fits(*given: Any) -> bool:
         try:

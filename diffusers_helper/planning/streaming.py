@@ -52,9 +52,14 @@ class Bus:
         speed = self.bytes_per_second * copied_bytes / read_bytes if read_bytes else math.inf
         return replace(self, bytes_per_second=speed)
 
+    def seconds(self, num_bytes: int) -> float | None:
+        """Return the time that so many bytes take, or None if the speed is assumed."""
+        return None if self.source == "assumed" else num_bytes / self.bytes_per_second
 
-# What an SSD on PCIe 3.0 reads
-UNKNOWN_DISK = Bus(2e9, "the disk", "assumed")
+
+def disk_of(speed: float | None) -> Bus:
+    """Return a disk of this measured speed; without one, what an SSD on PCIe 3.0 reads is assumed."""
+    return Bus(speed, "the disk", "measured") if speed else Bus(2e9, "the disk", "assumed")
 
 
 def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa: B008 - frozen
@@ -91,12 +96,12 @@ def _through(link: Link, source: Source = "from the card's link") -> Bus:
     return Bus(_REACHED * link.bytes_per_second, link.name, source)
 
 
-def fewest_copies(plan: JobPlan, demand: Demand) -> JobPlan:
-    """Return the plan with the fewest copies beside one that was made for a demand.
+def fewest_copies(plan: JobPlan, demands: Sequence[Demand]) -> JobPlan:
+    """Return the plan with the fewest copies beside one that was made for one of these demands.
 
     Its preserved memory is the largest value that holds no weights back.
     """
-    budget = plan.budget
+    budget, demand = plan.budget, next(one for one in demands if one.vae_tile_px == plan.vae_tile_px)
     freed = plan_job(budget.preserving(0), (demand,))
     free = budget.cap_bytes - freed.held_bytes
     tenths = math.floor(free * 10 / GB)  # the setting has steps of a tenth of a GB
@@ -118,43 +123,44 @@ def _transformer(demands: Sequence[Demand]) -> int:
     return next(stage.model.total_bytes for stage in demands[0].stages if stage.name == "sample")
 
 
-def spare_main_memory(
-    request: GenerationRequest, chosen: GenerationRequest, budget: Budget, demands_of: DemandsOf,
-    free_bytes: int | None,
-) -> tuple[GenerationRequest, Budget, str] | None:  # fmt: skip
-    """Choose what streams less, where free main memory cannot hold the weights that would be streamed.
+def choose_streaming(
+    request: GenerationRequest, budget: Budget, demands_of: DemandsOf, free_bytes: int | None
+) -> tuple[GenerationRequest, Budget, str]:
+    """Choose the type of the weights, and how much memory is preserved, as far as neither is set.
 
-    As little memory is preserved as the estimates allow, unless it is set. If main memory is too small even
-    then, the weights are rounded to int8 where they then stay on the device and their type is left open.
+    Where free main memory cannot hold the weights that would be streamed, as little memory is preserved as
+    the estimates allow. If it cannot hold the rest either, the weights are rounded to int8 if they then stay
+    on the device.
 
     Args:
-        chosen: The request after `choose_weights`.
+        free_bytes: The main memory that is free for streamed weights; None if not known.
 
     Returns:
-        The request, the budget and a sentence; None if nothing has to be chosen, or nothing helps.
+        The request, in which no type is left to the machine; the budget; and why, or "" for nothing chosen.
     """
-    if free_bytes is None or not budget.is_default:
-        return None
-    demands = demands_of(chosen)
-    try:
-        plan = plan_job(budget, demands)
-    except DoesNotFit:
-        return None
-    waiting = waiting_bytes(chosen, plan, demands_of)
-    if waiting <= free_bytes:
-        return None
-    least = fewest_copies(plan, next(one for one in demands if one.vae_tile_px == plan.vae_tile_px))
-    less, why = replace(least.budget, is_default=True), ""
+    chosen, why = choose_weights(request, budget, demands_of)
+    unchanged, demands = (chosen, budget, why), demands_of(chosen)
+    before = _streamed(budget, demands)
+    if free_bytes is None or not budget.is_default or not before:
+        return unchanged
+    plan = plan_job(budget, demands)
+    if (waiting := waiting_bytes(chosen, plan, demands_of)) <= free_bytes:
+        return unchanged
+    least = fewest_copies(plan, demands)
+    less = replace(least.budget, is_default=True)
     if waiting_bytes(chosen, least, demands_of) > free_bytes:
         chosen, why = choose_weights(request, less, demands_of)
-    if _streamed(less, demands_of(chosen)) == plan.stage("sample").streamed_bytes:
-        return None
-    sentence = (
-        f"Only {gb_text(free_bytes)} GB of main memory are free for {gb_text(waiting)} GB of weights to "
-        f"stream, so {gb_text(less.preserved_bytes)} GB are preserved instead of "
-        f"{gb_text(budget.preserved_bytes)} GB, and more weights stay on the device."
+    if _streamed(less, demands_of(chosen)) == before:
+        return unchanged
+    return (
+        chosen,
+        less,
+        (
+            f"Only {gb_text(free_bytes)} GB of main memory are free for {gb_text(waiting)} GB of weights to "
+            f"stream, so {gb_text(less.preserved_bytes)} GB are preserved instead of "
+            f"{gb_text(budget.preserved_bytes)} GB, and more weights stay on the device. {why}"
+        ).rstrip(),
     )
-    return chosen, less, f"{sentence} {why}".rstrip()
 
 
 def choose_weights(

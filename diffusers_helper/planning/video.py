@@ -39,10 +39,10 @@ from diffusers_helper.planning.ladder import first_plan
 from diffusers_helper.planning.notes import notes_of, slow_note
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
 from diffusers_helper.planning.streaming import (
-    UNKNOWN_DISK,
     Bus,
     bus_of,
     copies_of,
+    disk_of,
     fewest_copies,
     waiting_bytes,
 )
@@ -77,8 +77,6 @@ class VideoPlan:
         height, width: The video's size in pixels; for an unknown picture, the shape that needs most memory.
         waiting_bytes: The size of the streamed weights in their files, which main memory should hold. The
             kernel may drop them and read them again.
-        seconds_per_step: The time that each step takes for `disk_bytes`; None for none, or if the disk's
-            speed is not known.
         fewest_copies: The plan with the preserved memory that leads to the fewest copies; None if only this
             plan is left after shortages.
         weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
@@ -100,7 +98,6 @@ class VideoPlan:
     frames: int
     costs: tuple[Cost, ...]
     waiting_bytes: int
-    seconds_per_step: float | None
     notes: tuple[str, ...]
     fewest_copies: JobPlan | None
     weight_dtype: str
@@ -115,6 +112,11 @@ class VideoPlan:
     work: StepWork
     computing: Duration | None
     decoding: Duration | None
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Return the time in which each step reads its `disk_bytes`; None for none, or if it is not known."""
+        return self.disk.seconds(self.disk_bytes) if self.disk_bytes else None
 
     @property
     def copy_seconds(self) -> float:
@@ -294,39 +296,34 @@ def plan_video(
     check_prompt(request, info)
     check_loras(request.lora, info)
     side = request.resolution or info.side
-    height, width = shape or largest_bucket(side, info.multiple, info.family.offered)
+    height, width = shape = shape or largest_bucket(side, info.multiple, info.family.offered)
     profile = profile_of(request, profile, info)
     calibration = calibration_of(local.calibration, profile.machine.card)
 
     def read(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
         return demands_for(request, info, profile, height, width, calibration, transformer=transformer)
 
-    request, ladder, why = first_plan(
-        request, info, profile, height, width, read, local.learned, free_ram_bytes
-    )
+    request, ladder, why = first_plan(request, info, profile, *shape, read, local.learned, free_ram_bytes)
     job = ladder.plan
     sections, texts = info.family.sections(request), len(request.texts)
-    passes = [texts * steps for steps in steps_of(request, info)]
-    costs = tuple(_cost(job, stage.stage, passes) for stage in job.all_stages)
+    steps = tuple(steps_of(request, info))
+    costs = tuple(_cost(job, stage.stage, [texts * count for count in steps]) for stage in job.all_stages)
     waiting = waiting_bytes(request, job, lambda request: read(request, height, width))
     notes = notes_of(ladder, profile, request, info, max(height, width), why)
-    measured = speeds(local.speeds, profile.machine.card)
-    streamed, from_disk, seconds = texts * job.stage("sample").streamed_bytes, 0, None
-    demand = next(one for one in ladder.demands if one.vae_tile_px == job.vae_tile_px)
-    fewest = None if ladder.reason else fewest_copies(job, demand)
-    speed = measured.disk_read_bytes_per_second
+    fewest = None if ladder.reason else fewest_copies(job, ladder.demands)
+    measured, from_disk = speeds(local.speeds, profile.machine.card), 0
+    disk = disk_of(measured.disk_read_bytes_per_second)
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         from_disk = waiting * texts
-        speed = disk_speed(weights_file(info)) or speed
-        seconds = from_disk / speed if speed else None
-        notes.append(slow_note(waiting, free_ram_bytes, seconds, fewest))
-    disk = Bus(speed, "the disk", "measured") if speed else UNKNOWN_DISK
+        disk = disk_of(disk_speed(weights_file(info)) or measured.disk_read_bytes_per_second)
+        notes.append(slow_note(waiting, free_ram_bytes, disk.seconds(from_disk), fewest))
+    streamed = texts * job.stage("sample").streamed_bytes
     return VideoPlan(
-        job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
+        job, height, width, len(sections), sections.total_frames, costs, waiting, tuple(notes),
         fewest, request.weight_dtype, bus_of(profile.machine, measured), streamed, from_disk,
         ladder.demands[0].attention,
         copies_of(profile.machine, measured, disk.reading(from_disk, streamed)), disk,
-        tuple(steps_of(request, info)), decode_work(sections, request.vae_chunk),
+        steps, decode_work(sections, request.vae_chunk),
         *computing_of(request, info, profile, height, width, local.step_times),
     )  # fmt: skip
 
