@@ -17,7 +17,7 @@ from app.commands.doctor import Finding, examine
 from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache
 from diffusers_helper.machine.local import Local, seen_kernel
-from diffusers_helper.planning.video import FORGET
+from diffusers_helper.planning.notes import FORGET
 from tests.support.machines import GB, write, write_card, write_memory
 
 CPU = {
