@@ -66,12 +66,20 @@ function lostWords({ isOpen }) {
   return `This page reconnects by itself.${video}`;
 }
 
+/** Return for how long the present work has been going on, beside its estimate. */
+function workText({ timed, spent, expected, expectedText }, since) {
+  const now = duration(spent + since);
+  if (!expected) return `${timed}: ${now} so far.`;
+  return spent + since < expected ? `${timed}: ${now} of ${expectedText}.` : `${timed}: ${now}, longer than expected.`;
+}
+
 /** Return the kind and the text of the sign of life, `since` seconds after the update. */
 function signOfLife(scene, since, isLost) {
   if (isLost) return ['lost', 'This was the last that was heard of the video.'];
   if (!scene.isRunning) return ['none', ''];
   const quiet = scene.quiet + since;
   if (quiet > scene.calm) return ['quiet', `No sign of life for ${duration(quiet)}: ${scene.usual}.`];
+  if (scene.timed) return ['alive', workText(scene, since)];
   return ['alive', `Last sign of life ${quiet < JUST_NOW ? 'just now' : `${duration(quiet)} ago`}.`];
 }
 

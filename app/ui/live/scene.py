@@ -90,7 +90,7 @@ def show(scene: Scene, now: float, report: Callable[[Job], str]) -> Shown:
         "beat": round(now, 1),
         "prompt": live.job.request.prompt,
         "headline": headline,
-        "remark": words.remark(live, scene.commands, awake=scene.awake, held=scene.held),
+        "remark": words.remark(live, scene.commands, awake=scene.awake, held=scene.held, elapsed=elapsed),
         "section": live.section,
         "sections": live.sections,
         "sectionsDone": live.sections_done,
@@ -165,7 +165,12 @@ def _warnings(live: LiveJob) -> list[str]:
 
 def _pulse(live: LiveJob, elapsed: float, left: float | None) -> Shown:
     text, seconds = words.usual(live)
+    timed, expected = words.timed(live)
     return {
+        "timed": timed,
+        "expected": expected,
+        "expectedText": about(expected) if expected else "",
+        "spent": round(live.stage_seconds(elapsed), 1),
         "timeLeft": "" if left is None else f"{about(left)} left",
         "sign": round(live.last_sign, 2),
         "quiet": round(max(0.0, elapsed - live.last_sign), 1),

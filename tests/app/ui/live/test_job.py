@@ -122,11 +122,12 @@ def test_the_words_follow_the_work() -> None:
     assert reported[:3] == ["Starting the engine", "Loading the model", "Section 1 of 2, step 0 of 25"]
     assert reported[3:5] == ["Section 1 of 2, step 1 of 25", "Section 1 of 2, step 2 of 25"]
     assert "Decoding section 1 of 2" in reported
+    assert "Decoding section 1 of 2, part 2 of 3" in reported
     assert "Writing section 2 of 2" in reported
     live.apply(StageStarted(job=live.job.id, time=60, stage="decode", section=2))
     live.sections_done = 1
     live.apply(PieceDone(job=live.job.id, time=61, stage="decode", section=2, piece=3, pieces=6))
-    assert words.headline(live, 0) == "Decoding section 2 of 2"
+    assert words.headline(live, 0) == "Decoding section 2 of 2, part 3 of 6"
     assert words.doing(live) == "decoding, part 3 of 6"
     live.apply(StageStarted(job=live.job.id, time=62, stage="write", section=2))
     assert words.headline(live, 0) == "Writing section 2 of 2"

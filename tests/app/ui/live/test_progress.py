@@ -102,7 +102,8 @@ def test_while_the_engine_starts_the_machine_s_history_tells_the_time_left() -> 
     events = history(live.job, **COSTS[0])
     assert live.seconds_left(0.0) == pytest.approx(events[-1].time, rel=0.05)
     assert live.seconds_left(30.0) == pytest.approx(events[-1].time - 30.0, rel=0.05)
-    assert "then section 1 of 5" in words.remark(live)
+    assert words.remark(live, elapsed=30.0) == "First part of the video in about 5 min 30 s."
+    assert "then section 1 of 5" in words.remark(LiveJob(job_of()))
     waiting = LiveJob(replace(job_of(), state="queued"))
     assert words.remark(waiting).startswith("It starts by itself")
     assert words.remark(waiting, held=True) == "You may close this tab."
