@@ -84,7 +84,7 @@ def history(
 
 
 def slow_start(job: Job, each: float = 60.0) -> list[Event]:
-    """Return the events of a slow card's first job, in which all that comes before the first section takes long.
+    """Return the events of a slow card's first job up to its first section, before which all takes long.
 
     Args:
         each: The seconds of each stage, as foreseen. The first step takes as long once more, unforeseen.
@@ -122,13 +122,11 @@ def slow_start(job: Job, each: float = 60.0) -> list[Event]:
     now += each
     begin("sample", 1)
     for step in range(1, STEPS + 1):
-        now += each if step == 1 else each / STEPS
+        now += each if step == 1 else each / (STEPS - 1)
         events.append(StepDone(job=job.id, time=now, section=1, step=step, steps=STEPS))
     begin("decode", 1)
     pieces("decode", 3, 1)
-    events.append(
-        SectionFinished(job=job.id, time=now, section=1, sections=len(plan), video="v", frames=33)
-    )
+    events.append(SectionFinished(job=job.id, time=now, section=1, sections=len(plan), video="v", frames=33))
     return events
 
 

@@ -82,12 +82,11 @@ def first_video(live: LiveJob, elapsed: float) -> str:
 def line(live: LiveJob, elapsed: float) -> str:
     """Return one line on what happens now, how much of it is done, and the time left, for a terminal."""
     (text, expected), spent = timed(live), round(live.stage_seconds(elapsed))
-    parts = [work(live)]
-    if expected and spent > expected:
-        parts.append("longer than expected")
-    elif text and not (live.reading or live.pieces):
+    parts, late = [work(live)], "longer than expected" if 0 < expected <= spent else ""
+    if text and not (live.reading or live.pieces):
         now = f"{spent} s" if spent < 10 else duration(spent)
-        parts.append(f"{now} of {about(expected)}" if expected else now)
+        late = f"{now}, {late}" if late else f"{now} of {about(expected)}" if expected else now
+    parts += [late] if late else []
     if due := first_video(live, elapsed):
         parts.append(f"{'first part' if live.sections > 1 else 'video'} {due}")
     elif left := trusted(live, live.seconds_left(elapsed)):
