@@ -95,6 +95,7 @@ class Local:
     learned = _Kept("smaller_plans.json")  # the levels of jobs after shortages (`planning.ladder`)
     tile_times = _Kept("tile_times.json")  # what decodes took with tiles of each size (`job.plans`)
     kernels = _Kept("attention.json")  # what was seen of attention
+    step_times = _Kept("step_times.json")  # what steps and decodes took (`planning.cards.speeds`)
     disks = _Kept("disks.json")  # the speeds of disks
     speeds = _Kept("speeds.json")  # those of bus and disk that a benchmark measured
     calibration = _Kept("calibration.json")  # ratios of measured to estimated memory (`planning.estimates`)
@@ -111,6 +112,7 @@ class Speeds:
     host_to_device_pinned_bytes_per_second: float | None = None
     host_to_device_bytes_per_second: float | None = None
     disk_read_bytes_per_second: float | None = None
+    host_copy_bytes_per_second: float | None = None
 
 
 def keep_speeds(facts: Facts, card: str, measured: Speeds) -> None:

@@ -33,15 +33,27 @@ _USUAL, _SMALL, _SMALL_BYTES = Link(4, 16), Link(4, 8), 8 * GB
 # A chip that shares the main memory copies within it. The memory of Strix Halo carries 256 GB/s (LPDDR5X-8000
 # on 256 bits), and each byte crosses it four times: it is read and written on its way into the ring and out.
 _OWN_MEMORY = 256e9 / 4
+# The copy from the files' pages to pinned memory, with two channels of DDR4-3200, which carry 51.2 GB/s. Each
+# byte crosses them four times: it is read, its place is read and written, and the card reads it there.
+_HOST_COPY = 51.2e9 / 4
 
 
 @dataclass(frozen=True, slots=True)
 class Bus:
-    """The way from main memory to a card, with a name to display, such as "PCIe 4.0 x16"."""
+    """A part of the way of weights to a card, with a name to display, such as "PCIe 4.0 x16"."""
 
     bytes_per_second: float
     name: str
     source: Source
+
+    def reading(self, read_bytes: int, copied_bytes: int) -> Bus:
+        """Return a disk's part of the way, on which so many bytes are read for those that are copied."""
+        speed = self.bytes_per_second * copied_bytes / read_bytes if read_bytes else math.inf
+        return replace(self, bytes_per_second=speed)
+
+
+# What an SSD on PCIe 3.0 reads
+UNKNOWN_DISK = Bus(2e9, "the disk", "assumed")
 
 
 def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa: B008 - frozen
@@ -59,6 +71,19 @@ def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa
     if speed := pinned or plain:
         return Bus(speed, "the card's bus" if known.source == "assumed" else known.name, "measured")
     return known
+
+
+def copies_of(machine: Machine, measured: Speeds, disk: Bus) -> Bus | None:
+    """Return the slowest part of the way of streamed weights: bus, copy within main memory, or disk.
+
+    It is None without a card.
+    """
+    bus, copied = bus_of(machine, measured), measured.host_copy_bytes_per_second
+    if bus is None:
+        return None
+    host = Bus(copied or _HOST_COPY, "main memory", "measured" if copied else "assumed")
+    parts = (bus, disk) if machine.is_apu else (bus, host, disk)
+    return min(parts, key=lambda one: one.bytes_per_second)
 
 
 def _through(link: Link, source: Source = "from the card's link") -> Bus:

@@ -11,10 +11,20 @@ from typing import cast
 from diffusers_helper.attention.ways import SLICED, slice_bytes
 from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, texts_in
 from diffusers_helper.conditions.timeline import steps_of
-from diffusers_helper.machine.local import Local, shape_key, speeds
+from diffusers_helper.families.packing import decode_work
+from diffusers_helper.machine.local import Facts, Local, shape_key, speeds
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import Network, check_loras, networks, with_loras
-from diffusers_helper.planning.budget import PLAIN_ATTENTION, Demand, JobPlan
+from diffusers_helper.planning.budget import Demand, JobPlan
+from diffusers_helper.planning.cards.speeds import (
+    MEASURED,
+    Duration,
+    StepWork,
+    decode_time,
+    step_key,
+    step_time,
+    work_of,
+)
 from diffusers_helper.planning.estimates import (
     OWN_WINDOW,
     calibration_of,
@@ -22,11 +32,12 @@ from diffusers_helper.planning.estimates import (
     largest_bucket,
     latent_tokens,
     tile_steps,
+    tokens_by_size,
     vision_tokens,
 )
 from diffusers_helper.planning.ladder import Ladder, first_plan, limit_notes
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
-from diffusers_helper.planning.streaming import Bus, bus_of, fewest_copies
+from diffusers_helper.planning.streaming import UNKNOWN_DISK, Bus, bus_of, copies_of, fewest_copies
 from diffusers_helper.planning.vae import OWN_CHUNK
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import duration, gb_text
@@ -70,9 +81,15 @@ class VideoPlan:
         fewest_copies: The plan with the preserved memory that leads to the fewest copies; None if only this
             plan is left after shortages.
         weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
-        bus: The way on which streamed weights come to the card; None without a card.
+        bus: The card's bus; None without a card.
         step_bytes: The bytes that are streamed to the device in each step, in all of its passes.
         disk_bytes: The bytes that each step reads from the disk; 0 if main memory can hold them.
+        copies: The slowest part of the way on which streamed weights come to the card; None without a card.
+        disk: The disk with the weights.
+        steps, latents: The steps of each section, and the latent frames that are decoded for it.
+        work: What the transformer does in a step.
+        computing, decoding: The time in which the card computes a step, and decodes a latent frame; None if
+            it is not known.
     """
 
     job: JobPlan
@@ -84,25 +101,41 @@ class VideoPlan:
     waiting_bytes: int
     seconds_per_step: float | None
     notes: tuple[str, ...]
-    fewest_copies: JobPlan | None = None
-    weight_dtype: str = SETTINGS["weight_dtype"].default
-    bus: Bus | None = None
-    step_bytes: int = 0
-    disk_bytes: int = 0
-    attention: Setting[str] = PLAIN_ATTENTION
+    fewest_copies: JobPlan | None
+    weight_dtype: str
+    bus: Bus | None
+    step_bytes: int
+    disk_bytes: int
+    attention: Setting[str]
+    copies: Bus | None
+    disk: Bus
+    steps: tuple[int, ...]
+    latents: tuple[int, ...]
+    work: StepWork
+    computing: Duration | None
+    decoding: Duration | None
 
     @property
     def copy_seconds(self) -> float:
-        """Return the time that the copies of each step take on the bus; 0 without a card."""
-        return self.step_bytes / self.bus.bytes_per_second if self.bus else 0.0
+        """Return the time that the copies of each step take; 0 without a card."""
+        return self.step_bytes / self.copies.bytes_per_second if self.copies else 0.0
+
+    @property
+    def step(self) -> Duration | None:
+        """Return the time of a step, which computes and copies at once; None if it is not known."""
+        known, copies = self.computing, self.copies
+        if known is None or copies is None or known.source == MEASURED:
+            return known
+        copying = Duration(self.copy_seconds, f"limited by {copies.name}, {copies.source}")
+        return max(known, copying, key=lambda one: one.seconds)
 
     @property
     def time_words(self) -> str:
         """Return a phrase for that time, and how it is known; empty if nothing is copied to a card."""
-        if self.bus is None or not self.step_bytes:
+        if self.copies is None or not self.step_bytes:
             return ""
-        time = f"about {duration(self.copy_seconds)} over {self.bus.name} ({self.bus.source})"
-        return f"{time}, while the card computes"
+        limit = f"{self.copies.name} ({self.copies.source})"
+        return f"about {duration(self.copy_seconds)}, limited by {limit}, while the card computes"
 
     @property
     def streaming(self) -> str:
@@ -277,20 +310,41 @@ def plan_video(
         network = known_networks(info, profile, weight_dtype=request.weight_dtype)["transformer"]
         waiting = waiting * network.file_bytes // network.weights.total_bytes
     notes = _notes(ladder, profile, request, info, max(height, width), why)
-    measured, from_disk, seconds = speeds(local.speeds, profile.machine.card), 0, None
+    measured = speeds(local.speeds, profile.machine.card)
+    streamed, from_disk, seconds = texts * job.stage("sample").streamed_bytes, 0, None
+    speed = measured.disk_read_bytes_per_second
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         from_disk = waiting * texts
-        speed = disk_speed(weights_file(info)) or measured.disk_read_bytes_per_second
+        speed = disk_speed(weights_file(info)) or speed
         seconds = from_disk / speed if speed else None
         notes.append(_slow_note(waiting, free_ram_bytes, seconds))
+    disk = Bus(speed, "the disk", "measured") if speed else UNKNOWN_DISK
     demand = next(one for one in ladder.demands if one.vae_tile_px == job.vae_tile_px)
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
         None if ladder.reason else fewest_copies(job, demand),
         request.weight_dtype,
-        bus_of(profile.machine, measured), texts * job.stage("sample").streamed_bytes, from_disk,
+        bus_of(profile.machine, measured), streamed, from_disk,
         ladder.demands[0].attention,
+        copies_of(profile.machine, measured, disk.reading(from_disk, streamed)), disk,
+        tuple(steps_of(request, info)), decode_work(sections, request.vae_chunk),
+        *_computing(request, info, profile, height, width, local.step_times),
     )  # fmt: skip
+
+
+def _computing(
+    request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int, facts: Facts
+) -> tuple[StepWork, Duration | None, Duration | None]:
+    """Return the work of a step, its time, and that to decode a latent frame."""
+    known, key = known_networks(info, profile), step_key(profile.machine, info)
+    tokens = attention_shape(request, known, height, width, longest_text(request, info))[1]
+    by_size = tokens_by_size(tokens, height, width, info.sizes)
+    work = work_of(known["transformer"], by_size, len(request.texts))
+    return (
+        work,
+        step_time(profile.machine, work, facts, key),
+        decode_time(profile.machine, known["vae"], height * width, facts, key),
+    )
 
 
 def attention_note(attention: Setting[str]) -> str:
