@@ -59,7 +59,6 @@ class ProgressBar:
         self._stdout, self._stderr = stdout, stderr
         self._bar: tqdm[Any] | None = None
         self._seen = self._told = time.monotonic()
-        self._explained = False
 
     def begin(self, job: Job, paces: PaceBook | None = None, before: Sequence[events.Event] = ()) -> None:
         """Write the id and the folder of the job, whose events so far are `before`."""
@@ -98,10 +97,6 @@ class ProgressBar:
         """Show what the engine does now; called about once a second while it works."""
         live, now = self._live, time.monotonic()
         elapsed = live.last_sign + now - self._seen
-        is_long = live.stage_seconds(elapsed) >= _LINE_SECONDS
-        if is_long and not self._explained and words.timed(live)[0] == words.FIRST_STEP:
-            self._explained = True
-            self._say(f"{words.FIRST_STEP}.")
         if self._stderr.isatty():
             if self._bar is None:
                 shown = "{desc}{percentage:4.0f} %|{bar}|"

@@ -90,7 +90,7 @@ def show(scene: Scene, now: float, report: Callable[[Job], str]) -> Shown:
         "beat": round(now, 1),
         "prompt": live.job.request.prompt,
         "headline": headline,
-        "remark": words.remark(live, scene.commands, awake=scene.awake, held=scene.held, elapsed=elapsed),
+        "remark": words.remark(live, scene.commands, awake=scene.awake, held=scene.held),
         "section": live.section,
         "sections": live.sections,
         "sectionsDone": live.sections_done,
@@ -165,11 +165,11 @@ def _warnings(live: LiveJob) -> list[str]:
 
 def _pulse(live: LiveJob, elapsed: float, left: float | None) -> Shown:
     text, seconds = words.usual(live)
-    timed, expected = words.timed(live)
+    expected = words.timed(live)
     return {
-        "timed": timed,
         "expected": expected,
         "expectedText": about(expected) if expected else "",
+        "due": words.first_video(live, elapsed),
         "spent": round(live.stage_seconds(elapsed), 1),
         "timeLeft": "" if left is None else f"{about(left)} left",
         "sign": round(live.last_sign, 2),

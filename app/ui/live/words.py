@@ -19,7 +19,6 @@ from diffusers_helper.units import about, count_text, duration, gb_text
 _LEAST_GUESS = 60.0  # seconds
 _MOST_ANNOUNCED = 120  # characters of a prompt
 _LEAST_EXPECTED = 7.5  # seconds, below which an estimate says only "a few seconds"
-FIRST_STEP = "First step: kernels for this machine are being searched or compiled, which happens once"
 _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
@@ -56,42 +55,46 @@ def work(live: LiveJob) -> str:
         return f"Decoding s{section}{f', part {live.piece} of {live.pieces}' if live.pieces else ''}"
     if live.stage == "write":
         return f"Writing s{section}"
+    if _prepares_kernels(live):
+        return "First step: setting up kernels, once"
     return f"S{section}, step {live.step} of {live.steps}"
 
 
-def timed(live: LiveJob) -> tuple[str, float]:
-    """Return the work whose time is told until there is a video, and its estimate; "" and 0 for unknown ones.
+def _prepares_kernels(live: LiveJob) -> bool:
+    return live.pace is None and live.stage == "sample" and not (live.sections_made or live.step)
 
-    A section's steps are not told, since each of them is a sign of life, except the first on a machine.
+
+def timed(live: LiveJob) -> float | None:
+    """Return an estimate in seconds of the stage whose time is told, 0 for unknown; None if none is told.
+
+    It is told until there is something to watch, but for steps, each of which is a sign of life.
     """
-    if live.sections_made or live.job.is_over:
-        return "", 0.0
-    if live.stage == "sample":
-        return (FIRST_STEP if live.pace is None and not live.step else ""), 0.0
-    return _title(live.stage), live.expected if live.expected >= _LEAST_EXPECTED else 0.0
+    if live.sections_made or live.job.is_over or (live.stage == "sample" and not _prepares_kernels(live)):
+        return None
+    return live.expected if live.expected >= _LEAST_EXPECTED and live.stage != "sample" else 0.0
 
 
 def first_video(live: LiveJob, elapsed: float) -> str:
-    """Return when there will be something to watch, as in "in about 4 min"; "" if unknown, or if there is."""
+    """Return when there will be something to watch; "" if that is unknown, if there is, or if all is known."""
     seconds = live.seconds_to_video(elapsed)
-    if seconds is None or (live.is_guess and not live.timing.expected_tail):
+    if seconds is None or live.pace or (live.is_guess and not live.timing.expected_tail):
         return ""
-    return f"in {about(seconds)}" if seconds > 0 else "later than expected"
+    when = f"in {about(seconds)}" if seconds > 0 else "later than expected"
+    return f"{'first part' if live.sections > 1 else 'video'} {when}"
 
 
 def line(live: LiveJob, elapsed: float) -> str:
     """Return one line on what happens now, how much of it is done, and the time left, for a terminal."""
-    (text, expected), spent = timed(live), round(live.stage_seconds(elapsed))
-    parts, late = [work(live)], "longer than expected" if 0 < expected <= spent else ""
-    if text and not (live.reading or live.pieces):
-        now = f"{spent} s" if spent < 10 else duration(spent)
-        late = f"{now}, {late}" if late else f"{now} of {about(expected)}" if expected else now
-    parts += [late] if late else []
-    if due := first_video(live, elapsed):
-        parts.append(f"{'first part' if live.sections > 1 else 'video'} {due}")
-    elif left := trusted(live, live.seconds_left(elapsed)):
-        parts.append(f"{about(left)} left")
-    return " · ".join(parts)
+    expected, spent = timed(live), round(live.stage_seconds(elapsed))
+    parts = [work(live)]
+    if expected is not None and not (live.reading or live.pieces):
+        parts.append(f"{spent} s" if spent < 10 else duration(spent))
+        parts[-1] += f" of {about(expected)}" if expected > spent else ""
+    if expected and expected <= spent:
+        parts.append("longer than expected")
+    left = trusted(live, live.seconds_left(elapsed))
+    parts.append(first_video(live, elapsed) or (f"{about(left)} left" if left else ""))
+    return " · ".join(filter(None, parts))
 
 
 def announcement(live: LiveJob, headline: str, left: float | None) -> dict[str, str]:
@@ -158,7 +161,7 @@ def what_comes_next(cell: Cell, mode: Mode, sections: int) -> str:
 
 def remark(
     live: LiveJob, commands: Collection[Command] = (), *,
-    awake: bool = False, held: bool = False, elapsed: float = 0.0,
+    awake: bool = False, held: bool = False,
 ) -> str:  # fmt: skip
     """Return the short text beside the headline; `awake` and `held` are those of `Scene`."""
     if live.job.waits:
@@ -171,14 +174,12 @@ def remark(
         return "It ends after the current section."
     if live.job.is_over:
         return _outcome(live)
-    if due := first_video(live, elapsed):
-        due = f"{'First part of the video' if live.sections > 1 else 'The video'} {due}."
     if not live.section:
         section = f"section {live.sections_made + 1} of {live.sections}"
-        first = due or f"Model, prompt and picture come first, then {section}."
-        return f"{first} The computer stays awake meanwhile." if awake else first
-    if due:
-        return due
+        first = f"Model, prompt and picture come first, then {section}." if timed(live) is None else ""
+        return f"{first} The computer stays awake meanwhile.".strip() if awake else first
+    if timed(live) is not None:
+        return ""  # its time is the remark
     if live.is_guess:
         return "This first video shows how fast the machine is."
     if live.job.request.mode == "inverted" and live.sections > 1:
@@ -205,8 +206,8 @@ def usual(live: LiveJob) -> tuple[str, float]:
             return f"decoding a section usually takes {duration(tail)}", tail
         return "the first decode of a job may take minutes", 120.0
     step = live.timing.step
-    if live.in_section and (step is None or timed(live)[0]):
-        return "the first step on a machine may take minutes", 120.0
+    if live.in_section and (step is None or _prepares_kernels(live)):
+        return "kernels are being searched or compiled, which happens once", 120.0
     if live.in_section and step is not None:
         return f"a step usually takes {duration(step)}", step
     return f"{STAGES[live.stage or 'load'].running} may take minutes", max(120.0, live.expected)
