@@ -131,7 +131,7 @@ class StepDone(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceDone(Event):
-    """The end of one of several pieces of a stage's work: the VAE's tiles, or kernels or shapes to try."""
+    """The end of a piece of a stage's work: a tile of the VAE, or a kernel or shape that was tried."""
 
     stage: Stage
     section: int | None

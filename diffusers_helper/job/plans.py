@@ -18,14 +18,15 @@ from diffusers_helper.memory.device import Device, open_device, second_device
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.budget import Demand, JobPlan
-from diffusers_helper.planning.cards.speeds import MEASURED
+from diffusers_helper.planning.cards.speeds import MEASURED, keep_times, step_key
 from diffusers_helper.planning.estimates import TILES, calibration_of
 from diffusers_helper.planning.ladder import first_plan, level_key, limit_notes
+from diffusers_helper.planning.notes import attention_note
 from diffusers_helper.planning.profiles import YOU, Machine, Profile, Setting, detect, profile_in_force
 from diffusers_helper.planning.times import expected_times
 from diffusers_helper.planning.video import (
-    attention_note,
     attention_shape,
+    computing_of,
     demands_for,
     known_networks,
     longest_text,
@@ -76,9 +77,10 @@ def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
     if torch.version.hip is None:
         return Machine("cuda", "", properties.name, device.total_bytes)
     arch = properties.gcnArchName.split(":")[0]
+    is_apu = seen.is_apu or bool(getattr(properties, "is_integrated", False))
     # For an APU, torch may report only the memory that the firmware reserves.
-    total = max(seen.total_bytes, device.total_bytes) if seen.is_apu else device.total_bytes
-    return Machine("rocm", arch, properties.name, total, seen.is_apu)
+    total = max(seen.total_bytes, device.total_bytes) if is_apu else device.total_bytes
+    return Machine("rocm", arch, properties.name, total, is_apu)
 
 
 class MemoryPlans:
@@ -130,8 +132,9 @@ class MemoryPlans:
         )
         self._calibration = calibration_of(local.calibration, machine.card)
         self.request, self.ladder, why = first_plan(
-            request, models.info, self._profile, height, width, self._demands, local.learned
-        )
+            request, models.info, self._profile, height, width, self._demands, local.learned,
+            host_memory().available or None,
+        )  # fmt: skip
         attention = self.ladder.demands[0].attention
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
         own = why, attention_note(attention)
@@ -188,6 +191,13 @@ class MemoryPlans:
         size = f"{self.card}, {info.folder or info.name}, {width}x{height}"
         key = f"{size}, VAE {dtype}, chunk {self.request.vae_chunk}"
         return tile_advice(self._local.tile_times, key, tile_px, seconds, peak_bytes, cap_bytes)
+
+    def keep_times(self, step_seconds: float, latents_per_second: float) -> None:
+        """Store what a step took, and how many latent frames were decoded in a second."""
+        info, (height, width), facts = self.models.info, self._size, self._local.step_times
+        work, *_ = computing_of(self.request, info, self._profile, height, width, facts)
+        key = step_key(self._profile.machine, info)
+        keep_times(facts, key, work, step_seconds, height * width * latents_per_second)
 
     def use_fp32(self) -> None:
         """Plan for a VAE that computes in fp32 from now on, or raise DoesNotFit."""

@@ -39,6 +39,8 @@ class Report:
         self._stage, self._began, self._reached = "", 0.0, 0
         self._expected = dict(expected)
         self._skipped: dict[int, int] = {}
+        self._last_step = 0.0
+        self.step_seconds = list[float]()  # between the ends of two steps of a section
 
     def _report(self, kind: Callable[..., events.Event], **facts: Any) -> None:
         self._on_event(kind(job=self._job, time=self._seconds, **facts))
@@ -83,6 +85,9 @@ class Report:
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None, skipped: int) -> None:
         self._skipped[section.number] = skipped
+        if step > 1:
+            self.step_seconds.append(self._seconds - self._last_step)
+        self._last_step = self._seconds
         picture = str(preview) if preview else None
         self._report(
             events.StepDone, section=section.number, step=step, steps=steps, preview=picture, skipped=skipped

@@ -29,7 +29,7 @@ from diffusers_helper.planning.budget import (
 )
 from diffusers_helper.planning.estimates import largest_bucket
 from diffusers_helper.planning.profiles import YOU, Profile
-from diffusers_helper.planning.streaming import choose_weights
+from diffusers_helper.planning.streaming import choose_weights, spare_main_memory
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_text
 
@@ -179,6 +179,7 @@ def first_plan(
     width: int,
     needs: Callable[[GenerationRequest, int, int], Sequence[Demand]],
     learned: Facts,
+    free_ram_bytes: int | None,
 ) -> tuple[GenerationRequest, Ladder, str]:
     """Return the plan that a job begins with. It is the same on the page, on the command line and in a job.
 
@@ -186,10 +187,11 @@ def first_plan(
         profile: The settings of the machine, with those of the request for the VAE (`profile_of`).
         needs: Returns the `demands_for` a request and the height and width of a video.
         learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
+        free_ram_bytes: The main memory that is free for streamed weights; None if not known.
 
     Returns:
-        The request with the type of the weights; the plan, with the smaller ones that can follow it; and a
-        sentence that says why this type was chosen, or "" if the request has named it.
+        The request with the type of the weights; the plan, with the smaller ones that can follow it; and
+        sentences that say what was chosen and why, or "" if the request has named all.
 
     Raises:
         DoesNotFit: If no plan keeps within the cap. It names the largest resolution that does, and int8 if
@@ -206,9 +208,14 @@ def first_plan(
     def begin(
         height: int, width: int, request: GenerationRequest = request
     ) -> tuple[GenerationRequest, Ladder, str]:
-        request, reason = choose_weights(request, budget, lambda one: needs(one, height, width))
-        key = level_key(request, info, profile, height, width)
-        return request, Ladder(budget, needs(request, height, width), learned, key), reason
+        def demands_of(request: GenerationRequest) -> Sequence[Demand]:
+            return needs(request, height, width)
+
+        chosen, reason = choose_weights(request, budget, demands_of)
+        sparing = spare_main_memory(request, chosen, budget, demands_of, free_ram_bytes)
+        chosen, own, reason = sparing or (chosen, budget, reason)
+        key = level_key(chosen, info, profile, height, width)
+        return chosen, Ladder(own, demands_of(chosen), learned, key), reason
 
     def fits(*given: Any) -> bool:
         try:

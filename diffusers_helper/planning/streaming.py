@@ -22,6 +22,7 @@ from diffusers_helper.planning.profiles import Machine, family_of
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_bytes, gb_text
 
+_STORED = SETTINGS["weight_dtype"].default
 Source = Literal["measured", "from the card's link", "assumed"]
 
 # The share of a link's bytes that copies reach: 28.4 of 31.5 GB/s on an RX 7900 XTX, which a user reported of
@@ -102,8 +103,62 @@ def fewest_copies(plan: JobPlan, demand: Demand) -> JobPlan:
     return plan_job(budget.preserving(gb_bytes(max(0, tenths) / 10)), (demand,))
 
 
+DemandsOf = Callable[[GenerationRequest], Sequence[Demand]]
+
+
+def waiting_bytes(request: GenerationRequest, plan: JobPlan, demands_of: DemandsOf) -> int:
+    """Return the size of the streamed weights in their files, which main memory should hold."""
+    if request.weight_dtype == _STORED:
+        return plan.stage("sample").streamed_bytes
+    own, stored = (_transformer(demands_of(one)) for one in (request, replace(request, weight_dtype=_STORED)))
+    return plan.stage("sample").streamed_bytes * stored // own
+
+
+def _transformer(demands: Sequence[Demand]) -> int:
+    return next(stage.model.total_bytes for stage in demands[0].stages if stage.name == "sample")
+
+
+def spare_main_memory(
+    request: GenerationRequest, chosen: GenerationRequest, budget: Budget, demands_of: DemandsOf,
+    free_bytes: int | None,
+) -> tuple[GenerationRequest, Budget, str] | None:  # fmt: skip
+    """Choose what streams less, where free main memory cannot hold the weights that would be streamed.
+
+    As little memory is preserved as the estimates allow, unless it is set. If main memory is too small even
+    then, the weights are rounded to int8 where they then stay on the device and their type is left open.
+
+    Args:
+        chosen: The request after `choose_weights`.
+
+    Returns:
+        The request, the budget and a sentence; None if nothing has to be chosen, or nothing helps.
+    """
+    if free_bytes is None or not budget.is_default:
+        return None
+    demands = demands_of(chosen)
+    try:
+        plan = plan_job(budget, demands)
+    except DoesNotFit:
+        return None
+    waiting = waiting_bytes(chosen, plan, demands_of)
+    if waiting <= free_bytes:
+        return None
+    least = fewest_copies(plan, next(one for one in demands if one.vae_tile_px == plan.vae_tile_px))
+    less, why = replace(least.budget, is_default=True), ""
+    if waiting_bytes(chosen, least, demands_of) > free_bytes:
+        chosen, why = choose_weights(request, less, demands_of)
+    if _streamed(less, demands_of(chosen)) == plan.stage("sample").streamed_bytes:
+        return None
+    sentence = (
+        f"Only {gb_text(free_bytes)} GB of main memory are free for {gb_text(waiting)} GB of weights to "
+        f"stream, so {gb_text(less.preserved_bytes)} GB are preserved instead of "
+        f"{gb_text(budget.preserved_bytes)} GB, and more weights stay on the device."
+    )
+    return chosen, less, f"{sentence} {why}".rstrip()
+
+
 def choose_weights(
-    request: GenerationRequest, budget: Budget, demands_of: Callable[[GenerationRequest], Sequence[Demand]]
+    request: GenerationRequest, budget: Budget, demands_of: DemandsOf
 ) -> tuple[GenerationRequest, str]:
     """Choose the type of the weights that the budget suggests, if the request leaves it to the machine.
 
@@ -113,7 +168,7 @@ def choose_weights(
     """
     if request.weight_dtype != AUTO:
         return request, ""
-    stored = replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
+    stored = replace(request, weight_dtype=_STORED)
     small = replace(request, weight_dtype="int8")
     before = _streamed(budget, demands_of(stored))
     if before == 0:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from diffusers_helper.attention.ways import SLICED, slice_bytes
+from diffusers_helper.attention.ways import slice_bytes
 from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, texts_in
 from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.families.packing import decode_work
@@ -35,23 +35,24 @@ from diffusers_helper.planning.estimates import (
     tokens_by_size,
     vision_tokens,
 )
-from diffusers_helper.planning.ladder import Ladder, first_plan, limit_notes
+from diffusers_helper.planning.ladder import first_plan
+from diffusers_helper.planning.notes import notes_of, slow_note
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
-from diffusers_helper.planning.streaming import UNKNOWN_DISK, Bus, bus_of, copies_of, fewest_copies
-from diffusers_helper.planning.vae import OWN_CHUNK
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.planning.streaming import (
+    UNKNOWN_DISK,
+    Bus,
+    bus_of,
+    copies_of,
+    fewest_copies,
+    waiting_bytes,
+)
+from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import duration, gb_text
 from diffusers_helper.weights.lora_files import loras_of, rank_of
 from diffusers_helper.weights.reading import weight_files
 
 _FP32_BYTES = 4
 _PER_SECTION = ("sample", "decode")
-_HELPED = (
-    "A second card encodes texts and pictures and decodes, so the transformer stays on the first one between "
-    "the sections."
-)
-# The command that deletes the smaller plans remembered from earlier shortages.
-FORGET = "python -m app doctor --forget-smaller-plans"
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,39 +301,37 @@ def plan_video(
     def read(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
         return demands_for(request, info, profile, height, width, calibration, transformer=transformer)
 
-    request, ladder, why = first_plan(request, info, profile, height, width, read, local.learned)
+    request, ladder, why = first_plan(
+        request, info, profile, height, width, read, local.learned, free_ram_bytes
+    )
     job = ladder.plan
     sections, texts = info.family.sections(request), len(request.texts)
     passes = [texts * steps for steps in steps_of(request, info)]
     costs = tuple(_cost(job, stage.stage, passes) for stage in job.all_stages)
-    waiting = job.stage("sample").streamed_bytes
-    if request.weight_dtype != SETTINGS["weight_dtype"].default:
-        network = known_networks(info, profile, weight_dtype=request.weight_dtype)["transformer"]
-        waiting = waiting * network.file_bytes // network.weights.total_bytes
-    notes = _notes(ladder, profile, request, info, max(height, width), why)
+    waiting = waiting_bytes(request, job, lambda request: read(request, height, width))
+    notes = notes_of(ladder, profile, request, info, max(height, width), why)
     measured = speeds(local.speeds, profile.machine.card)
     streamed, from_disk, seconds = texts * job.stage("sample").streamed_bytes, 0, None
+    demand = next(one for one in ladder.demands if one.vae_tile_px == job.vae_tile_px)
+    fewest = None if ladder.reason else fewest_copies(job, demand)
     speed = measured.disk_read_bytes_per_second
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         from_disk = waiting * texts
         speed = disk_speed(weights_file(info)) or speed
         seconds = from_disk / speed if speed else None
-        notes.append(_slow_note(waiting, free_ram_bytes, seconds))
+        notes.append(slow_note(waiting, free_ram_bytes, seconds, fewest))
     disk = Bus(speed, "the disk", "measured") if speed else UNKNOWN_DISK
-    demand = next(one for one in ladder.demands if one.vae_tile_px == job.vae_tile_px)
     return VideoPlan(
         job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
-        None if ladder.reason else fewest_copies(job, demand),
-        request.weight_dtype,
-        bus_of(profile.machine, measured), streamed, from_disk,
+        fewest, request.weight_dtype, bus_of(profile.machine, measured), streamed, from_disk,
         ladder.demands[0].attention,
         copies_of(profile.machine, measured, disk.reading(from_disk, streamed)), disk,
         tuple(steps_of(request, info)), decode_work(sections, request.vae_chunk),
-        *_computing(request, info, profile, height, width, local.step_times),
+        *computing_of(request, info, profile, height, width, local.step_times),
     )  # fmt: skip
 
 
-def _computing(
+def computing_of(
     request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int, facts: Facts
 ) -> tuple[StepWork, Duration | None, Duration | None]:
     """Return the work of a step, its time, and that to decode a latent frame."""
@@ -347,13 +346,6 @@ def _computing(
     )
 
 
-def attention_note(attention: Setting[str]) -> str:
-    """Return a sentence on attention that is sliced although the user has not asked for it, or ""."""
-    if attention.value != SLICED or attention.source == YOU:
-        return ""
-    return f"Attention is computed in slices, which takes longer, because {attention.reason}."
-
-
 def _cost(job: JobPlan, name: str, of_sections: Sequence[int]) -> Cost:
     """Return the cost of a stage, given the transformer's passes in each section."""
     plan, keeps = job.stage(name), job.of(name).keep_all_resident
@@ -361,42 +353,3 @@ def _cost(job: JobPlan, name: str, of_sections: Sequence[int]) -> Cost:
     runs = len(passes)
     copied = plan.resident_bytes * (1 if keeps else runs) + plan.streamed_bytes * sum(passes)
     return Cost(name, runs, passes[-1], sum(passes), copied)
-
-
-def _notes(
-    ladder: Ladder, profile: Profile, request: GenerationRequest, info: ModelInfo, side: int, why: str
-) -> list[str]:
-    """Return sentences on limits, on what the VAE's tiles and chunk change, and on weights and attention."""
-    job, largest, tile = ladder.plan, ladder.demands[0], ladder.plan.vae_tile_px
-    notes = limit_notes(job, profile)
-    if job.helper:
-        notes.append(_HELPED)
-    elif job.keep_all_resident:
-        notes.append("Everything fits at once and stays on the device.")
-    if ladder.reason:
-        card = "machine" if profile.machine.kind == "cpu" else "card"
-        notes.append(
-            f"Memory ran out on this {card} before, so the plan is smaller than it could be: "
-            f"{ladder.reason}. `{FORGET}` discards this."
-        )
-    if tile and tile < side:
-        instead = f" instead of {largest.vae_tile_px}" if tile != largest.vae_tile_px else ""
-        notes.append(f"The VAE works in tiles of {tile} pixels{instead}, which changes the pixels slightly.")
-    if request.vae_chunk != OWN_CHUNK and "vae_chunk" not in info.family.ignored:
-        notes.append(
-            f"The VAE chunk is {request.vae_chunk} instead of the VAE's own {OWN_CHUNK}, which changes the "
-            "pixels slightly."
-        )
-    said = profile.preserved_advice(job.budget), why, attention_note(largest.attention)
-    return [*notes, *filter(None, said)]
-
-
-def _slow_note(waiting: int, free_ram: int, seconds: float | None) -> str:
-    how_long = (
-        f"this adds about {duration(seconds)} per step" if seconds else "the disk's speed is not known yet"
-    )
-    return (
-        f"{gb_text(waiting)} GB of streamed weights do not fit into {gb_text(free_ram)} GB of free main "
-        f"memory, so each step reads them from the disk again ({how_long}). A copy with 8-bit weights, which "
-        "python -m app models convert writes, would need about two thirds as much."
-    )

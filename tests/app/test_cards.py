@@ -61,10 +61,9 @@ def test_a_process_sees_the_chosen_card_alone(root: Path) -> None:
     assert detect(chosen_cards("cpu", cards_here(root))[0], root).kind == "cpu"
 
 
-def test_automatic_leaves_a_card_inside_the_processor_out_unless_it_is_alone() -> None:
-    inside, own = NamedCard(("0",), {"A": "0"}, is_apu=True), NamedCard(("1",), {"A": "1"})
-    assert chosen_cards("auto", [inside, own]) == [{"A": "1"}]
-    assert chosen_cards("auto", [inside]) == [{"A": "0"}]
+def test_automatic_takes_every_card_or_the_processor() -> None:
+    first, second = NamedCard(("0",), {"A": "0"}), NamedCard(("1",), {"A": "1"})
+    assert chosen_cards("auto", [first, second]) == [{"A": "0"}, {"A": "1"}]
     assert chosen_cards("auto", []) == [{}]
 
 

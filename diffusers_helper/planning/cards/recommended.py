@@ -170,7 +170,9 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
             if not place:
                 raise
             continue
-        yield SetUp(own, model, copy is not None, usual)
-        if usual.saved_bytes:
+        is_rounded, fewest = weight_dtype != _STORED, usual.fewest_copies
+        if fewest is None or not is_rounded:
+            yield SetUp(own, model, copy is not None, usual)
+        if fewest is not None and (is_rounded or usual.saved_bytes):
             own = with_fewest_copies(own, usual)
             yield SetUp(own, model, copy is not None, plan(own, model, transformer=copy))

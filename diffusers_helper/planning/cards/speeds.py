@@ -39,9 +39,12 @@ class Duration:
     source: str
 
     @property
+    def source_words(self) -> str:
+        return self.source if self.source == MEASURED else f"estimate, {self.source}"
+
+    @property
     def words(self) -> str:
-        source = self.source if self.source == MEASURED else f"estimate, {self.source}"
-        return f"about {duration(self.seconds)} ({source})"
+        return f"about {duration(self.seconds)} ({self.source_words})"
 
 
 @dataclass(frozen=True, slots=True)

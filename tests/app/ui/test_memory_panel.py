@@ -29,7 +29,7 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.ladder import level_key
 from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.planning.video import FORGET
+from diffusers_helper.planning.notes import FORGET
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.pages import write_photo
