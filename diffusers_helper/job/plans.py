@@ -175,7 +175,10 @@ class MemoryPlans:
     def expected_seconds(self) -> dict[str, float]:
         """Return how long stages will probably take, as far as it is known; see `times.expected_times`."""
         info, profile = self.models.info, self._profile
-        plan = plan_video(self.request, info, profile, shape=self._size, local=self._local)
+        free = host_memory().available or None
+        plan = plan_video(
+            self.request, info, profile, shape=self._size, local=self._local, free_ram_bytes=free
+        )
         is_first = plan.step is None or plan.step.source != MEASURED
         times = expected_times(plan, profile, info, is_first=is_first)
         return {stage: time.seconds for stage, time in times.items()}

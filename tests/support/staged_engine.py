@@ -72,12 +72,13 @@ class StagedEngine:
 
     Attributes:
         size: The width and the height of the videos that begin from now on.
-        is_new: Whether a job begins like the first one on a slow card, with the estimates of `slow_start`.
+        foreseen: The seconds that are foreseen for each stage of a first job on a slow card (`slow_start`);
+            0 for a job on a machine that is known.
     """
 
     restarts = False
     size: tuple[int, int] = (96, 64)
-    is_new = False
+    foreseen = 0.0
     used_bytes = 3 * 2**30
 
     def __init__(self, **variables: str) -> None:
@@ -162,17 +163,17 @@ class StagedEngine:
         video = writer(job.folder, job.request.mode, width=width, height=height)
         about: dict[str, Any] = {"job": job.id, "time": 0.0}
         count = len(plan)
-        if self.is_new:
-            yield from takewhile(lambda event: getattr(event, "stage", "") != "sample", slow_start(job))
+        each = self.foreseen
+        if each:
+            yield from takewhile(lambda event: getattr(event, "stage", "") != "sample", slow_start(job, each))
         else:
             yield JobStarted(**about, sections=count, frames=plan.total_frames, width=width, height=height)
             yield StageStarted(**about, stage="text")
-        foreseen = (60.0, 120.0, 60.0) if self.is_new else (0.0, 0.0, 0.0)
         shown = video.frames
         for number, (final, pending) in enumerate(parts, 1):
             if number <= video.sections:  # made by an earlier engine
                 continue
-            yield _began("sample", number, *foreseen[:2], **about)
+            yield _began("sample", number, each, 2 * each, **about)
             for step in range(1, STEPS + 1):
                 preview = job.folder / f"preview-{number}-{step}.png"
                 Image.new("RGB", (width // 2, height // 2), (200, 90 * step, 60)).save(preview)
@@ -181,7 +182,7 @@ class StagedEngine:
                 so_far: dict[str, Any] = {"video": str(video.latest), "frames": shown} if shown else {}
                 yield Failed(**about, message=MESSAGE, remedy=REMEDY, detail="Traceback: secret.py", **so_far)
                 return
-            yield _began("decode", number, foreseen[2], foreseen[2], **about)
+            yield _began("decode", number, each, each, **about)
             path = str(video.add_section(final, pending))
             front = video.frames - shown if job.request.mode == "inverted" and shown else 0
             shown = video.frames

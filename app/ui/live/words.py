@@ -75,7 +75,7 @@ def timed(live: LiveJob) -> float | None:
 
 
 def first_video(live: LiveJob, elapsed: float) -> str:
-    """Return when there will be something to watch; "" if that is unknown, if there is, or if all is known."""
+    """Return when there will be something to watch; "" if that is unknown, or if the whole time is known."""
     seconds = live.seconds_to_video(elapsed)
     if seconds is None or live.pace or (live.is_guess and not live.timing.expected_tail):
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 
 from diffusers_helper.events import Event, Stage, StageStarted
 from diffusers_helper.families.packing import plan_sections
+from diffusers_helper.machine.local import Local
 from diffusers_helper.output import report as module
 from diffusers_helper.output.report import Report
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.provenance.job_folder import JobFolder
+from tests.support.making import load_tiny, make, tiny_request
 
 EXPECTED = {
     "attention": 99.0, "load": 20.0, "text": 3.0, "convolutions": 60.0, "vae_encode": 1.0, "sample": 200.0,
@@ -71,3 +74,22 @@ def test_without_the_time_of_a_step_nothing_is_said_about_the_whole(
     expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert {whole for _, _, whole in foreseen(expected, tmp_path, monkeypatch)} == {0.0}
+
+
+def test_a_job_is_foreseen_by_what_this_machine_has_measured(
+    tiny_model: Path, small_scene: Path, tmp_path: Path
+) -> None:
+    models, local = load_tiny(tiny_model), Local(folder=tmp_path / "machine")
+    _, before = make(tiny_request(small_scene), models, tmp_path / "first", local=local)
+    file = tmp_path / "machine" / "step_times.json"
+    measured = json.loads(file.read_text())
+    slower = {key: {name: 1e-6 * speed for name, speed in entry.items()} for key, entry in measured.items()}
+    file.write_text(json.dumps(slower))
+    _, after = make(tiny_request(small_scene), models, tmp_path / "second", local=local)
+    told = [
+        {event.stage: event for event in one if isinstance(event, StageStarted)} for one in (before, after)
+    ]
+    assert told[0]["sample"].expected_seconds == told[0]["sample"].seconds_to_video == 0
+    sample, decode = told[1]["sample"], told[1]["decode"]
+    assert sample.expected_seconds > 60
+    assert sample.seconds_to_video == pytest.approx(sample.expected_seconds + decode.expected_seconds)

@@ -28,7 +28,7 @@ from diffusers_helper.events import (
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.provenance.lineage import Lineage, Span
 from tests.support.jobs import Studio
-from tests.support.reported_jobs import history, job_of
+from tests.support.reported_jobs import history, job_of, slow_start
 
 
 def test_a_changed_job_is_shown_with_its_new_words(tmp_path: Path) -> None:
@@ -119,7 +119,8 @@ def test_the_words_follow_the_work() -> None:
         live.apply(event)
         line = words.headline(live, 0)
         reported += [] if reported[-1:] == [line] else [line]
-    assert reported[:3] == ["Starting the engine", "Loading the model", "First step: setting up kernels, once"]
+    assert reported[:2] == ["Starting the engine", "Loading the model"]
+    assert reported[2] == "First step: setting up kernels, once"
     assert reported[3:5] == ["Section 1 of 2, step 1 of 25", "Section 1 of 2, step 2 of 25"]
     assert "Decoding section 1 of 2" in reported
     assert "Decoding section 1 of 2, part 2 of 3" in reported
@@ -239,6 +240,38 @@ def test_a_job_that_ends_in_the_middle_of_a_section_is_shown_before_its_last_eve
     assert shown["preview"] is None
     assert [cell["number"] for cell in shown["cells"]] == [1]
     assert "/video-0001.mp4" in shown["video"]["url"]
+
+
+def test_the_page_gets_the_time_of_each_stage_of_a_first_job_with_its_estimate() -> None:
+    live, told = LiveJob(job_of()), dict[str, tuple[Any, ...]]()
+    for event in slow_start(live.job):
+        live.apply(event)
+        shown = scene_of(live, now=1000 + live.last_sign + 12)
+        facts = tuple(shown[name] for name in ("spent", "expected", "expectedText", "due", "left"))
+        if isinstance(event, StageStarted):
+            told[event.stage] = facts
+        assert shown["percent"] <= 99
+    assert told == {
+        "attention": (12, 60, "about 1 min", "", None),
+        "load": (12, 60, "about 1 min", "first part in about 6 min", None),
+        "text": (12, 60, "about 1 min", "first part in about 5 min", None),
+        "convolutions": (12, 60, "about 1 min", "first part in about 4 min", None),
+        "vae_encode": (12, 60, "about 1 min", "first part in about 3 min", None),
+        "sample": (12, 0, "", "first part in about 2 min", pytest.approx(700, abs=50)),
+        "decode": (12, 60, "about 1 min", "first part in about 50 s", pytest.approx(700, abs=50)),
+    }
+    assert (facts[1], facts[3]) == (None, "")  # there is a first part, and the whole time is told from now on
+    assert shown["headline"] == "Section 1 of 5 is finished"
+    assert facts[4] > 300
+
+
+def test_a_stage_tells_no_time_while_steps_tell_that_the_engine_lives() -> None:
+    live = LiveJob(job_of())
+    for event in slow_start(live.job):
+        live.apply(event)
+        if isinstance(event, StepDone):
+            assert scene_of(live)["expected"] is None
+            assert scene_of(live)["remark"] == "This first video shows how fast the machine is."
 
 
 def test_a_finished_job_tells_where_the_time_went() -> None:
