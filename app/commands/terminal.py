@@ -100,7 +100,8 @@ class ProgressBar:
         if self._stderr.isatty():
             if self._bar is None:
                 shown = "{desc}{percentage:4.0f} %|{bar}|"
-                self._bar = tqdm(total=100, file=self._stderr, dynamic_ncols=True, bar_format=shown)
+                facts: dict[str, Any] = {"total": 100, "leave": False, "bar_format": shown}
+                self._bar = tqdm(file=self._stderr, dynamic_ncols=True, **facts)
             self._bar.n = live.percent
             self._bar.set_description_str(words.line(live, elapsed))
         elif not live.sections_made and now - self._told >= _LINE_SECONDS:

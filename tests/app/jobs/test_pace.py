@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -67,7 +68,8 @@ def reported(work: Effort, true: Pace) -> list[Event]:
 
 def test_what_a_card_tries_once_is_no_part_of_its_pace() -> None:
     job = job_of("forward", 3.6)
-    plain, about = history(job, load=40, first=14, step=12, latent=2), {"job": job.id}
+    about: dict[str, Any] = {"job": job.id}
+    plain = history(job, load=40, first=14, step=12, latent=2)
     made, spent = list[Event](), 0.0
     for event in plain:
         # They are tried before the first section, and for another shape before it is decoded.
