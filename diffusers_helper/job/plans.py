@@ -18,17 +18,19 @@ from diffusers_helper.memory.device import Device, open_device, second_device
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.budget import Demand, JobPlan
-from diffusers_helper.planning.cards.speeds import keep_times, step_key
+from diffusers_helper.planning.cards.speeds import MEASURED, keep_times, step_key
 from diffusers_helper.planning.estimates import TILES, calibration_of
 from diffusers_helper.planning.ladder import first_plan, level_key, limit_notes
 from diffusers_helper.planning.notes import attention_note
 from diffusers_helper.planning.profiles import YOU, Machine, Profile, Setting, detect, profile_in_force
+from diffusers_helper.planning.times import expected_times
 from diffusers_helper.planning.video import (
     attention_shape,
     computing_of,
     demands_for,
     known_networks,
     longest_text,
+    plan_video,
     profile_of,
 )
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
@@ -169,6 +171,17 @@ class MemoryPlans:
     def attention(self) -> tuple[str, int]:
         """Return the way to compute the transformer's attention, and the bytes of a slice of it."""
         return self.ladder.demands[0].attention.value, self._profile.slice_bytes
+
+    def expected_seconds(self) -> dict[str, float]:
+        """Return how long stages will probably take, as far as it is known; see `times.expected_times`."""
+        info, profile = self.models.info, self._profile
+        free = host_memory().available or None
+        plan = plan_video(
+            self.request, info, profile, shape=self._size, local=self._local, free_ram_bytes=free
+        )
+        is_first = plan.step is None or plan.step.source != MEASURED
+        times = expected_times(plan, profile, info, is_first=is_first)
+        return {stage: time.seconds for stage, time in times.items()}
 
     @property
     def weight_dtype(self) -> torch.dtype | None:

@@ -263,7 +263,7 @@ def open_job(
     _keep_facts(opened, earlier, lineage, plans.attention, overflowed=overflowed)
     mode, crf = request.mode, request.crf
     video = GrowingVideo(opened.path, width=width, height=height, mode=mode, crf=crf, fps=family.fps)
-    report = Report(opened, sections, video, on_event)
+    report = Report(opened, sections, video, on_event, plans.expected_seconds())
     report.started(width, height, plans.attention[0])
     original, begun = _joined(opened, request, family, video, report)
     for doubt in filter(None, (video.doubt, begun, *plans.notes)):
