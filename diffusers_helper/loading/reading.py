@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -69,7 +69,7 @@ def _total(files: Sequence[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def pieces_of(files: Sequence[Path]) -> Iterator[int]:
+def pieces_of(files: Sequence[Path]) -> Generator[int]:
     """Read files in several threads, and yield the number of bytes of each piece that is in memory.
 
     To ask for pages with `posix_fadvise` is not enough: the kernel then reads no more at a time than the

@@ -114,8 +114,8 @@ class Store:
     def flush(self, stage: FlushStage) -> None:
         """Return unused memory to the driver."""
         self.log.append(f"flush {stage}")
-        freed = map(gb_text, flush_rocm_allocator(stage, device=self.device))
-        _log.info("[%s] Gave back: garbage %s GB, cache %s GB, pool %s GB", stage, *freed)
+        garbage, cache, pool = map(gb_text, flush_rocm_allocator(stage, device=self.device))
+        _log.info("[%s] Gave back: cache %s GB, pool %s GB; garbage was %s GB", stage, cache, pool, garbage)
 
     @contextmanager
     def on_device(
