@@ -161,6 +161,11 @@ class MemoryPlans:
             wanted = torch.float32
         return wanted or self.models.compute_dtype(name)
 
+    def stays_on_device(self, name: str) -> None:
+        """Free the main memory that a network's files take, if its weights are in the same memory now."""
+        if self.is_apu:
+            self.models.drop_pages(name)
+
     @property
     def attention(self) -> tuple[str, int]:
         """Return the way to compute the transformer's attention, and the bytes of a slice of it."""

@@ -27,7 +27,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
 from diffusers_helper.loading.networks import LoadedNetwork, check_fit, load_network, load_scheduler
-from diffusers_helper.loading.reading import can_keep, pieces_of, read_ahead
+from diffusers_helper.loading.reading import can_keep, drop_pages, pieces_of, read_ahead
 from diffusers_helper.machine.sysfs import slow_types
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.registry import ModelInfo
@@ -134,6 +134,12 @@ class Models:
             for _ in pieces:
                 if _LARGEST in self._asked:
                     return
+
+    def drop_pages(self, name: str) -> None:
+        """Drop a network's files from main memory. `read` reads them again when they are needed."""
+        for file in self._files[name]:
+            drop_pages(file)
+        self._asked.discard(name)
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
         """Return the blocks of a network that can be streamed, in the order in which they run."""

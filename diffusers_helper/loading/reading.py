@@ -1,8 +1,9 @@
-"""The reading of files with weights into the kernel's page cache, before the mapped weights are used."""
+"""The reading of files with weights into the page cache, before they are used, and the dropping of pages."""
 
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from diffusers_helper.cancel import CancelToken
+from diffusers_helper.loading.tensors import MAPS
 from diffusers_helper.machine.sysfs import host_memory, resident_bytes
 from diffusers_helper.units import gb_text
 
@@ -102,6 +104,8 @@ def own_bytes() -> int:
 
 
 def drop_pages(file: Path) -> None:
-    """Drop a file's pages from the kernel's memory, so that they are read from the disk again."""
+    """Drop a file's pages from main memory, also those of its tensors, which the next use reads again."""
+    for pages in MAPS.get(file, ()):
+        pages.madvise(mmap.MADV_DONTNEED)
     with file.open("rb") as stream:
         os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import gguf
 import numpy as np
@@ -21,6 +23,8 @@ from torch import Tensor
 from diffusers_helper.weights.reading import read_contents
 from diffusers_helper.weights.tensors import Contents
 
+# The maps of each file that tensors still refer to
+MAPS = defaultdict[Path, WeakSet[mmap.mmap]](WeakSet)
 # The types of GGUF that torch has, too.
 _PLAIN = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -51,6 +55,7 @@ def _mapped(file: Path) -> Tensor:
     """
     with file.open("rb") as stream:
         pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    MAPS[file].add(pages)
     # Torch warns of a buffer that cannot be written to, so it gets one that does not say so.
     buffer: Any = (ctypes.c_ubyte * len(pages)).from_address(np.frombuffer(pages, np.uint8).ctypes.data)
     buffer.pages = pages  # which stay mapped as long as torch keeps the buffer
