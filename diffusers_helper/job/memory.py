@@ -130,6 +130,8 @@ class JobMemory:
         plan, store = self.plans.plan.stage(stage), self._store_of(stage)
         if not store.has(plan.model):
             self.plans.models.read(plan.model, self._cancel, self._report.reading)
+            if plan.streamed_blocks:
+                self.plans.measure_copies(plan.model)
         self._stage = stage
         if stage != "text_2":  # in events, both text encoders are one stage
             self._report.stage(cast(Stage, stage), section)

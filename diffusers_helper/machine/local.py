@@ -96,7 +96,7 @@ class Local:
     tile_times = _Kept("tile_times.json")  # what decodes took with tiles of each size (`job.plans`)
     kernels = _Kept("attention.json")  # what was seen of attention
     disks = _Kept("disks.json")  # the speeds of disks
-    speeds = _Kept("speeds.json")  # those of bus and disk that a benchmark measured
+    speeds = _Kept("speeds.json")  # those that benchmarks and jobs measured
     calibration = _Kept("calibration.json")  # ratios of measured to estimated memory (`planning.estimates`)
 
     @property
@@ -106,11 +106,15 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Measured speeds; None for those that were not measured. Weights are streamed from pinned memory."""
+    """Measured speeds; None for those that were not measured.
+
+    Weights that are streamed are copied within main memory, into a pinned buffer, and from there to the card.
+    """
 
     host_to_device_pinned_bytes_per_second: float | None = None
     host_to_device_bytes_per_second: float | None = None
     disk_read_bytes_per_second: float | None = None
+    host_copy_bytes_per_second: float | None = None
 
 
 def keep_speeds(facts: Facts, card: str, measured: Speeds) -> None:

@@ -8,11 +8,12 @@ large as what torch takes for them, which is a power of two.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffusers_helper.errors import first_line
 
@@ -20,6 +21,7 @@ _log = logging.getLogger(__name__)
 PIECE_BYTES = 32 * 1024**2
 # Smaller pieces are written to the device as they are, which takes no longer, and so are larger ones.
 LEAST_BYTES = 1024**2
+_SAMPLE_BYTES = 256 * 1024**2
 
 
 class Staging:
@@ -61,3 +63,25 @@ class Staging:
             buffer = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
         # Who waits for it sleeps, since a piece that is streamed may wait for a block to compute.
         return buffer, torch.cuda.Event(blocking=True)
+
+
+def host_copy_speed(network: nn.Module) -> float | None:
+    """Return the bytes per second at which mapped weights are written into a buffer in main memory.
+
+    This is how they are copied on their way to a card, by all threads of torch. If the network's largest file
+    is too small for that to tell anything, None is returned.
+
+    Args:
+        network: A network in main memory, whose files are read.
+    """
+    stored = max((tensor.untyped_storage() for tensor in network.parameters()), key=len)
+    if len(stored) < _SAMPLE_BYTES:
+        return None
+    sample = torch.empty(0, dtype=torch.uint8).set_(stored)[:_SAMPLE_BYTES]  # type: ignore[call-overload]
+    buffer, seconds = torch.empty(PIECE_BYTES, dtype=torch.uint8), 0.0
+    for _ in range(2):  # a page that is used for the first time takes longer
+        begin = time.perf_counter()
+        for piece in sample.split(PIECE_BYTES):
+            buffer[: len(piece)].copy_(piece)
+        seconds = time.perf_counter() - begin
+    return _SAMPLE_BYTES / seconds

@@ -15,11 +15,12 @@ from torch import nn
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event, Failed, Finished, Reading, StepDone, Warned
+from diffusers_helper.job import plans
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.loading import reading
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.local import Local, keep_kernel
+from diffusers_helper.machine.local import Local, keep_kernel, speeds
 from diffusers_helper.memory.store import Store
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.budget import DoesNotFit, JobPlan
@@ -113,6 +114,23 @@ def test_a_gpu_that_shares_main_memory_holds_resident_weights_once(
         sizes = {event.total_bytes for event in events if isinstance(event, Reading)}
         assert (files["transformer"].stat().st_size in sizes) == (kind == "all stay" or not number)
         assert result.latents.equal(make(request, deep_models, tmp_path / f"as ever {number}")[0].latents)
+
+
+def test_the_first_job_that_streams_measures_copies_within_main_memory(
+    deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, measured = Local({}, tmp_path / "cache"), list[str]()
+    monkeypatch.setattr(
+        plans, "host_copy_speed", lambda network: measured.append(type(network).__name__) or 12.5e9
+    )
+    for number, kind in enumerate(("one at a time", "streamed", "streamed")):
+        request = tiny_request(small_scene, steps=1, **limits(deep_models, small_scene, kind))
+        make(request, deep_models, tmp_path / f"job {number}", local=local)
+        assert len(measured) == min(number, 1)
+        known = speeds(local.speeds, "cpu").host_copy_bytes_per_second
+        assert known == (12.5e9 if number else None)
+    make(request, deep_models, tmp_path / "without a folder", local=Local())
+    assert len(measured) == 1
 
 
 def test_a_job_keeps_a_record_of_its_stages(deep_models: Models, small_scene: Path, tmp_path: Path) -> None:
