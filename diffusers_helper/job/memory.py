@@ -128,14 +128,15 @@ class JobMemory:
         return partial(self.step_down, read_shortage(str(error))) if is_out_of_memory(error) else None
 
     def _on_device(self, stage: str, section: int | None) -> AbstractContextManager[Any]:
-        plan = self.plans.plan.stage(stage)
-        self.plans.models.read(plan.model, self._cancel, self._report.reading)
+        plan, store = self.plans.plan.stage(stage), self._store_of(stage)
+        if not store.has(plan.model):
+            self.plans.models.read(plan.model, self._cancel, self._report.reading)
+            if plan.streamed_blocks:
+                self.plans.measure_copies(plan.model)
         self._stage = stage
         if stage != "text_2":  # in events, both text encoders are one stage
             self._report.stage(cast(Stage, stage), section)
-        return self._store_of(stage).on_device(
-            plan.model, working_bytes=plan.working_bytes, stage=stage, section=section
-        )
+        return store.on_device(plan.model, working_bytes=plan.working_bytes, stage=stage, section=section)
 
     @property
     def vae(self) -> nn.Module:

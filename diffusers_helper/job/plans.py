@@ -12,9 +12,10 @@ import torch
 from diffusers_helper.attention.ways import check_way, tried_ways
 from diffusers_helper.loading.casting import EIGHT_BIT, WEIGHT_DTYPES, cast_weights
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.local import Facts, Local, keep_trial, shape_key
+from diffusers_helper.machine.local import Facts, Local, Speeds, keep_speeds, keep_trial, shape_key, speeds
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device, second_device
+from diffusers_helper.memory.staging import host_copy_speed
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.budget import Demand, JobPlan
@@ -166,6 +167,19 @@ class MemoryPlans:
         if name == self.in_fp32:
             wanted = torch.float32
         return wanted or self.models.compute_dtype(name)
+
+    def stays_on_device(self, name: str) -> None:
+        """Free the main memory that a network's files take, if its weights are in the same memory now."""
+        if self.is_apu:
+            self.models.drop_pages(name)
+
+    def measure_copies(self, name: str) -> None:
+        """Measure how fast a network's weights are copied within main memory, if that is not known here."""
+        facts, card = self._local.speeds, self.card
+        if facts.file and speeds(facts, card).host_copy_bytes_per_second is None:
+            keep_speeds(
+                facts, card, Speeds(host_copy_bytes_per_second=host_copy_speed(self.models.part(name)))
+            )
 
     @property
     def attention(self) -> tuple[str, int]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from diffusers_helper.machine.control_groups import memory_limits
+
 ROOT = Path("/")
 _KIB = 1024
 # GT/s of a lane by the generation of PCIe, and the share of them that is data (8b/10b, 128b/130b, flits).
@@ -281,17 +283,14 @@ def rocm_version(root: Path = ROOT) -> str:
 
 
 def host_memory(root: Path = ROOT) -> HostMemory:
-    """Return the figures of /proc/meminfo, reduced to the limit of the container; zeros without that file."""
+    """Return the figures of /proc/meminfo within the limits of control groups; zeros without that file."""
     sizes = {
         match[1]: int(match[2]) * _KIB
         for match in re.finditer(r"^(\w+): +(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
     }
     total, available = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
-    group = root / "sys/fs/cgroup"
-    limit, used = _number(group / "memory.max"), _number(group / "memory.current")
-    if 0 < limit < total:
-        cached = _properties(group / "memory.stat").get("file", 0)
-        total, available = limit, min(available, max(0, limit - used + cached))
+    for limit, rest in memory_limits(root):
+        total, available = min(total, limit), min(available, rest)
     return HostMemory(total, available, sizes.get("SwapTotal", 0), sizes.get("SwapFree", 0))
 
 

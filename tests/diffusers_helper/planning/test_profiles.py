@@ -11,7 +11,7 @@ import pytest
 
 from app.jobs.making.engine_client import EngineProcess
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, host_memory, rocm_version
+from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, rocm_version
 from diffusers_helper.planning.profiles import (
     FAMILIES,
     Machine,
@@ -89,17 +89,6 @@ def test_other_machines(tmp_path: Path) -> None:
     assert rocm_version(tmp_path) == ""
     write(tmp_path / "opt/rocm/.info/version", "7.2.0\n")
     assert rocm_version(tmp_path) == "7.2.0"
-
-
-def test_a_containers_limit_counts_as_the_memory(tmp_path: Path) -> None:
-    write_memory(tmp_path, 64 * GB, 60 * GB)
-    write(tmp_path / "sys/fs/cgroup/memory.max", f"{16 * GB}\n")
-    write(tmp_path / "sys/fs/cgroup/memory.current", f"{10 * GB}\n")
-    write(tmp_path / "sys/fs/cgroup/memory.stat", f"anon 5\nfile {4 * GB}\n")
-    memory = host_memory(tmp_path)
-    assert (memory.total, memory.available) == (16 * GB, 10 * GB)
-    write(tmp_path / "sys/fs/cgroup/memory.max", "max\n")
-    assert host_memory(tmp_path).total == 64 * GB
 
 
 # Cap and preserved memory in GB, as the page first shows them.
