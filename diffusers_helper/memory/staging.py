@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import torch
@@ -78,10 +79,10 @@ def host_copy_speed(network: nn.Module) -> float | None:
     if len(stored) < _SAMPLE_BYTES:
         return None
     sample = torch.empty(0, dtype=torch.uint8).set_(stored)[:_SAMPLE_BYTES]  # type: ignore[call-overload]
-    buffer, seconds = torch.empty(PIECE_BYTES, dtype=torch.uint8), 0.0
-    for _ in range(2):  # a page that is used for the first time takes longer
+    buffer, seconds = torch.empty(PIECE_BYTES, dtype=torch.uint8), inf
+    for _ in range(3):  # pages that are used for the first time take longer, and so does a busy machine
         begin = time.perf_counter()
         for piece in sample.split(PIECE_BYTES):
             buffer[: len(piece)].copy_(piece)
-        seconds = time.perf_counter() - begin
+        seconds = min(seconds, time.perf_counter() - begin)
     return _SAMPLE_BYTES / seconds
