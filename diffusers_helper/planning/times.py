@@ -10,20 +10,19 @@ from dataclasses import dataclass
 
 from diffusers_helper.events import Stage
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.planning.cards.speeds import MEASURED, Duration
+from diffusers_helper.planning.cards.speeds import MEASURED, NOT_MEASURED, Duration
 from diffusers_helper.planning.profiles import YOU, Profile
 from diffusers_helper.planning.video import VideoPlan, known_networks
 from diffusers_helper.units import about, duration
 
 # The trial of attention, 15 to 20 s on a Radeon, and MIOpen's first search for FramePack's 56 shapes of
 # convolutions, 0.5 to 2 minutes; the middle of each
-_NOT_MEASURED = "not measured on a Radeon"
 _ATTENTION = {
-    "rocm": Duration(18, _NOT_MEASURED),
+    "rocm": Duration(18, NOT_MEASURED),
     "cuda": Duration(9, "docs/log/gpu.md, measured on an H200"),
 }
 _PER_SECTION: tuple[Stage, ...] = ("sample", "decode")
-_CONVOLUTIONS = {"rocm": Duration(75, _NOT_MEASURED)}
+_CONVOLUTIONS = {"rocm": Duration(75, NOT_MEASURED)}
 
 
 def expected_times(

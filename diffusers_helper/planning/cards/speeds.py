@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from diffusers_helper.machine.local import Facts
 from diffusers_helper.models.registry import ModelInfo
@@ -19,7 +18,7 @@ from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.profiles import Machine, family_of
 from diffusers_helper.units import GB, duration
 
-MEASURED = "measured here"
+MEASURED, NOT_MEASURED = "measured here", "not measured on a Radeon"
 # Passes over a tensor of all tokens in each block: RMS norm with its copies in fp32, RoPE by stack and
 # unbind, modulation, GELU and concatenations, counted in diffusers' code for FramePack.
 _PASSES = 118
@@ -85,6 +84,7 @@ class Reported:
     """What was reported of one card.
 
     Attributes:
+        family: The family of cards for which it stands (`profiles.FAMILIES`).
         products, attention: Operations per second in products and in attention with heads of 128 values.
         memory: The bytes per second of element-wise work.
         decode: The seconds to decode the first section of FramePack at 640x608 pixels.
@@ -92,6 +92,7 @@ class Reported:
     """
 
     card: str
+    family: str
     products: float
     attention: float
     memory: float
@@ -100,23 +101,30 @@ class Reported:
 
 
 # torch-performance-test-data#58, #68 and #103: 82 to 99 TFLOP/s; comfy-kitchen's PR 104: 66 in attention on a
-# new ROCm, 20 to 25 with an AOTriton of 2024; ROCm's issues: the decode by 2D convolutions (`taps`).
-_XTX = Reported("RX 7900 XTX", 90.5e12, 66e12, _REACHED * 960e9, 20, "others' reports of an RX 7900 XTX")
+# new ROCm, 20 to 25 with an AOTriton of 2024. The decode, by 2D convolutions (`taps`), is an estimate.
+_XTX = Reported(
+    "RX 7900 XTX", "gfx1100", 90.5e12, 66e12, _REACHED * 960e9, 20, "others' reports of an RX 7900 XTX"
+)
 # torch-performance-test-data#173: 116 to 133; aiter#4188: 47 to 51 in SDPA. The decode follows from the
 # products.
-_9070 = Reported("RX 9070 XT", 124.5e12, 49e12, _REACHED * 640e9, 14.5, "others' reports of an RX 9070 XT")
+_9070 = Reported(
+    "RX 9070 XT", "gfx1200", 124.5e12, 49e12, _REACHED * 640e9, 14.5, "others' reports of an RX 9070 XT"
+)
 # rocm-libraries#8104: 22 to 36, and 12 to 20 in attention. The decode follows from the products.
-_HALO = Reported("Strix Halo", 29e12, 16e12, _REACHED * 256e9, 62, "others' reports of a Strix Halo")
+_HALO = Reported(
+    "Strix Halo", "gfx1151", 29e12, 16e12, _REACHED * 256e9, 62, "others' reports of a Strix Halo"
+)
 # torch-performance-test-data#186 and #199: 8.4 in fp32, in which this card has to compute the transformer,
 # and which doubles the memory of element-wise work; 15.6 in fp16, for the decode. Slices of attention are
 # assumed to reach a third of the products.
 _6600 = Reported(
-    "RX 6600 XT", 8.4e12, 2.7e12, _REACHED * 256e9 / 2, 116, "others' reports of an RX 6600 XT, in fp32"
-)
+    "RX 6600 XT", "gfx103x", 8.4e12, 2.7e12, _REACHED * 256e9 / 2, 116,
+    "others' reports of an RX 6600 XT, in fp32",
+)  # fmt: skip
 # docs/log/gpu.md: 1.07 to 1.18 s per step, split by the card's limits, and a decode of 2.7 s
-_H200 = Reported("H200", 790e12, 650e12, 2.1e12, 2.7, "docs/log/gpu.md, measured on an H200")
+_H200 = Reported("H200", "cuda", 790e12, 650e12, 2.1e12, 2.7, "docs/log/gpu.md, measured on an H200")
 # 2.5 s for each of the 36 frames of 25 steps, decoding included. The split into three parts is assumed.
-_4090 = Reported("RTX 4090", 165e12, 165e12, 1.46e12, 0, "FramePack's README for an RTX 4090")
+_4090 = Reported("RTX 4090", "cuda", 165e12, 165e12, 1.46e12, 0, "FramePack's README for an RTX 4090")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +189,7 @@ def card_of(machine: Machine) -> Card | None:
     discrete card whose gfx name has no row with its memory counts as one of its family.
     """
     family, size = family_of(machine), round(machine.total_bytes / GB)
-    rows = [row for row in CARDS if row.gb in (0, size) and family_of(Machine(*_kind(row))) == family]
+    rows = [row for row in CARDS if row.gb in (0, size) and row.reported.family == family]
     named = [row for row in rows if row.name in machine.name]
     if named:
         return max(named, key=lambda row: len(row.name))
@@ -189,10 +197,6 @@ def card_of(machine: Machine) -> Card | None:
     if not same and machine.kind == "rocm" and not machine.is_apu:
         same = rows
     return min(same, key=lambda row: row.reported.products * row.arithmetic, default=None)
-
-
-def _kind(row: Card) -> tuple[Any, ...]:
-    return "rocm" if row.arch else "cuda", row.arch, row.name, 0
 
 
 def step_key(machine: Machine, info: ModelInfo) -> str:
@@ -229,4 +233,4 @@ def decode_time(machine: Machine, vae: Network, pixels: int, facts: Facts, key: 
     if card is None or vae.config.get("block_out_channels", (0,))[0] != _CHANNELS:
         return None
     seconds = card.reported.decode / card.arithmetic * pixels / _PIXELS / _DECODED
-    return Duration(seconds, card.source)
+    return Duration(seconds, NOT_MEASURED if card.arch else card.source)
