@@ -147,8 +147,10 @@ def known_networks(
     Raises:
         LongtakeError: If a local model's files cannot be read.
     """
-    widths = {"vae": profile.vae_bytes, in_fp32: _FP32_BYTES}
-    return networks(info, on_cpu=profile.machine.kind == "cpu", widths=widths, weight_dtype=weight_dtype)
+    return networks(
+        info, on_cpu=profile.machine.kind == "cpu", widths={"vae": profile.vae_bytes, in_fp32: _FP32_BYTES},
+        weight_dtype=weight_dtype, has_bf16=profile.has_bf16,
+    )  # fmt: skip
 
 
 def weights_file(info: ModelInfo) -> Path | None:
@@ -264,10 +266,10 @@ def plan_video(
     profile = profile_of(request, profile, info)
     calibration = calibration_of(local.calibration, profile.machine.card)
 
-    def read(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
+    def read(profile: Profile, request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
         return demands_for(request, info, profile, height, width, calibration, transformer=transformer)
 
-    request, ladder, why = first_plan(request, info, profile, height, width, read, local.learned)
+    request, profile, ladder, why = first_plan(request, info, profile, height, width, read, local.learned)
     job = ladder.plan
     sections, texts = info.family.sections(request), len(request.texts)
     passes = [texts * steps for steps in steps_of(request, info)]
