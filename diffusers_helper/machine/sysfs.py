@@ -282,6 +282,17 @@ def rocm_version(root: Path = ROOT) -> str:
     return text_of(root / "opt/rocm/.info/version")
 
 
+def driver_version(card: str, root: Path = ROOT) -> str:
+    """Return the version of the driver in the kernel for a card, "cuda" or the gfx name of an AMD card.
+
+    Without a version of its own, the driver has come with the kernel and has its version.
+    """
+    if card == "cuda":
+        found = re.search(r"\d+\.[\d.]+", text_of(root / "proc/driver/nvidia/version"))
+        return found[0] if found else ""
+    return text_of(root / "sys/module/amdgpu/version") or text_of(root / "proc/sys/kernel/osrelease")
+
+
 def host_memory(root: Path = ROOT) -> HostMemory:
     """Return the figures of /proc/meminfo within the limits of control groups; zeros without that file."""
     sizes = {

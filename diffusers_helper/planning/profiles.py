@@ -15,7 +15,7 @@ from typing import Literal, TypeVar, get_args
 
 from diffusers_helper.attention.ways import NATIVE, SLICED, WAYS, slice_bytes
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.local import Local, seen_kernel, seen_ways
+from diffusers_helper.machine.local import Local, deviation_of, seen_kernel, seen_ways
 from diffusers_helper.machine.sysfs import (
     ROOT,
     Gpu,
@@ -27,7 +27,7 @@ from diffusers_helper.machine.sysfs import (
     nvidia_link,
     usable_gpus,
 )
-from diffusers_helper.planning.backend import FACTORS, Attention, Backend, reserve_of
+from diffusers_helper.planning.backend import FACTORS, NO_BF16, Attention, Backend, reserve_of
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
 from diffusers_helper.planning.variables import (
     DOCUMENT,
@@ -86,6 +86,7 @@ class Profile:
         family: One of `FAMILIES`.
         vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
         vae_tile: The side of the largest tiles that the automatic choice takes, in pixels.
+        has_bf16: Whether networks in bf16 compute in it, and not in fp32 with weights in bf16.
         kernel: The kind of kernel that SDPA is expected to run.
         attention: The way to compute attention for jobs that leave it open (`attention.ways.WAYS`).
         ways: The fastest ways that were measured here, by `machine.local.shape_key`.
@@ -106,6 +107,7 @@ class Profile:
     ways: Mapping[str, str] = field(default_factory=dict[str, str])
     slice_bytes: int = 0
     helper_bytes: int = 0
+    has_bf16: bool = True
 
     @property
     def backend(self) -> Backend:
@@ -134,14 +136,17 @@ class Profile:
 
     def with_seen(self, local: Local) -> Profile:
         facts, card = local.kernels, self.machine.card
-        return replace(self.with_kernel(seen_kernel(facts, card)), ways=seen_ways(facts, card))
+        ways = seen_ways(facts, card, deviation_of(local.environ))
+        return replace(self.with_kernel(seen_kernel(facts, card)), ways=ways)
 
     def attention_for(self, request: GenerationRequest, key: str) -> Setting[str]:
         """Return the way to compute attention in a job, of the shape with this `machine.local.shape_key`."""
         if request.attention != AUTO:
             return Setting(request.attention, "set for the job", YOU)
         if key in self.ways and self.attention.source != YOU and self.machine.kind != "cpu":
-            return Setting(self.ways[key], "the fastest on this card", "measured")
+            way = self.ways[key]
+            reason = "no other way could be used" if way == SLICED else "the fastest on this card"
+            return Setting(way, reason, "measured")
         return self.attention
 
     def budget(self, cap_gb: float | None = None, preserved_gb: float | None = None) -> Budget:
@@ -303,6 +308,7 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
         kernel=_kernel(family),
         attention=_way(_kernel(family), machine),
         environment=variables_for(family, machine.visible),
+        has_bf16=family not in NO_BF16,
     )
     return _with_environment(profile, environ)
 
@@ -344,7 +350,8 @@ def _preserved(family: str, machine: Machine) -> Setting[int]:
 
 def _vae_dtype(family: str) -> Setting[VaeDtype]:
     if family == "gfx1151":
-        return Setting("fp32", "fp16 was unstable on this chip", "the Strix Halo notes; not measured")
+        # fp32 runs at about 1 TFLOP/s there (rocm-libraries 5946).
+        return Setting("bf16", "fp16 was unstable on this chip, and fp32 is slow", "others' notes; not tried")
     if family == "cpu":
         return Setting("stored", "the format of the weights' files", _NOT_MEASURED)
     return Setting("fp16", "the format in which FramePack decodes", _FRAMEPACK)

@@ -15,7 +15,7 @@ from diffusers_helper.machine.packages import rocm_of_torch, version_numbers
 T = TypeVar("T")
 
 CONV_RUNG_VARIABLE, DEBUG_VARIABLE = "LONGTAKE_CONV_RUNG", "LONGTAKE_DEBUG"
-ENCODINGS_VARIABLE = "LONGTAKE_ENCODINGS"
+ENCODINGS_VARIABLE, FP32_VARIABLE = "LONGTAKE_ENCODINGS", "LONGTAKE_FP32"
 FIND_MODE_VARIABLE, FIND_ENFORCE_VARIABLE = "MIOPEN_FIND_MODE", "MIOPEN_FIND_ENFORCE"
 # The ways to compute a convolution (`cache.conv_rungs.RUNGS`), the choice among them, and no choice at all.
 CONV_AUTO, CONV_OFF = "auto", "off"
@@ -35,6 +35,7 @@ _CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     CONV_RUNG_VARIABLE: (CONV_RUNGS, CONV_RUNGS),
     DEBUG_VARIABLE: (("0", "1"), ("0", "1")),
     ENCODINGS_VARIABLE: (("0", "1"), ("0", "1")),
+    FP32_VARIABLE: (("0", "1"), ("0", "1")),
     FIND_MODE_VARIABLE: ((*FIND_MODES, *_NUMBERS, *_OTHERS), tuple(FIND_MODES)),
     FIND_ENFORCE_VARIABLE: ((*_ENFORCED, *"12345"), _ENFORCED),
 }

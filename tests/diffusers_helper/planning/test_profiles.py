@@ -138,7 +138,9 @@ def test_each_value_has_a_reason_and_a_source() -> None:
 def test_what_the_estimates_take_from_a_profile() -> None:
     assert profile("gfx1100", 24).backend.conv_decode == 2
     assert profile("gfx1030", 16).backend.attention == "math"
-    assert (profile("gfx1151", 64).vae_bytes, profile("gfx1100", 24).vae_bytes) == (4, 2)
+    assert [profile(arch, 32).vae_dtype.value for arch in ("gfx1151", "gfx1100")] == ["bf16", "fp16"]
+    assert profile("gfx1151", 64, {"LONGTAKE_VAE_DTYPE": "fp32"}).vae_bytes == 4
+    assert [profile(arch, 16).has_bf16 for arch in ("gfx1030", "gfx1100", "gfx1201")] == [False, True, True]
     assert profile_for(Machine("cpu", "", "", GB), {}).backend.conv_encode == 1
 
 
