@@ -84,6 +84,7 @@ class Profile:
         has_bf16: Whether networks in bf16 compute in it, and not in fp32 with weights in bf16.
         kernel: The kind of kernel that SDPA is expected to run.
         attention: The way to compute attention for jobs that leave it open (`attention.ways.WAYS`).
+        deviation: The share by which results of a way that `auto` takes may differ from fp32 math.
         ways: The fastest ways that were measured here, by `machine.local.shape_key`.
         slice_bytes: The memory for one slice of attention; 0 for what suits the cap.
         helper_bytes: The cap of a second card, which may do all but sampling; 0 for no such card.
@@ -103,6 +104,7 @@ class Profile:
     slice_bytes: int = 0
     helper_bytes: int = 0
     has_bf16: bool = True
+    deviation: float = 0.0
 
     @property
     def backend(self) -> Backend:
@@ -131,7 +133,7 @@ class Profile:
 
     def with_seen(self, local: Local) -> Profile:
         facts, card = local.kernels, self.machine.card
-        ways = seen_ways(facts, card, deviation_of(local.environ))
+        ways = seen_ways(facts, card, self.deviation)
         return replace(self.with_kernel(seen_kernel(facts, card)), ways=ways)
 
     def attention_for(self, request: GenerationRequest, key: str) -> Setting[str]:
@@ -365,5 +367,6 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
         vae_tile=number(TILE_VARIABLE, profile.vae_tile, "vae_tile", int),
         vae_dtype=choice(VAE_DTYPE_VARIABLE, profile.vae_dtype, get_args(VaeDtype)),
         attention=attention if attention.value in WAYS else profile.attention,
+        deviation=deviation_of(environ),
         helper_bytes=number(HELPER_VARIABLE, Setting(0, "", ""), "vram_cap_gb").value,
     )
