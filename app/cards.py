@@ -13,8 +13,9 @@ from app.jobs.job import Job, size_of
 from app.jobs.making.watchdog import card_in_use
 from app.machine import bytes_named, output_of, this_local, this_machine
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.machine.control_groups import processors
 from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.sysfs import ROOT, amd_gpus, has_nvidia, usable_gpus
+from diffusers_helper.machine.sysfs import ROOT, amd_gpus, has_nvidia, usable_gpus, visible_gpu
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.profiles import (
@@ -24,7 +25,6 @@ from diffusers_helper.planning.profiles import (
     Profile,
     profile_for,
     profile_in_force,
-    visible_gpu,
 )
 from diffusers_helper.planning.video import plan_video
 from diffusers_helper.units import GB, gb_text
@@ -87,8 +87,8 @@ def chosen_cards(text: str, here: list[NamedCard]) -> list[dict[str, str]]:
     if text == "auto":
         return [dict(card.variables) for card in here] or [{}]
     groups = [[one.strip().lower().partition("=") for one in group.split("+")] for group in text.split(",")]
-    processors = sum(group[0][0] == _CPU for group in groups)
-    threads = max(1, (os.cpu_count() or 1) // max(1, processors))
+    on_cpu = sum(group[0][0] == _CPU for group in groups)
+    threads = max(1, processors() // max(1, on_cpu))
     taken = list[NamedCard]()
 
     def variables_of(name: str) -> dict[str, str]:

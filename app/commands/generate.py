@@ -26,10 +26,11 @@ from app.jobs.making.engine_client import EngineProcess, Message, Trial, follow
 from app.jobs.pace import PaceBook
 from app.jobs.service import JobService, ServiceStopped
 from app.jobs.stdio import complain, say, take_stdout
-from app.machine import cache_folder, this_local, this_profile
+from app.machine import cache_folder, this_profile
 from app.miopen import conv_settings
 from app.report_text import report_text
 from app.starting import EXIT_CANCELLED, end_within
+from app.trials import local_with_trials
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import INPUT_CODES
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
@@ -308,7 +309,8 @@ class InProcessEngine(EngineProcess):
             from diffusers_helper.runner import Runner
 
             if self._runner is None:
-                self._runner = Runner(this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
+                local = local_with_trials(os.environ)
+                self._runner = Runner(local, initialize_miopen_fallback(**conv_settings()))
         except Exception as error:  # noqa: BLE001 - the thread ends, and the job reports why
             events.put(failed_event(error, job.id))
             return

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from diffusers_helper.machine.control_groups import memory_limits
+
 ROOT = Path("/")
 _KIB = 1024
 # GT/s of a lane by the generation of PCIe, and the share of them that is data (8b/10b, 128b/130b, flits).
@@ -26,6 +28,8 @@ _NVIDIA, _DISPLAY = "0x10de", "0x03"
 INTEGRATED = frozenset(
     f"gfx{number}" for number in ("90c", 1013, 1033, 1035, 1036, 1103, 1150, 1151, 1152, 1153)
 )
+# Each of them selects cards, the later ones among those that the earlier ones have left.
+VISIBLE_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 # GPUs of no use: those for which nobody builds torch, and that of a desktop Ryzen, whose two compute units
 # are slower than the processor. scripts/setup.sh has both lists, too.
 UNUSABLE = frozenset(f"gfx{number}" for number in (803, "90c", 1013, 1036))
@@ -125,6 +129,37 @@ def usable_gpus(gpus: Sequence[Gpu], *, has_nvidia: bool = False) -> list[Gpu]:
     usable = [gpu for gpu in gpus if gpu.arch not in UNUSABLE]
     own = [gpu for gpu in usable if not gpu.is_apu]
     return own if own or has_nvidia else usable
+
+
+def visible_gpu(gpus: list[Gpu], environ: Mapping[str, str], *, has_nvidia: bool = False) -> Gpu | None:
+    """Return the first card that jobs run on and that the environment does not hide.
+
+    A card that a variable names is taken, whatever it is. Names that are of no card are ignored.
+    """
+    named = [variable for variable in VISIBLE_VARIABLES if variable in environ]
+    if not named or (has_nvidia and named == ["CUDA_VISIBLE_DEVICES"]):
+        gpus = usable_gpus(gpus, has_nvidia=has_nvidia)
+    for variable in named:
+        if is_hidden(environ[variable]):
+            return None
+        first = environ[variable].split(",")[0].strip()
+        if first.isdigit():
+            gpus = gpus[int(first) :]
+        gpus = [gpu for gpu in gpus if first.lower() == gpu.uuid.lower()] or gpus
+    return gpus[0] if gpus else None
+
+
+def names_to_see(gpus: Sequence[Gpu]) -> str:
+    """Return the names of the cards for ROCR_VISIBLE_DEVICES if there are others to be hidden, or ""."""
+    own = usable_gpus(gpus)
+    names = [gpu.uuid or str(number) for number, gpu in enumerate(gpus) if gpu in own]
+    return ",".join(names) if len(own) < len(gpus) else ""
+
+
+def is_hidden(visible: str) -> bool:
+    """Return whether the value of one of `VISIBLE_VARIABLES` hides all cards."""
+    first = visible.split(",")[0].strip()
+    return not first or first.startswith("-")
 
 
 def amd_gpus(root: Path = ROOT) -> list[Gpu]:
@@ -280,18 +315,26 @@ def rocm_version(root: Path = ROOT) -> str:
     return text_of(root / "opt/rocm/.info/version")
 
 
+def driver_version(card: str, root: Path = ROOT) -> str:
+    """Return the version of the driver in the kernel for a card, "cuda" or the gfx name of an AMD card.
+
+    Without a version of its own, the driver has come with the kernel and has its version.
+    """
+    if card == "cuda":
+        found = re.search(r"\d+\.[\d.]+", text_of(root / "proc/driver/nvidia/version"))
+        return found[0] if found else ""
+    return text_of(root / "sys/module/amdgpu/version") or text_of(root / "proc/sys/kernel/osrelease")
+
+
 def host_memory(root: Path = ROOT) -> HostMemory:
-    """Return the figures of /proc/meminfo, reduced to the limit of the container; zeros without that file."""
+    """Return the figures of /proc/meminfo within the limits of control groups; zeros without that file."""
     sizes = {
         match[1]: int(match[2]) * _KIB
         for match in re.finditer(r"^(\w+): +(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
     }
     total, available = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
-    group = root / "sys/fs/cgroup"
-    limit, used = _number(group / "memory.max"), _number(group / "memory.current")
-    if 0 < limit < total:
-        cached = _properties(group / "memory.stat").get("file", 0)
-        total, available = limit, min(available, max(0, limit - used + cached))
+    for limit, rest in memory_limits(root):
+        total, available = min(total, limit), min(available, rest)
     return HostMemory(total, available, sizes.get("SwapTotal", 0), sizes.get("SwapFree", 0))
 
 

@@ -29,11 +29,12 @@ class Report:
     """
 
     def __init__(
-        self, folder: JobFolder, plan: SectionPlan, video: GrowingVideo,
-        on_event: Callable[[events.Event], None], expected: Mapping[str, float] = MappingProxyType({}),
+        self, folder: JobFolder, plan: SectionPlan, on_event: Callable[[events.Event], None],
+        expected: Mapping[str, float] = MappingProxyType({}),
     ) -> None:  # fmt: skip
+        """Prepare to report a job, whose folder need not exist yet."""
         self._job, self._thumbnail = folder.job, folder.thumb
-        self._plan, self._video, self._on_event = plan, video, on_event
+        self._plan, self._on_event = plan, on_event
         self._start = time.monotonic()
         self._frames_before = 0
         self._stage, self._began, self._reached = "", 0.0, 0
@@ -53,7 +54,16 @@ class Report:
     def skipped(self) -> int:
         return sum(self._skipped.values())
 
-    def started(self, width: int, height: int, attention: str) -> None:
+    def started(
+        self, video: GrowingVideo, attention: str, expected: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
+        """Report that the work on a video has started. All events but those of stages come afterwards.
+
+        Args:
+            expected: See the class.
+        """
+        self._video, (height, width) = video, video.shape
+        self._expected = dict(expected)
         facts = {"sections": len(self._plan), "frames": self._plan.total_frames, "attention": attention}
         self._report(events.JobStarted, width=width, height=height, **facts)
 
@@ -83,6 +93,13 @@ class Report:
             self.stage("load")
         self._report(events.Reading, done_bytes=done_bytes, total_bytes=total_bytes)
 
+    def trying(self, stage: events.Stage, done: int, total: int) -> None:
+        """Report the progress of a stage that tries so many kernels or shapes, from none of them on."""
+        if done:
+            self.piece(stage, None, done, total)
+        else:
+            self.stage(stage)
+
     def step(self, section: Section, step: int, steps: int, preview: Path | None, skipped: int) -> None:
         self._skipped[section.number] = skipped
         if step > 1:
@@ -94,7 +111,7 @@ class Report:
         )
 
     def piece(self, stage: events.Stage, section: int | None, piece: int, pieces: int) -> None:
-        """Report that the VAE has finished a piece, unless there is only one piece."""
+        """Report the end of one of several pieces of work."""
         if pieces > 1:
             self._report(events.PieceDone, stage=stage, section=section, piece=piece, pieces=pieces)
 

@@ -17,7 +17,7 @@ from diffusers_helper.units import about, duration
 
 # The trial of attention, 15 to 20 s on a Radeon, and MIOpen's first search for FramePack's 56 shapes of
 # convolutions, 0.5 to 2 minutes; the middle of each
-_ATTENTION = {
+ATTENTION = {
     "rocm": Duration(18, NOT_MEASURED),
     "cuda": Duration(9, "docs/log/gpu.md, measured on an H200"),
 }
@@ -45,8 +45,8 @@ def expected_times(
         disk, is_tried = plan.disk, plan.attention.source in (YOU, "measured")
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
         found["load"] = Duration(size / disk.bytes_per_second, f"{disk.name}, {disk.source}")
-        if kind in _ATTENTION and not is_tried:
-            found["attention"] = _ATTENTION[kind]
+        if kind in ATTENTION and not is_tried:
+            found["attention"] = ATTENTION[kind]
         if kind in _CONVOLUTIONS:
             found["convolutions"] = _CONVOLUTIONS[kind]
     if plan.copies:

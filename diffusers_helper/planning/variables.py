@@ -11,11 +11,12 @@ from typing import Generic, TypeVar
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.machine.packages import rocm_of_torch, version_numbers
+from diffusers_helper.machine.sysfs import VISIBLE_VARIABLES
 
 T = TypeVar("T")
 
 CONV_RUNG_VARIABLE, DEBUG_VARIABLE = "LONGTAKE_CONV_RUNG", "LONGTAKE_DEBUG"
-ENCODINGS_VARIABLE = "LONGTAKE_ENCODINGS"
+ENCODINGS_VARIABLE, FP32_VARIABLE = "LONGTAKE_ENCODINGS", "LONGTAKE_FP32"
 FIND_MODE_VARIABLE, FIND_ENFORCE_VARIABLE = "MIOPEN_FIND_MODE", "MIOPEN_FIND_ENFORCE"
 # The ways to compute a convolution (`cache.conv_rungs.RUNGS`), the choice among them, and no choice at all.
 CONV_AUTO, CONV_OFF = "auto", "off"
@@ -35,6 +36,7 @@ _CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     CONV_RUNG_VARIABLE: (CONV_RUNGS, CONV_RUNGS),
     DEBUG_VARIABLE: (("0", "1"), ("0", "1")),
     ENCODINGS_VARIABLE: (("0", "1"), ("0", "1")),
+    FP32_VARIABLE: (("0", "1"), ("0", "1")),
     FIND_MODE_VARIABLE: ((*FIND_MODES, *_NUMBERS, *_OTHERS), tuple(FIND_MODES)),
     FIND_ENFORCE_VARIABLE: ((*_ENFORCED, *"12345"), _ENFORCED),
 }
@@ -75,8 +77,6 @@ def find_mode_of(value: str) -> str:
 DOCUMENT = "the memory document, see docs/amd-memory.md"
 # The same setting under its present and its older names. If the user has set any of them, Longtake sets none.
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-# Each of them selects cards, the later ones among those that the earlier ones have left.
-VISIBLE_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 YOU = "you"
 
 

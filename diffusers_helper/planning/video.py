@@ -183,8 +183,10 @@ def known_networks(
     Raises:
         LongtakeError: If a local model's files cannot be read.
     """
-    widths = {"vae": profile.vae_bytes, in_fp32: _FP32_BYTES}
-    return networks(info, on_cpu=profile.machine.kind == "cpu", widths=widths, weight_dtype=weight_dtype)
+    return networks(
+        info, on_cpu=profile.machine.kind == "cpu", widths={"vae": profile.vae_bytes, in_fp32: _FP32_BYTES},
+        weight_dtype=weight_dtype, has_bf16=profile.has_bf16,
+    )  # fmt: skip
 
 
 def weights_file(info: ModelInfo) -> Path | None:
@@ -300,15 +302,16 @@ def plan_video(
     profile = profile_of(request, profile, info)
     calibration = calibration_of(local.calibration, profile.machine.card)
 
-    def read(request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
+    def read(profile: Profile, request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
         return demands_for(request, info, profile, height, width, calibration, transformer=transformer)
 
-    request, ladder, why = first_plan(request, info, profile, *shape, read, local.learned, free_ram_bytes)
+    found = first_plan(request, info, profile, *shape, read, local.learned, free_ram_bytes)
+    request, profile, ladder, why = found
     job = ladder.plan
     sections, texts = info.family.sections(request), len(request.texts)
     steps = tuple(steps_of(request, info))
     costs = tuple(_cost(job, stage.stage, [texts * count for count in steps]) for stage in job.all_stages)
-    waiting = waiting_bytes(request, job, lambda request: read(request, height, width))
+    waiting = waiting_bytes(request, job, lambda request: read(profile, request, height, width))
     notes = notes_of(ladder, profile, request, info, max(height, width), why)
     fewest = None if ladder.reason else fewest_copies(job, ladder.demands)
     measured, from_disk = speeds(local.speeds, profile.machine.card), 0

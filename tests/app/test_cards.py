@@ -68,7 +68,7 @@ def test_automatic_takes_every_card_or_the_processor() -> None:
 
 
 def test_the_processor_may_have_several_engines_that_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.cards.os.cpu_count", lambda: 8)
+    monkeypatch.setattr("app.cards.processors", lambda: 8)
     one, other = chosen_cards("cpu=4,cpu=0.5", [])
     assert one["OMP_NUM_THREADS"] == other["OMP_NUM_THREADS"] == "4"
     assert (one[CAP_VARIABLE], other[CAP_VARIABLE]) == ("4", "0.5")

@@ -56,7 +56,7 @@ def work(live: LiveJob) -> str:
     if live.stage == "write":
         return f"Writing s{section}"
     if _prepares_kernels(live):
-        return "First step: setting up kernels, once"
+        return "First step: one-time kernel setup"
     return f"S{section}, step {live.step} of {live.steps}"
 
 

@@ -68,8 +68,8 @@ FIRST_LINES = {
     130: "Encoding the prompt · 10 s of about 1 min · first part in about 5 min",
     190: "Choosing convolutions: 2 of 12 · first part in about 4 min",
     290: "Encoding the picture · 50 s of about 1 min · first part in about 2 min",
-    310: "First step: setting up kernels, once · 10 s · first part in about 2 min",
-    350: "First step: setting up kernels, once · 50 s · first part in about 2 min",
+    310: "First step: one-time kernel setup · 10 s · first part in about 2 min",
+    350: "First step: one-time kernel setup · 50 s · first part in about 2 min",
     400: "Section 1 of 5, step 17 of 25 · first part in about 1 min 30 s",
     430: "Decoding section 1 of 5 · 10 s of about 1 min · first part in about 50 s",
     450: "Decoding section 1 of 5, part 1 of 3 · first part in about 20 s",
@@ -100,7 +100,7 @@ def test_a_terminal_shows_each_second_how_far_the_first_job_is(clock: Clock) -> 
     assert all(written.values())
     shown = {second: re.sub(r" *\d+ %\|.*", "", written[second][-1]) for second in FIRST_LINES}
     assert shown == FIRST_LINES
-    assert written[301][-1].startswith("First step: setting up kernels, once · 1 s · first part in")
+    assert written[301][-1].startswith("First step: one-time kernel setup · 1 s · first part in")
 
 
 def test_work_that_takes_longer_than_foreseen_says_so(clock: Clock) -> None:

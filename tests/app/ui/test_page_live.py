@@ -345,7 +345,7 @@ def test_a_slow_first_job_tells_each_stage_its_share_and_when_the_first_part_com
     told(8, "Encoding the picture", shown, f"first part in about [23] min( 30 s)?{soon}")
     told(
         1,
-        "First step: setting up kernels, once",
+        "First step: one-time kernel setup",
         r"for \d+ s\.",
         f"first part in about [12] min( 30 s)?{soon}",
     )

@@ -11,7 +11,7 @@ import pytest
 
 from app.jobs.making.engine_client import EngineProcess
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, host_memory, rocm_version
+from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, rocm_version
 from diffusers_helper.planning.profiles import (
     FAMILIES,
     Machine,
@@ -91,17 +91,6 @@ def test_other_machines(tmp_path: Path) -> None:
     assert rocm_version(tmp_path) == "7.2.0"
 
 
-def test_a_containers_limit_counts_as_the_memory(tmp_path: Path) -> None:
-    write_memory(tmp_path, 64 * GB, 60 * GB)
-    write(tmp_path / "sys/fs/cgroup/memory.max", f"{16 * GB}\n")
-    write(tmp_path / "sys/fs/cgroup/memory.current", f"{10 * GB}\n")
-    write(tmp_path / "sys/fs/cgroup/memory.stat", f"anon 5\nfile {4 * GB}\n")
-    memory = host_memory(tmp_path)
-    assert (memory.total, memory.available) == (16 * GB, 10 * GB)
-    write(tmp_path / "sys/fs/cgroup/memory.max", "max\n")
-    assert host_memory(tmp_path).total == 64 * GB
-
-
 # Cap and preserved memory in GB, as the page first shows them.
 @pytest.mark.parametrize(
     ("arch", "total", "cap", "preserved"),
@@ -149,7 +138,9 @@ def test_each_value_has_a_reason_and_a_source() -> None:
 def test_what_the_estimates_take_from_a_profile() -> None:
     assert profile("gfx1100", 24).backend.conv_decode == 2
     assert profile("gfx1030", 16).backend.attention == "math"
-    assert (profile("gfx1151", 64).vae_bytes, profile("gfx1100", 24).vae_bytes) == (4, 2)
+    assert [profile(arch, 32).vae_dtype.value for arch in ("gfx1151", "gfx1100")] == ["bf16", "fp16"]
+    assert profile("gfx1151", 64, {"LONGTAKE_VAE_DTYPE": "fp32"}).vae_bytes == 4
+    assert [profile(arch, 16).has_bf16 for arch in ("gfx1030", "gfx1100", "gfx1201")] == [False, True, True]
     assert profile_for(Machine("cpu", "", "", GB), {}).backend.conv_encode == 1
 
 

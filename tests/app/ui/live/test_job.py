@@ -120,7 +120,7 @@ def test_the_words_follow_the_work() -> None:
         line = words.headline(live, 0)
         reported += [] if reported[-1:] == [line] else [line]
     assert reported[:2] == ["Starting the engine", "Loading the model"]
-    assert reported[2] == "First step: setting up kernels, once"
+    assert reported[2] == "First step: one-time kernel setup"
     assert reported[3:5] == ["Section 1 of 2, step 1 of 25", "Section 1 of 2, step 2 of 25"]
     assert "Decoding section 1 of 2" in reported
     assert "Decoding section 1 of 2, part 2 of 3" in reported
@@ -336,7 +336,7 @@ def test_the_reading_of_a_model_is_told_by_bytes_until_the_model_is_loaded() -> 
     live.apply(Reading(job="j", time=13.0, done_bytes=2 * 2**30, total_bytes=24 * 2**30))
     assert words.headline(live, 0) == "Reading the model: 2 of 24 GB"
     live.apply(StageStarted(job="j", time=20.0, stage="sample", section=1))
-    assert words.headline(live, 0) == "First step: setting up kernels, once"
+    assert words.headline(live, 0) == "First step: one-time kernel setup"
 
 
 def test_what_there_is_of_a_video_is_saved_under_another_name_than_the_whole() -> None:
