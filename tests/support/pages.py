@@ -111,6 +111,7 @@ def staged_page(folder: Path, *engines: StagedEngine, **options: object) -> Iter
     service = JobService(outputs, *engines)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CONFINEMENT, "elsewhere", _READING_ROOM)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "facts"))  # without what other jobs took
         page, url = open_page(service, outputs, port=free_port(), **options)  # pyright: ignore[reportArgumentType]
         service.start()
         try:

@@ -56,8 +56,8 @@ _HEADER = (
     "peak", "weights",
 )  # fmt: skip
 _NOTE = (
-    "The time of the copies is computed for the link that such a card has: PCIe 4.0 with 16 lanes, or\n"
-    "with 8 for a card of 8 GB. The card computes meanwhile.\n"
+    "The time of the copies is computed for a main memory of two channels of DDR4-3200, which is slower\n"
+    "than the link of such a card, PCIe 4.0. The card computes meanwhile.\n"
     "Streamed weights should fit into the main memory that is free. The disk is only read if they do not.\n"
     "The second line of a card shows the plan if --preserved-gb is as low as the estimates allow.\n"
     "docs/amd-memory.md explains why the automatic value is larger."

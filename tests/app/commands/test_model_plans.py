@@ -21,11 +21,11 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_shows_memory_and_disk_for_a_type_on_the_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "plan", "framepack-i2v"]) == 0
     stored = capsys.readouterr().out
-    assert stored.splitlines()[3].split()[:9] == ["8", "GB", "5", "2.5", "0.77", "23.2", "1.8", "s", "23.2"]
-    assert "PCIe 4.0 with 16 lanes" in stored
+    assert stored.splitlines()[3].split()[:9] == ["8", "GB", "5", "2.5", "0.77", "23.2", "1.9", "s", "23.2"]
+    assert "two channels of DDR4-3200" in stored
     assert "weights as they are stored" in stored
     assert stored.splitlines()[-8].split() == [
-        "24", "GB", "20", "18", "1.7", "22.3", "0.8", "s", "22.3", "22.3", "5.9", "as", "stored",
+        "24", "GB", "20", "18", "1.7", "22.3", "1.9", "s", "22.3", "22.3", "5.9", "as", "stored",
     ]  # fmt: skip
     assert main(["models", "plan", "framepack-i2v", "--weight-dtype", "fp8_e4m3fn"]) == 0
     fp8 = capsys.readouterr().out
@@ -33,7 +33,7 @@ def test_the_table_shows_memory_and_disk_for_a_type_on_the_device(capsys: pytest
     assert fp8.splitlines()[-8].split()[4:] == [
         "1.9",
         "13.6",
-        "0.5",
+        "1.1",
         "s",
         "21.1",
         "21.1",
