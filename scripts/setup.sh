@@ -282,8 +282,8 @@ recipe_of() {
     case $1 in
         torch)
             # AMD's build has a package for each card.
-            say "$hardware $default_version $(index_of "${torch_builds%% *}") $torch_version" \
-                "$([[ $torch_builds != amd* ]] || echo "$cards")"
+            say "$hardware $default_version $(index_of "${torch_builds%% *}")" \
+                "$torch_version$([[ $torch_builds != amd* ]] || echo " $cards")"
             ;;
         requirements) cat "$root/requirements.txt" "$root/constraints.txt" ;;
         test_requirements) test_requirements && cat "$root/constraints.txt" ;;

@@ -17,7 +17,6 @@ from diffusers_helper.machine.local import (
     Facts,
     Local,
     Speeds,
-    deviation_of,
     fastest,
     keep_speeds,
     keep_trial,
@@ -325,7 +324,7 @@ def _with_attention(
             trial = keep_trial(facts, card, key, local.try_attention(ways, *shape, profile.slice_bytes))
             profile = profile.with_seen(local)
             # Slices after failures that pass are for this job alone, so they are not among those seen.
-            way = fastest(key, trial, deviation_of(local.environ))
+            way = fastest(key, trial, profile.deviation)
             profile = replace(profile, ways={**profile.ways, key: way})
     check_way(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
     return request, profile

@@ -125,6 +125,7 @@ class _Counted:
         total, blocks: The values in all, and in each block that can be streamed.
         keeps_bf16: Whether a CPU computes in bf16 if that is the type; see `machine.sysfs.keeps_bf16`.
         largest, largest_linear: The most values of a layer that can be cast, and of one with a product.
+        unlayered: The values that belong to no such layer, as those of norms.
         largest_block: The most values of a layer in blocks of GGUF.
         is_fixed: Whether the weights cannot be cast to another type.
     """
@@ -137,6 +138,7 @@ class _Counted:
     file_bytes: int
     largest: int
     largest_linear: int
+    unlayered: int
     largest_block: int
     is_fixed: bool = False
 
@@ -159,12 +161,11 @@ class _Counted:
             widened = slow and name != "text_encoder"
             own = 4 if widened else BITS[self.compute_dtype] // 8
             width = 2 if storage in ("bf16", "fp16") else own
-        kept, cast = width, self.largest if self.total.eight_bit and storage == "default" else 0
-        if is_eight_bit(storage):
-            cast = self.largest
+        is_cast = is_eight_bit(storage) or (self.total.eight_bit and storage == "default")
+        kept, cast, more = width, self.largest if is_cast else 0, 0
         if keeps_narrow and self.compute_dtype == "bfloat16" and storage not in ("bf16", "fp16"):
-            kept, width, cast = 2, 4, max(cast, self.largest_linear)
-        total = self.total.num_bytes(kept, storage)
+            kept, width, cast, more = 2, 4, max(cast, self.largest_linear), 2 * self.unlayered
+        total = self.total.num_bytes(kept, storage) + more
         blocks = tuple(block.num_bytes(kept, storage) for block in self.blocks)
         cast_bytes = max(cast * width, self.largest_block * GGUF_CAST_BYTES)
         return Network(Weights(name, total, blocks), self.config, width, self.file_bytes, cast_bytes)
@@ -172,9 +173,8 @@ class _Counted:
 
 def _of_published(known: FamilyNetwork) -> _Counted:
     size = known.total.num_bytes(BITS[known.dtype] // 8, "default")
-    return _Counted(
-        known.total, known.blocks, known.config, known.dtype, True, size, known.largest, known.largest, 0
-    )
+    largest = known.largest, known.largest
+    return _Counted(known.total, known.blocks, known.config, known.dtype, True, size, *largest, 0, 0)
 
 
 def _counted(name: str, source: PartSource) -> _Counted:
@@ -238,7 +238,9 @@ def count_values(name: str, place: Path, config: Mapping[str, Any] | None) -> _C
     return _Counted(
         total, tuple(by_block[block] for block in sorted(by_block)), config, dtype,
         keeps_bf16(file_bytes, is_quantised=is_quantised), file_bytes,
-        max(layers.values(), default=0), max(linear, default=0), max(in_blocks, default=0),
+        max(layers.values(), default=0), max(linear, default=0),
+        sum(math.prod(one.shape) for key, one in tensors.items() if key not in layers),
+        max(in_blocks, default=0),
         any(SCALE.search(key) or one.dtype not in BITS for key, one in found.items()),
     )  # fmt: skip
 

@@ -24,19 +24,14 @@ from diffusers_helper.machine.sysfs import (
     gfx_name,
     has_nvidia,
     host_memory,
+    is_hidden,
+    names_to_see,
     nvidia_link,
-    usable_gpus,
+    visible_gpu,
 )
 from diffusers_helper.planning.backend import FACTORS, NO_BF16, Attention, Backend, reserve_of
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
-from diffusers_helper.planning.variables import (
-    DOCUMENT,
-    VISIBLE_VARIABLES,
-    YOU,
-    Setting,
-    check_choices,
-    variables_for,
-)
+from diffusers_helper.planning.variables import DOCUMENT, YOU, Setting, check_choices, variables_for
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_bytes, gb_text
 
@@ -89,6 +84,7 @@ class Profile:
         has_bf16: Whether networks in bf16 compute in it, and not in fp32 with weights in bf16.
         kernel: The kind of kernel that SDPA is expected to run.
         attention: The way to compute attention for jobs that leave it open (`attention.ways.WAYS`).
+        deviation: The share by which results of a way that `auto` takes may differ from fp32 math.
         ways: The fastest ways that were measured here, by `machine.local.shape_key`.
         slice_bytes: The memory for one slice of attention; 0 for what suits the cap.
         helper_bytes: The cap of a second card, which may do all but sampling; 0 for no such card.
@@ -108,6 +104,7 @@ class Profile:
     slice_bytes: int = 0
     helper_bytes: int = 0
     has_bf16: bool = True
+    deviation: float = 0.0
 
     @property
     def backend(self) -> Backend:
@@ -136,7 +133,7 @@ class Profile:
 
     def with_seen(self, local: Local) -> Profile:
         facts, card = local.kernels, self.machine.card
-        ways = seen_ways(facts, card, deviation_of(local.environ))
+        ways = seen_ways(facts, card, self.deviation)
         return replace(self.with_kernel(seen_kernel(facts, card)), ways=ways)
 
     def attention_for(self, request: GenerationRequest, key: str) -> Setting[str]:
@@ -221,41 +218,11 @@ def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None
             total, memory = min(total, host_memory(root).available or total), "main memory, lent as GTT"
         elif gpu.is_apu:
             memory = "main memory that the firmware reserves"
-        visible = "" if gpu.is_apu else _visible(every)
+        visible = "" if gpu.is_apu else names_to_see(every)
         return Machine("rocm", arch, gpu.name or arch, total, gpu.is_apu, gpu.link, memory, visible)
-    if has_nvidia(root) and not _is_hidden(environ.get("CUDA_VISIBLE_DEVICES", "0")):
+    if has_nvidia(root) and not is_hidden(environ.get("CUDA_VISIBLE_DEVICES", "0")):
         return Machine("cuda", "", "NVIDIA GPU", 0, link=nvidia_link(root), memory="VRAM")
     return Machine("cpu", "", "CPU", host_memory(root).total, memory="main memory")
-
-
-def visible_gpu(gpus: list[Gpu], environ: Mapping[str, str], *, has_nvidia: bool = False) -> Gpu | None:
-    """Return the first card that jobs run on and that the environment does not hide.
-
-    A card that a variable names is taken, whatever it is. Names that are of no card are ignored.
-    """
-    named = [variable for variable in VISIBLE_VARIABLES if variable in environ]
-    if not named or (has_nvidia and named == ["CUDA_VISIBLE_DEVICES"]):
-        gpus = usable_gpus(gpus, has_nvidia=has_nvidia)
-    for variable in named:
-        if _is_hidden(environ[variable]):
-            return None
-        first = environ[variable].split(",")[0].strip()
-        if first.isdigit():
-            gpus = gpus[int(first) :]
-        gpus = [gpu for gpu in gpus if first.lower() == gpu.uuid.lower()] or gpus
-    return gpus[0] if gpus else None
-
-
-def _visible(gpus: Sequence[Gpu]) -> str:
-    """Return the names of the cards for ROCR_VISIBLE_DEVICES if there are others to be hidden, or ""."""
-    own = usable_gpus(gpus)
-    names = [gpu.uuid or str(number) for number, gpu in enumerate(gpus) if gpu in own]
-    return ",".join(names) if len(own) < len(gpus) else ""
-
-
-def _is_hidden(visible: str) -> bool:
-    first = visible.split(",")[0].strip()
-    return not first or first.startswith("-")
 
 
 def _overridden(arch: str, environ: Mapping[str, str]) -> str:
@@ -400,5 +367,6 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
         vae_tile=number(TILE_VARIABLE, profile.vae_tile, "vae_tile", int),
         vae_dtype=choice(VAE_DTYPE_VARIABLE, profile.vae_dtype, get_args(VaeDtype)),
         attention=attention if attention.value in WAYS else profile.attention,
+        deviation=deviation_of(environ),
         helper_bytes=number(HELPER_VARIABLE, Setting(0, "", ""), "vram_cap_gb").value,
     )

@@ -319,3 +319,15 @@ def test_the_shell_scripts_pass_shellcheck() -> None:
         ["shellcheck", "-x", *scripts], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert result.stdout == ""
+
+
+def test_an_environment_of_an_earlier_version_is_kept(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    with torch_index(200) as index:
+        checkout.webui("--setup-only", TORCH_INDEX_URL=index)
+        checkout.installs()
+        # So the set-up wrote it before builds of several makers were known.
+        stamp = checkout.venv / ".longtake-torch"
+        assert stamp.read_text() == f"cpu 2.13.0 {index} 2.13.0\n"
+        checkout.webui("--setup-only")
+    assert checkout.installs() == []
