@@ -81,7 +81,8 @@ class Report:
             expected["load"] = max(0.0, expected.get("load", 0.0) - (now - self._began))
         self._began = now
         if stage != "load" and (stage != "write" or section):  # a video to continue is written first of all
-            self._reached = _ORDER.index(stage)
+            place = _ORDER.index(stage)
+            self._reached = place if section else max(place, self._reached)  # some come between others
         coming = {stage, *_ORDER[self._reached + 1 :], *(() if section else ("load",))}
         # Where the time of the steps is not known, most of the sum would be missing.
         whole = sum(expected.get(one, 0.0) for one in coming) if "sample" in expected else 0.0

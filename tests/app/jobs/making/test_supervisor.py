@@ -2,112 +2,40 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from app.cards import VideoCard
 from app.jobs.job import Job
 from app.jobs.making import supervisor as module
 from app.jobs.making.engine_client import EngineDied, Trial
 from app.jobs.making.supervisor import Supervisor
-from app.jobs.making.watchdog import FIRST_SECONDS, WatchdogTimeouts, card_in_use
+from app.jobs.making.watchdog import WatchdogTimeouts, card_in_use
 from diffusers_helper.events import (
     Event,
-    Failed,
-    Finished,
     JobStarted,
     SectionFinished,
-    StageStarted,
-    StepDone,
     Warned,
 )
 from diffusers_helper.families.packing import Mode
 from diffusers_helper.planning.profiles import Machine
-from diffusers_helper.request import GenerationRequest
-from tests.support.reported_jobs import job_of, slow_start
-
-ABOUT: dict[str, Any] = {"job": "job", "time": 0.0}
-STARTED = JobStarted(**ABOUT, sections=3, frames=109, width=64, height=64)
-END = Finished(**ABOUT, video="/v.mp4", frames=109, seconds=1.0)
-
-
-def card_of(name: str) -> VideoCard:
-    return replace(VideoCard.seen_with(os.environ), in_use=name)
-
-
-def stage(section: int, name: Any = "sample") -> StageStarted:
-    return StageStarted(**ABOUT, stage=name, section=section)
-
-
-def step(section: int, number: int = 1) -> StepDone:
-    return StepDone(**ABOUT, section=section, step=number, steps=2)
-
-
-def done(section: int, front: int = 0) -> SectionFinished:
-    frames = 36 * section + 1
-    return SectionFinished(
-        **ABOUT, section=section, sections=3, video=f"/{section}.mp4", frames=frames, added_in_front=front
-    )
-
-
-@dataclass
-class Clock:
-    """A stand-in for the module `time` that goes on only when it is told to."""
-
-    now: float = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@dataclass
-class Script:
-    """An engine whose runs are lists of events, seconds of silence, and deaths (exit codes after "dies")."""
-
-    runs: list[list[Any]]
-    clock: Clock
-    restarts: bool = True
-    card: VideoCard = field(default_factory=lambda: card_of("CPU"))
-    attempts: int = 0
-    killed: bool = False
-    blocklist: dict[Trial, str] = field(default_factory=dict)
-
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def cancel(self, job_id: str) -> None: ...
-
-    def kill(self) -> None:
-        self.killed = True
-
-    def run(
-        self, job: Job, *, blocklist: Mapping[Trial, str] = MappingProxyType({})
-    ) -> Iterator[Event | None]:
-        self.attempts += 1
-        self.blocklist = dict(blocklist)
-        self.killed = False
-        for item in self.runs[self.attempts - 1]:
-            if isinstance(item, Event):
-                yield item
-            elif isinstance(item, float):
-                for _ in range(10):
-                    self.clock.now += item / 10
-                    yield None
-                    if self.killed:
-                        raise EngineDied(-signal.SIGKILL)
-            elif isinstance(item, EngineDied):
-                raise item
-            else:
-                raise EngineDied(item)
+from tests.support.scripted_engine import (
+    ABOUT,
+    END,
+    STARTED,
+    Clock,
+    Script,
+    done,
+    failure,
+    job_for,
+    make,
+    stage,
+    step,
+    warnings,
+)
 
 
 @pytest.fixture
@@ -115,32 +43,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     return clock
-
-
-def job_for(mode: Mode = "inverted") -> Job:
-    request = GenerationRequest(image="p.png", prompt="a", mode=mode)
-    return Job(id="job", state="running", request=request, folder=Path("job"), created=0.0)
-
-
-def make(
-    engine: Script, timeouts: WatchdogTimeouts | None = None, mode: Mode = "inverted", **settings: Any
-) -> list[Event]:
-    made: list[Event] = []
-    timeouts = timeouts or WatchdogTimeouts()
-    made += Supervisor(job_for(mode), engine, timeouts, lambda wait: False, **settings).make()
-    return made
-
-
-def failure(engine: Script) -> Failed:
-    """Return the final event of a job whose engine has died too often."""
-    end = make(engine)[-1]
-    assert isinstance(end, Failed)
-    assert end.code == "engine_died"
-    return end
-
-
-def warnings(events: list[Event]) -> list[str]:
-    return [event.message for event in events if isinstance(event, Warned)]
 
 
 def test_a_job_without_trouble_passes_through(clock: Clock) -> None:
@@ -262,64 +164,6 @@ def test_a_hang_inside_a_trial_is_charged(clock: Clock) -> None:
     assert list(engine.blocklist) == [Trial("a", "taps")]
 
 
-def test_silence_beyond_the_limit_ends_the_engine(clock: Clock) -> None:
-    timeouts = WatchdogTimeouts()
-    timeouts.learn("CPU: demo sample 64x64", 10.0)
-    engine = Script([[STARTED, stage(1), 79.0, step(1), 700.0], [STARTED, done(1), END]], clock)
-    made = make(engine, timeouts)
-    assert made[-1] == END
-    assert step(1) in made
-    assert "gave no sign of life for" in warnings(made)[0]
-    # The longest silence that ended well is remembered; a silence that did not end is not.
-    assert timeouts.limit("CPU: demo sample 64x64") == pytest.approx(8 * 79.0)
-
-
-def test_the_first_time_is_given_long_and_explained_where_kernels_are_compiled(clock: Clock) -> None:
-    events = [STARTED, stage(1), FIRST_SECONDS - 60, step(1), END]
-    assert not warnings(make(Script([events], clock)))
-    made = make(Script([events], clock), compiles=True)
-    assert [
-        text
-        for text in warnings(made)
-        if "kernels are being searched or compiled, which happens once" in text
-    ] == warnings(made)
-    assert len(warnings(made)) == 1
-
-
-@pytest.mark.parametrize("name", ["attention", "convolutions"])
-def test_a_trial_is_given_long_however_short_the_last_one_was(name: Any, clock: Clock) -> None:
-    timeouts = WatchdogTimeouts()
-    trial = StageStarted(**ABOUT, stage=name)
-    assert make(Script([[STARTED, trial, 2.0, stage(1), 3.0, step(1), END]], clock), timeouts)[-1] == END
-    assert timeouts.limit(f"CPU: demo {name} 64x64") == 60.0  # which holds for work that is repeated
-    slow = Script([[STARTED, trial, FIRST_SECONDS - 60, stage(1), step(1), END]], clock)
-    assert not warnings(make(slow, timeouts))
-    endless = Script([[STARTED, trial, FIRST_SECONDS + 600, END], [END]], clock)
-    words = "while trying attention kernels" if name == "attention" else "while choosing convolutions"
-    assert words in warnings(make(endless, timeouts))[0]
-
-
-def test_what_follows_the_trials_of_attention_is_given_the_time_of_a_load(clock: Clock) -> None:
-    trial = StageStarted(**ABOUT, stage="attention")
-    engine = Script([[trial, 30.0, STARTED, FIRST_SECONDS + 600, stage(1), step(1), END]], clock)
-    assert not warnings(make(engine))
-    assert engine.attempts == 1
-
-
-def test_a_first_job_with_a_silent_minute_in_each_stage_is_left_alone(clock: Clock) -> None:
-    events = list[Any]()
-    for event in slow_start(job_of()):
-        events += [event, 120.0] if isinstance(event, StageStarted) else [event]
-    engine, timeouts = Script([[*events, END]], clock), WatchdogTimeouts()
-    made = make(engine, timeouts, compiles=True)
-    assert made[-1] == END
-    assert engine.attempts == 1
-    for name in ("load", "text", "convolutions", "vae_encode", "sample", "decode"):
-        assert timeouts.knows(f"CPU: demo {name} 96x64")
-    assert timeouts.knows("CPU: demo attention")
-    assert warnings(made) == [module._COMPILING]
-
-
 def test_an_engine_that_cannot_start_again_is_left_alone(clock: Clock) -> None:
     timeouts = WatchdogTimeouts()
     timeouts.learn("CPU: demo sample 64x64", 1.0)
@@ -334,33 +178,6 @@ def test_a_cancelled_engine_that_does_not_end_is_ended(clock: Clock) -> None:
         list(Supervisor(job_for(), engine, WatchdogTimeouts(), lambda wait: True).make())
     assert clock.now < 1000 + 300
     assert engine.attempts == 1
-
-
-def test_timeouts_is_kept_on_disk_bounded_and_survives_damage(tmp_path: Path) -> None:
-    file = tmp_path / "patience.json"
-    timeouts = WatchdogTimeouts(file)
-    for number in range(600):
-        timeouts.learn(f"kind {number}", 20.0 + number)
-    timeouts.learn("kind 0", 21.0)
-    timeouts.learn("kind 0", 5.0)
-    timeouts.save()
-    again = WatchdogTimeouts(file)
-    assert len(json.loads(file.read_text())) == 500
-    assert again.limit("kind 0") == 8 * 21.0
-    assert again.limit("kind 599") == 8 * 619.0 if FIRST_SECONDS > 8 * 619.0 else FIRST_SECONDS
-    assert not again.knows("kind 50")
-    assert again.limit("kind 50") == FIRST_SECONDS
-    file.write_text("{")
-    assert not WatchdogTimeouts(file).knows("kind 0")
-
-
-def test_what_a_slow_card_took_says_nothing_about_another(clock: Clock) -> None:
-    timeouts = WatchdogTimeouts()
-    timeouts.learn("slow card: demo sample 64x64", 100.0)
-    timeouts.learn("fast card: demo sample 64x64", 10.0)
-    hung = [STARTED, stage(1), 700.0]
-    assert warnings(make(Script([hung, [END]], clock, card=card_of("fast card")), timeouts))
-    assert make(Script([[*hung, END]], clock, card=card_of("slow card")), timeouts)[-1] == END
 
 
 def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,23 +209,6 @@ def test_what_a_card_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_it_goes_on_is_told(said: list[Event], words: str, clock: Clock) -> None:
     engine = Script([[STARTED, *said, -signal.SIGABRT], [END]], clock)
     assert f"restarted from {words};" in warnings(make(engine))[0]
-
-
-def test_a_kernel_search_after_a_clean_up_is_given_its_time(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ignore times learned with compiled kernels in a run that has to compile them again."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    timeouts = WatchdogTimeouts()
-    timeouts.learn("CPU: demo decode 64x64", 1.0)
-    quiet = [STARTED, stage(1, "decode"), 1800.0, done(1), END]
-    reported = warnings(make(Script([quiet], clock), timeouts, compiles=True))
-    assert ["kernels are being searched or compiled" in text for text in reported] == [True]
-    (tmp_path / ".cache" / "miopen").mkdir(parents=True)
-    timeouts = WatchdogTimeouts()
-    timeouts.learn("CPU: demo decode 64x64", 1.0)
-    reported = warnings(make(Script([quiet, [END]], clock), timeouts, compiles=True))
-    assert "gave no sign of life" in reported[0]
 
 
 def test_what_a_dead_engine_was_writing_is_removed(

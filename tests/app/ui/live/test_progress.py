@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from app.jobs.job import Job
 from app.jobs.pace import pace_of, usual
 from app.ui.live import words
 from app.ui.live.progress import LiveJob
-from diffusers_helper.events import Event, PieceDone, SectionFinished, StepDone
+from diffusers_helper.events import Event, PieceDone, SectionFinished, StageStarted, StepDone
 from diffusers_helper.families.packing import Mode
 from tests.support.reported_jobs import history, job_of, later, recorded
 
@@ -131,6 +132,25 @@ def test_a_slow_first_step_does_not_count_for_the_sections_to_come() -> None:
         if live.sections_done == 1:
             break
     assert live.seconds_left(live.last_sign) == pytest.approx(events[-1].time - live.last_sign, rel=0.2)
+
+
+def test_a_choice_of_convolutions_before_the_first_decode_does_not_count_for_later_ones() -> None:
+    live = LiveJob(job_of())
+    events = history(live.job, load=1.0, first=1.0, step=1.0, latent=0.3)
+    at = next(index for index, event in enumerate(events) if isinstance(event, PieceDone)) - 1
+    tried: dict[str, Any] = {"stage": "convolutions", "expected_seconds": 90.0}
+    events = later(events, 90.0, at)
+    events.insert(at, StageStarted(job=live.job.id, time=events[at].time - 90.0, **tried))
+    left = dict[int, float]()
+    for event in events:
+        live.apply(event)
+        left[live.sections_done] = live.seconds_left(event.time) or 0.0
+        if event is events[at]:
+            assert words.headline(live, 0) == "Choosing convolutions"
+            assert live.seconds_left(event.time + 30.0) == pytest.approx(left[0] - 30.0)
+        if live.sections_done == 1:
+            break
+    assert left[1] == pytest.approx(events[-1].time - live.last_sign, rel=0.1)
 
 
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
