@@ -14,8 +14,9 @@ from functools import partial
 
 from app.jobs.making.orders import EventPipe, Order, open_pipes
 from app.jobs.storage.commands import commands_of, ended_by
-from app.machine import know_added_models, this_local
+from app.machine import know_added_models
 from app.miopen import conv_settings
+from app.trials import local_with_trials
 from diffusers_helper.events import Event, SectionFinished
 from diffusers_helper.failures import failed_event
 from diffusers_helper.provenance.branch import count_kept
@@ -35,7 +36,7 @@ def main() -> None:
         convolutions = initialize_miopen_fallback(
             **conv_settings(), on_first_call=events.name_trial, after_first_call=events.end_trial
         )
-        runner = Runner(this_local(os.environ), convolutions)
+        runner = Runner(local_with_trials(os.environ), convolutions)
     except Exception as error:  # noqa: BLE001 - nothing can work here, and every job reports why
         while True:
             order = orders.take()

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from platformdirs import user_cache_path, user_data_path
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.sysfs import ROOT
+from diffusers_helper.machine.sysfs import INTEGRATED, ROOT, Gpu, rocminfo_gpus
 from diffusers_helper.models.added import ADDED_MODELS, FILE_NAME
 from diffusers_helper.planning.profiles import FAMILIES, Machine, Profile, detect, profile_in_force
 from diffusers_helper.units import gb_bytes
 
-_SECONDS, _TRIAL_SECONDS = 10.0, 120.0
+_SECONDS = 10.0
 _ROOT = str(Path(__file__).resolve().parents[1])
 
 
 def this_machine(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
-    """Return the machine on which the engine will compute, including an NVIDIA card's name and memory."""
-    machine = detect(environ, root)
+    """Return the machine on which the engine will compute, with what only a card's own program knows."""
+    machine = detect(environ, root, _rocminfo_gpus() if (root / "dev/dxg").exists() else None)
     seen = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
     match = re.match(r"(.+), (\d+)$", _nvidia_card(seen)) if machine.kind == "cuda" else None
     return replace(machine, name=match[1], total_bytes=int(match[2]) * 1024**2) if match else machine
+
+
+@cache
+def _rocminfo_gpus() -> list[Gpu]:
+    """Return the AMD cards of a WSL, where the kernel has no files about them."""
+    return rocminfo_gpus(output_of("rocminfo"))
 
 
 @cache
@@ -49,7 +53,7 @@ def this_profile(environ: Mapping[str, str]) -> Profile:
 
 def this_local(environ: Mapping[str, str]) -> Local:
     """Return this machine's settings: its environment variables and the folder of its measurements."""
-    return Local(dict(environ), cache_folder(), try_attention=partial(try_attention, environ=environ))
+    return Local(dict(environ), cache_folder())
 
 
 def cache_folder() -> Path:
@@ -108,7 +112,7 @@ def named_machine(card: str) -> Machine:
         )
     kind = "cpu" if family == "cpu" else "cuda" if family == "cuda" else "rocm"
     arch = {"gfx103x": "gfx1030", "cdna": "gfx942"}.get(family, family if kind == "rocm" else "")
-    return Machine(kind, arch, f"{family} with {size} GB", total, is_apu=family == "gfx1151")
+    return Machine(kind, arch, f"{family} with {size} GB", total, is_apu=arch in INTEGRATED)
 
 
 def module_command(module: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -116,33 +120,6 @@ def module_command(module: str, environ: Mapping[str, str]) -> tuple[tuple[str, 
     path = os.pathsep.join(filter(None, (_ROOT, environ.get("PYTHONPATH"))))
     # -P prevents Python from importing a folder named `app` in the current folder.
     return (sys.executable, "-P", "-m", module), {**environ, "PYTHONPATH": path}
-
-
-def try_attention(
-    ways: Sequence[str], *shape: object, environ: Mapping[str, str], seconds: float = _TRIAL_SECONDS
-) -> list[dict[str, Any]]:
-    """Return the results of `attention.attending.try_ways`, from processes that its kernels may end or halt.
-
-    Args:
-        shape: The other arguments of `try_ways`.
-        seconds: The most time that one process may take.
-    """
-    found = list[dict[str, Any]]()
-    while left := ways[len(found) :]:
-        command, variables = module_command("app.probe", environ)
-        try:
-            done = subprocess.run(
-                [*command, json.dumps([left, *shape])], env=variables, capture_output=True, timeout=seconds,
-                stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-            output, end = done.stdout, f"its process ended with {done.returncode}"
-        except subprocess.TimeoutExpired as error:
-            output, end = error.stdout or b"", f"it took more than {seconds:g} seconds"
-        answers = [json.loads(line) for line in output.splitlines()]
-        found += answers
-        if len(answers) < len(left):
-            found.append({"way": left[len(answers)], "failed": end})
-    return found
 
 
 def output_of(*command: str, environ: Mapping[str, str] | None = None, seconds: float = _SECONDS) -> str:

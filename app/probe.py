@@ -1,19 +1,23 @@
 """A program that asks torch what a broken driver or kernel may answer with a crash, or never.
 
 `python -m app.probe` tells the devices that torch sees, and the attention kernel that it runs; `doctor` asks
-for them. `python -m app.probe ARGUMENTS`, which `app.machine.try_attention` runs, tries ways to compute
-attention: the arguments of `attention.attending.try_ways` are given as JSON. Each answer is a line of JSON.
+for them. `python -m app.probe QUESTION`, which `app.trials` runs, tries kernels. The question is a list in
+JSON that begins with the name of one of the functions in `_QUESTIONS`, and goes on with its arguments. Each
+answer is a line of JSON.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from app.jobs.stdio import take_stdout
 from diffusers_helper.machine.signals import end_with_parent
+from diffusers_helper.planning.backend import missing_kernels
 
 # A section of FramePack at 640 has 18485 tokens, with 24 heads of 128. Fewer tokens select the same kernel.
 _TOKENS, _HEADS, _HEAD_DIM = 2048, 24, 128
@@ -23,17 +27,40 @@ def main() -> None:
     """Print one answer after the other."""
     end_with_parent()
     answers = take_stdout()
-    for found in _tried(json.loads(sys.argv[1])) if sys.argv[1:] else [_facts()]:
+    name, *question = json.loads(sys.argv[1]) if sys.argv[1:] else ["facts"]
+    for found in _QUESTIONS[name](*question):
         answers.write(json.dumps(found).encode() + b"\n")
 
 
-def _tried(arguments: list[Any]) -> Iterator[dict[str, Any]]:
+def _attention(*arguments: Any) -> Iterator[dict[str, Any]]:
     from diffusers_helper.attention.attending import try_ways
 
     return try_ways(*arguments)
 
 
-def _facts() -> dict[str, Any]:
+def _convolutions(
+    tasks: list[tuple[str, list[str]]], folder: str, device: str, limit_bytes: int, seconds: float | None
+) -> Iterator[tuple[str, str]]:
+    """Measure cases until the time is over, and yield each with its result in words.
+
+    The arguments are those of `app.trials.measure_convolutions`.
+    """
+    import torch
+
+    from cache.conv_probe import measure
+    from cache.conv_routes import ConvCase, RouteStore
+    from diffusers_helper.memory.device import open_device
+
+    place, routes, began = open_device(torch.device(device)), RouteStore(Path(folder)), time.monotonic()
+    place.limit(limit_bytes or None)
+    with place:
+        for text, left_out in tasks:
+            if seconds is not None and time.monotonic() - began > seconds:
+                return
+            yield text, measure(ConvCase.from_text(text), place.torch_device, routes, left_out).reason
+
+
+def _facts() -> Iterator[dict[str, Any]]:
     import torch
 
     facts: dict[str, Any] = {
@@ -50,12 +77,14 @@ def _facts() -> dict[str, Any]:
         facts |= {
             "devices": torch.cuda.device_count(), "name": properties.name,
             "arch": getattr(properties, "gcnArchName", "").split(":")[0],
+            "arch_list": torch.cuda.get_arch_list(),
             "free_bytes": free, "total_bytes": total,
             # On ROCm this is the version of MIOpen.
             "dnn": torch.backends.cudnn.version() or 0,
         }  # fmt: skip
-    facts["kernel"] = _kernel(device)
-    return facts
+    has_kernels = not missing_kernels(facts.get("arch", ""), facts.get("arch_list", ()))
+    facts["kernel"] = _kernel(device) if has_kernels else ""
+    yield facts
 
 
 def _kernel(device: Any) -> str:
@@ -69,6 +98,10 @@ def _kernel(device: Any) -> str:
     q, k, v = (torch.randn(shape, device=device, dtype=torch.bfloat16) for _ in range(3))
     return operation_of(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))[0]
 
+
+_QUESTIONS: dict[str, Callable[..., Iterator[Any]]] = {
+    "facts": _facts, "attention": _attention, "convolutions": _convolutions,
+}  # fmt: skip
 
 if __name__ == "__main__":
     main()

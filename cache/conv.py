@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 Hook = Callable[[ConvCase, str], None]
 
 
-_MEMORY: tuple[Trouble, ...] = ("device_memory", "host_memory")
+OUT_OF_MEMORY: tuple[Trouble, ...] = ("device_memory", "host_memory")
 # After trouble with the device, it may be unusable until the process ends.
-_KNOWN: tuple[Trouble, ...] = (*_MEMORY, "device", "miopen", "blas", "kernel")
+_KNOWN: tuple[Trouble, ...] = (*OUT_OF_MEMORY, "device", "miopen", "blas", "kernel")
 
 
 def classify(error: BaseException) -> Trouble | None:
@@ -166,6 +166,16 @@ class ConvLadder:
         self._routes.block(ConvCase.from_text(case) if isinstance(case, str) else case, rung, reason)
         self._settled.clear()
 
+    @property
+    def open_routes(self) -> RouteStore | None:
+        """Return the store of the routes that the ladder chooses from; None if one rung is forced."""
+        return None if self._forced else self._routes
+
+    def reload(self) -> None:
+        """Use the routes that another process has stored from now on."""
+        self._routes.reload()
+        self._settled.clear()
+
     def changes(self, device: torch.device) -> str:
         """Return which rungs of the ladder are left out, or come first, for any case on a device."""
         plain = next(iter(RUNGS))
@@ -190,7 +200,7 @@ class ConvLadder:
                 self._settle(key, case, rung, needs_little)
                 return outcome
             waiting = _rest(outcome, waiting)
-            needs_little |= outcome in _MEMORY
+            needs_little |= outcome in OUT_OF_MEMORY
 
     def _try(
         self, rung: Rung, case: ConvCase, x: Tensor, conv: Convolution, waiting: list[Rung]
@@ -238,7 +248,7 @@ class ConvLadder:
     def _leave(self, case: ConvCase, rung: Rung, trouble: Trouble, reason: str, device: torch.device) -> None:
         self.left[case, rung.name] = reason
         _log.warning("rung %s cannot compute %s (%s)", rung.name, case, reason)
-        if trouble in _MEMORY:
+        if trouble in OUT_OF_MEMORY:
             # The free memory is no property of the case, so the rung is not recorded as failed.
             if device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -263,7 +273,7 @@ class ConvLadder:
 
 def _rest(trouble: Trouble, waiting: Iterable[Rung]) -> list[Rung]:
     """Return the remaining rungs that are worth trying after some trouble."""
-    return [rung for rung in waiting if rung.name in SMALLER_RUNGS or trouble not in _MEMORY]
+    return [rung for rung in waiting if rung.name in SMALLER_RUNGS or trouble not in OUT_OF_MEMORY]
 
 
 def works(device: torch.device) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from cache.conv import classify
+from cache.conv import OUT_OF_MEMORY, classify
 from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, cpu, output_shape, window_of
 
@@ -20,6 +21,8 @@ GAIN = 1.1
 # The largest ratio of the error's root mean square to that of the result. Kernels that transform their input
 # (Winograd) or multiply in TF32 have errors up to this and can be used; that of a wrong result is about 1.
 MAX_ERROR = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+# A rung that takes longer than this, and this many times as long as the fastest, is not timed again.
+_SLOW_SECONDS, _SLOWER = 1.0, 2.0
 _WINDOW = 8  # the side in pixels of the parts that are compared with the CPU's result
 
 
@@ -57,7 +60,8 @@ def measure(
 ) -> Measurement:
     """Time the rungs for a case, and store the fastest one whose result is right.
 
-    During a rung's first call it is blocked, and stays so if the process ends.
+    During a rung's first call it is blocked, and stays so if the process ends. One that is far slower than
+    another is timed only once.
 
     Raises:
         RuntimeError: If a rung raises an unknown error.
@@ -77,7 +81,8 @@ def measure(
             seconds[rung.name] = []
     # The rungs take turns, so that other work of the machine slows down all of them alike.
     for name in list(seconds) * RUNS:
-        if name in found.failed:
+        fastest = min((min(times) for times in seconds.values() if times), default=math.inf)
+        if name in found.failed or min(seconds[name], default=0.0) > max(_SLOW_SECONDS, _SLOWER * fastest):
             continue
         start = time.perf_counter()
         failure = inputs.failure(RUNGS[name])
@@ -86,18 +91,32 @@ def measure(
             found.failed[name] = failure
             del seconds[name]
     found.milliseconds.update((name, min(times) * 1000) for name, times in seconds.items())
-    routes.add_measured(case, found.milliseconds, found.failed, found.rung, found.reason)
+    # A lack of memory may be gone in a job, so it counts as no fault of the rung.
+    lasting = {
+        name: text for name, text in found.failed.items() if classify(RuntimeError(text)) not in OUT_OF_MEMORY
+    }
+    if found.milliseconds or lasting:
+        routes.add_measured(case, found.milliseconds, lasting, found.rung, found.reason)
     return found
 
 
-def spread(cases: Sequence[ConvCase], count: int) -> list[ConvCase]:
+def multiplications(case: ConvCase) -> int:
+    """Return the number of multiplications of one call."""
+    return math.prod(case.shape) * math.prod(case.weight[2:]) * case.weight[0] // math.prod(case.stride)
+
+
+def spread(cases: Collection[ConvCase], count: int) -> list[ConvCase]:
     """Return some cases, evenly spread by their multiplications, which represent all."""
-
-    def multiplications(case: ConvCase) -> int:
-        return math.prod(case.shape) * math.prod(case.weight[2:]) * case.weight[0] // math.prod(case.stride)
-
     ordered = sorted(cases, key=multiplications)
     return [ordered[(2 * n + 1) * len(cases) // (2 * count)] for n in range(count)]
+
+
+def heaviest(calls: Mapping[ConvCase, int], share: float) -> list[ConvCase]:
+    """Return the cases that make this share of all multiplications, given their calls, the largest first."""
+    work = {case: multiplications(case) * count for case, count in calls.items()}
+    ordered, wanted = sorted(work, key=lambda case: -work[case]), share * sum(work.values())
+    done = accumulate(work[case] for case in ordered)
+    return [case for case, sum_so_far in zip(ordered, done, strict=True) if sum_so_far - work[case] < wanted]
 
 
 def _candidates(case: ConvCase) -> list[Rung]:

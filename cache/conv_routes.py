@@ -115,6 +115,10 @@ class Route:
     deadly: dict[str, str] = field(default_factory=dict[str, str])
     measured: dict[str, float] = field(default_factory=dict[str, float])
 
+    @property
+    def is_measured(self) -> bool:
+        return bool(self.measured or self.reason.startswith("measured"))
+
 
 def shorten(text: str) -> str:
     """Return a reason as one line of at most `MAX_REASON` characters."""
@@ -125,13 +129,13 @@ def shorten(text: str) -> str:
 class RouteStore:
     """The store of the routes of all cases. Threads may share it, and processes may share its folder.
 
-    Args:
+    Attributes:
         folder: The folder of the files, which is created on the first write. None keeps the routes only in
             memory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._lock = threading.RLock()
         self._tables: dict[str, dict[str, Route]] = {}
         self._is_writable = folder is not None
@@ -140,6 +144,12 @@ class RouteStore:
         """Return the route of a case, or an empty one if nothing is known."""
         with self._lock:
             return self._table(case.arch).get(str(case), Route())
+
+    def reload(self) -> None:
+        """Read the files again when a route is asked for next, since another process has changed them."""
+        with self._lock:
+            if self._is_writable:
+                self._tables.clear()
 
     def routes(self, arch: str) -> dict[str, Route]:
         """Return all routes of an architecture, by the texts of their cases."""
@@ -221,7 +231,7 @@ class RouteStore:
 
     def _file(self, arch: str) -> Path | None:
         name = re.sub(r"[^\w.-]", "_", arch)
-        return None if self._folder is None else self._folder / f"{name}.json"
+        return None if self.folder is None else self.folder / f"{name}.json"
 
     def _change(self, case: ConvCase, change: Callable[[Route], Route]) -> None:
         """Apply a change to the route on the disk, which another process may have changed in the meantime."""

@@ -23,12 +23,14 @@ from app.commands.origin import check_changes_of, chosen_origin, provide_model, 
 from app.commands.terminal import JsonLines, ProgressBar
 from app.jobs.job import BEGUN, Job, NoSuchJob, allows
 from app.jobs.making.engine_client import EngineProcess, Message, Trial, follow
+from app.jobs.pace import PaceBook
 from app.jobs.service import JobService, ServiceStopped
 from app.jobs.stdio import complain, say, take_stdout
-from app.machine import cache_folder, this_local, this_profile
+from app.machine import cache_folder, this_profile
 from app.miopen import conv_settings
 from app.report_text import report_text
 from app.starting import EXIT_CANCELLED, end_within
+from app.trials import local_with_trials
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import INPUT_CODES
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
@@ -137,7 +139,7 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
     Returns:
         The final event; None if the program is ended before it.
     """
-    display.begin(job)
+    display.begin(job, PaceBook(service), service.events(job.id)[:known])
     if job.is_over:
         *_, last = (item[1] for item in service.follow(job.id) if item is not None)
         display.show(last)
@@ -152,6 +154,8 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
                 reported = words
                 if reported:
                     display.report(as_typed(reported))
+            elif service.job(job.id).state == "running":
+                display.tick()
     except ServiceStopped:  # by a signal
         return None
     return last if last is not None and last.is_final else None
@@ -305,7 +309,8 @@ class InProcessEngine(EngineProcess):
             from diffusers_helper.runner import Runner
 
             if self._runner is None:
-                self._runner = Runner(this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
+                local = local_with_trials(os.environ)
+                self._runner = Runner(local, initialize_miopen_fallback(**conv_settings()))
         except Exception as error:  # noqa: BLE001 - the thread ends, and the job reports why
             events.put(failed_event(error, job.id))
             return

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import multiprocessing
 import os
 import sys
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -24,13 +25,13 @@ from app.commands.arguments import (
     take_engine_environment,
     take_find_mode,
 )
-from app.jobs.stdio import prepare_streams, say
+from app.jobs.stdio import say
 from app.machine import this_profile
 from app.miopen import routes_folder
 from app.starting import EXIT_CANCELLED
-from diffusers_helper.errors import InputError, LongtakeError
+from app.trials import measure_convolutions
+from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import plan_sections
-from diffusers_helper.machine.signals import end_with_parent, ignore_ctrl_c
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import SETTINGS
@@ -47,8 +48,6 @@ right result. Videos made from then on use it. Ctrl-C stops; the same command co
 """
 # A video of this length has sections of every length.
 _SECONDS = 8.0
-# The number of deaths in a run after which suspected ways stay avoided.
-_MOST_DEATHS = 3
 
 
 def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -116,71 +115,37 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
     }
     windows = {size for n in lengths for size in window_sizes(n, OWN_CHUNK).values()}
     tile = profile.vae_tile.value
-    return conv_cases(vae, dtype, device, min(tile, height), min(tile, width), windows)
+    return list(conv_cases(vae, dtype, device, min(tile, height), min(tile, width), windows))
 
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
-    """Measure the cases without a stored measurement, and return all results in the order of `cases`.
-
-    This takes place in another process, since a way may end it. The next one leaves that way out.
-    """
+    """Measure the cases without a stored measurement, and return all results in the order of `cases`."""
     from cache.conv_routes import ConvCase, RouteStore
-
-    routes, dead = RouteStore(routes_folder()), list[tuple[ConvCase, str]]()
-    waiting = [case for case in cases if again or not _is_measured(routes, case)]
-    if len(waiting) < len(cases):
-        _say(f"{len(cases) - len(waiting)} of {len(cases)} shapes have been measured before")
-    count = len(waiting)
-    while waiting:
-        tasks = [(str(case), _left_out(case, routes, dead, again)) for case in waiting]
-        process = multiprocessing.get_context("spawn").Process(
-            target=_measure, args=(tasks, count, str(device)), daemon=True
-        )
-        process.start()
-        try:
-            process.join()
-        except KeyboardInterrupt:
-            process.kill()
-            process.join()
-            for case, _ in _died(waiting):
-                routes.put(case, routes.get(case))  # the way is not to blame
-            raise
-        if process.exitcode == 0:
-            break
-        if not (died := _died(waiting)):
-            raise LongtakeError(f"The measurement ended with code {process.exitcode}.", "Start it again.")
-        case, rung = died[0]
-        _say(_in_words(f"{rung} ended the process at {case}. It stays avoided there.", case))
-        routes.block(case, rung, "it ended the process that measured it")
-        routes, waiting = RouteStore(routes_folder()), waiting[waiting.index(case) :]
-        dead.append((case, rung))
-    routes = RouteStore(routes_folder())  # reads the results of the other process
-    return [_result(routes, case) for case in cases]
-
-
-def _left_out(case: ConvCase, routes: RouteStore, dead: list[tuple[ConvCase, str]], again: bool) -> set[str]:
-    """Return the rungs that ended a process at a case, and after several deaths those that may do so, too.
-
-    Args:
-        dead: The cases and rungs at which processes of this run ended.
-        again: Whether what ended processes before this run is tried.
-    """
-    route = routes.get(case)
-    risky = routes.suspects(case) - set(route.measured) if len(dead) >= _MOST_DEATHS else set[str]()
-    return risky | ({rung for where, rung in dead if where == case} if again else set(route.deadly))
-
-
-def _died(cases: list[ConvCase]) -> list[tuple[ConvCase, str]]:
-    """Return the cases and rungs that the other process was trying when it ended."""
-    from cache.conv_routes import TRYING, RouteStore
+    from cache.conv_tuning import measure_in_processes
 
     routes = RouteStore(routes_folder())
-    return [(case, rung) for case in cases for rung, why in routes.get(case).deadly.items() if why == TRYING]
+    waiting = [case for case in cases if again or not routes.get(case).is_measured]
+    count = len(waiting)
+    if count < len(cases):
+        _say(f"{len(cases) - count} of {len(cases)} shapes have been measured before")
+    bar = tqdm(
+        total=count, file=sys.stderr, disable=None, dynamic_ncols=True,
+        bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",
+    )  # fmt: skip
 
+    def take(case: str, result: str) -> None:
+        bar.update()
+        bar.set_description_str(f"shape {bar.n} of {count}")
+        if bar.disable:
+            _say(f"shape {next(numbers)} of {count}: {_in_words(result, ConvCase.from_text(case))}")
 
-def _is_measured(routes: RouteStore, case: ConvCase) -> bool:
-    route = routes.get(case)
-    return bool(route.measured or route.reason.startswith("measured"))
+    numbers, run = itertools.count(1), partial(measure_convolutions, environ=os.environ, take=take)
+    with bar:
+        measure_in_processes(
+            waiting, routes, lambda tasks: run(tasks, routes.folder, str(device)), again=again,
+            said=lambda text, case: _say(_in_words(text, case)),
+        )  # fmt: skip
+    return [_result(routes, case) for case in cases]
 
 
 def _result(routes: RouteStore, case: ConvCase) -> dict[str, Any]:
@@ -229,28 +194,3 @@ def _aspect(text: str) -> tuple[int, int]:
 
 def _say(text: str) -> None:
     tqdm.write(one_line(text), file=sys.stderr)
-
-
-def _measure(tasks: list[tuple[str, set[str]]], count: int, device: str) -> None:
-    """Measure the last of so many cases, given with the rungs to leave out; this runs in another process."""
-    import torch
-
-    from cache.conv_probe import measure
-    from cache.conv_routes import ConvCase, RouteStore
-
-    end_with_parent()
-    prepare_streams()
-    ignore_ctrl_c()  # the parent ends this process
-    routes, before = RouteStore(routes_folder()), count - len(tasks)
-    bar = tqdm(
-        total=count, initial=before, file=sys.stderr, disable=None, dynamic_ncols=True,
-        bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",
-    )  # fmt: skip
-    with bar:
-        for number, (text, left_out) in enumerate(tasks, before + 1):
-            case, place = ConvCase.from_text(text), f"shape {number} of {count}"
-            bar.set_description_str(place)
-            measure(case, torch.device(device), routes, left_out)
-            bar.update()
-            if bar.disable:
-                _say(f"{place}: {_in_words(routes.get(case).reason, case)}")

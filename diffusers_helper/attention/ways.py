@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.machine.packages import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def slice_of(tokens: int, head_dim: int, limit_bytes: int) -> tuple[int, int]:
     """Return the number of queries of one head in a slice, and the bytes that the slice takes.
 
     A slice holds the keys and values of its head in fp32, and for each query its scores with all keys, the
-    query itself and its result before and after the division. One query is the least.
+    query itself before and after it is scaled, and its result. One query is the least.
     """
     keys, query = 2 * tokens * head_dim * _FP32_BYTES, (tokens + 3 * head_dim) * _FP32_BYTES
     queries = min(tokens, max(1, (limit_bytes - keys) // query))
@@ -79,9 +80,12 @@ def check_way(name: str, *, has_gpu: bool) -> None:
 
 
 def tried_ways() -> tuple[str, ...]:
-    """Return the ways that the automatic choice tries on a GPU, in their order of preference."""
+    """Return the ways that the automatic choice tries on a GPU, in their order of preference.
+
+    A package that is installed while this process runs does not count, as diffusers does not see it either.
+    """
     tried = (name for name, way in WAYS.items() if way.is_tried)
-    return tuple(name for name in tried if not WAYS[name].package or find_spec(WAYS[name].package))
+    return tuple(name for name in tried if not WAYS[name].package or version_of(WAYS[name].package))
 
 
 def kernel_words(operation: str) -> str:

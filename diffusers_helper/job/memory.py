@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
+from statistics import median
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
@@ -26,14 +28,20 @@ from diffusers_helper.output.report import Report
 from diffusers_helper.planning.ladder import MAX_STEPS
 from diffusers_helper.planning.shortage import OutOfDeviceMemory, Shortage, is_out_of_memory, read_shortage
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
+from diffusers_helper.planning.variables import FP32_VARIABLE
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.vae.engine import Part, retry
 from diffusers_helper.vae.families import family_of
-from diffusers_helper.vae.passes import PRECISIONS
+from diffusers_helper.vae.passes import DTYPES, PRECISIONS
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T", Tensor, dict[str, Tensor])
 VAE_STAGES: dict[Task, str] = {"encode": "vae_encode", "decode": "decode"}
+_IN_NO_TYPE = "Try another prompt, picture or guidance. If it occurs again, the model's files may be damaged."
+_NOT_IN_FP32 = (
+    "Set `attention` to sliced, in case a kernel of attention is at fault, or try another prompt, picture or "
+    f"guidance. {FP32_VARIABLE}=1 has such a stage repeated in fp32, in which a step may take minutes here."
+)
 
 
 def _is_finite(result: Tensor | Mapping[str, Tensor]) -> bool:
@@ -48,8 +56,17 @@ class JobMemory:
     to the job's folder.
     """
 
-    def __init__(self, plans: MemoryPlans, folder: JobFolder, report: Report, cancel: CancelToken) -> None:
-        """Create the stores for the devices, without loading anything."""
+    def __init__(
+        self, plans: MemoryPlans, folder: JobFolder, report: Report, cancel: CancelToken,
+        before_vae: Callable[[Device], None] = lambda device: None,
+    ) -> None:  # fmt: skip
+        """Create the stores for the devices, without loading anything.
+
+        Args:
+            before_vae: A function that is called once, before the VAE works for the first time, with the
+                device that it is going to work on.
+        """
+        self._before_vae: Callable[[Device], None] | None = before_vae
         self.plans, self._folder, self._report, self._cancel = plans, folder, report, cancel
         self._warn, self._stage = report.warned, ""
         self.store = Store(plans.device, plans, plans.plan, report.warned)
@@ -84,57 +101,58 @@ class JobMemory:
     def run(self, stage: str, work: Callable[[Any], _T], section: int | None = None) -> _T:
         """Do a stage's work with its network on the device.
 
-        The work is repeated with a smaller plan if the device's memory runs out, and once in fp32 if the
+        The work is repeated with a smaller plan if the device's memory runs out, and in wider types if the
         result has values that are not finite.
 
         Raises:
             OutOfDeviceMemory: If no smaller plan is left.
-            LongtakeError: If values are not finite in fp32 either.
+            LongtakeError: If values are not finite in any type that this device computes well either.
         """
 
         def attempt() -> _T:
             with self._on_device(stage, section) as network, self._cancel.within(network):
                 return work(network)
 
-        result = retry(attempt, self._cure_for)
+        result, network, tried = retry(attempt, self._cure_for), self.plans.plan.stage(stage).model, ""
+        what = f"Values that are not finite appeared while {STAGES[stage].running}"
+        what += f" section {section}" if section else ""
+        for precision in self.plans.wider(network):
+            if _is_finite(result):
+                return result
+            self._warn(f"{what}{tried}, so this stage is repeated in {precision}.")
+            tried = f", also in {precision}"
+            with self._widened(network, DTYPES[precision]):
+                result = retry(attempt, self._cure_for)
         if _is_finite(result):
             return result
-        doing = f"{STAGES[stage].running}{f' section {section}' if section else ''}"
-        self._warn(f"Values that are not finite appeared while {doing}, so this stage is repeated in fp32.")
-        with self._in_fp32(self.plans.plan.stage(stage).model):
-            result = retry(attempt, self._cure_for)
-        if _is_finite(result):
-            return result
-        raise LongtakeError(
-            f"Values that are not finite appeared while {doing}, also in fp32.",
-            "Try another prompt, picture or guidance. If it occurs again, the model's files may be damaged.",
-            code="not_finite",
-        )
+        remedy = _IN_NO_TYPE if "fp32" in tried else _NOT_IN_FP32
+        raise LongtakeError(f"{what}{tried}.", remedy, code="not_finite")
 
     @contextmanager
-    def _in_fp32(self, network: str) -> Iterator[None]:
+    def _widened(self, network: str, dtype: torch.dtype) -> Iterator[None]:
         self._empty()
         try:
-            self.plans.widen(network)
+            self.plans.widen((network, dtype))
             self._follow()
             yield
         finally:
             self._empty()
-            self.plans.widen("")
+            self.plans.widen(None)
             self._follow()
 
     def _cure_for(self, error: Exception) -> Callable[[], None] | None:
         return partial(self.step_down, read_shortage(str(error))) if is_out_of_memory(error) else None
 
     def _on_device(self, stage: str, section: int | None) -> AbstractContextManager[Any]:
-        plan = self.plans.plan.stage(stage)
-        self.plans.models.read(plan.model, self._cancel, self._report.reading)
+        plan, store = self.plans.plan.stage(stage), self._store_of(stage)
+        if not store.has(plan.model):
+            self.plans.models.read(plan.model, self._cancel, self._report.reading)
+            if plan.streamed_blocks:
+                self.plans.measure_copies(plan.model)
         self._stage = stage
         if stage != "text_2":  # in events, both text encoders are one stage
             self._report.stage(cast(Stage, stage), section)
-        return self._store_of(stage).on_device(
-            plan.model, working_bytes=plan.working_bytes, stage=stage, section=section
-        )
+        return store.on_device(plan.model, working_bytes=plan.working_bytes, stage=stage, section=section)
 
     @property
     def vae(self) -> nn.Module:
@@ -175,22 +193,25 @@ class JobMemory:
         return min(plan.tiles.side or side, max(side, 64)), PRECISIONS[dtype], plan.chunk
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
+        before_vae, self._before_vae = self._before_vae, None
+        if before_vae:
+            before_vae(self.device)
         return self._on_device(VAE_STAGES[task], part.number if part else None)
 
-    def use_fp32(self) -> None:
-        """Make the VAE compute in fp32 from now on, including later runs of the job.
+    def widen(self) -> None:
+        """Make the VAE compute in the next wider type from now on, including later runs of the job.
 
         Raises:
-            DoesNotFit: If it does not fit in fp32.
+            DoesNotFit: If it does not fit in this type.
         """
         self._empty()
         tile = self.plans.plan.vae_tile_px
-        self.plans.use_fp32()
-        write_atomic(self._folder.overflow, b"")
+        precision = self.plans.widen_vae()
+        write_atomic(self._folder.overflow, precision.encode())
         self._follow()
         smaller = self.plans.plan.vae_tile_px
         tiles = f", in tiles of {smaller} pixels instead of {tile}" if smaller != tile else ""
-        self._warn(f"Values overflowed in the VAE, so it works in fp32 from now on{tiles}.")
+        self._warn(f"Values overflowed in the VAE, so it works in {precision} from now on{tiles}.")
 
     def step_down(self, shortage: Shortage) -> None:
         """Continue with a smaller plan after the current stage ran out of memory.
@@ -246,6 +267,20 @@ class JobMemory:
         budget = plan.of("decode").budget
         peak = max(one.measured_bytes for one in decodes) + budget.reserve_bytes
         return self.plans.tile_advice(plan.vae_tile_px, seconds, peak, budget.cap_bytes)
+
+    def keep_times(self, step_seconds: Sequence[float], latents: Sequence[int]) -> None:
+        """Store what a finished job's steps and decodes took, from which later plans tell a person's time.
+
+        Args:
+            step_seconds: The times of steps; nothing is stored if there are none.
+            latents: The latent frames that are decoded for each section.
+        """
+        decodes = [one for one in self._store_of("decode").records if one.stage == "decode" and one.section]
+        timed = decodes[1:] or decodes  # the first may include a search for kernels
+        seconds = sum(one.end - one.begin for one in timed)
+        frames = sum(latents[(one.section or 1) - 1] for one in timed)
+        if step_seconds and median(step_seconds):
+            self.plans.keep_times(median(step_seconds), frames / seconds if seconds else 0.0)
 
     def usage(self) -> dict[str, int | None]:
         """Return the figures on memory for the `Finished` event."""

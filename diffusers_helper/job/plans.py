@@ -5,33 +5,58 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from diffusers_helper.attention.ways import check_way, tried_ways
+from diffusers_helper.errors import LongtakeError
 from diffusers_helper.loading.casting import EIGHT_BIT, WEIGHT_DTYPES, cast_weights
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.local import Facts, Local, keep_trial, shape_key
+from diffusers_helper.machine.local import (
+    Facts,
+    Local,
+    Speeds,
+    fastest,
+    keep_speeds,
+    keep_trial,
+    seen_trials,
+    shape_key,
+    speeds,
+)
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device, second_device
+from diffusers_helper.memory.staging import host_copy_speed
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
+from diffusers_helper.planning.backend import missing_kernels, wider_types
 from diffusers_helper.planning.budget import Demand, JobPlan
+from diffusers_helper.planning.cards.speeds import MEASURED, keep_times, step_key
 from diffusers_helper.planning.estimates import TILES, calibration_of
 from diffusers_helper.planning.ladder import first_plan, level_key, limit_notes
-from diffusers_helper.planning.profiles import YOU, Machine, Profile, Setting, detect, profile_in_force
+from diffusers_helper.planning.notes import attention_note
+from diffusers_helper.planning.profiles import (
+    YOU,
+    Machine,
+    Profile,
+    Setting,
+    VaeDtype,
+    detect,
+    profile_in_force,
+)
+from diffusers_helper.planning.times import expected_times
 from diffusers_helper.planning.video import (
-    attention_note,
     attention_shape,
+    computing_of,
     demands_for,
     known_networks,
     longest_text,
+    plan_video,
     profile_of,
 )
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.units import duration, gb_text
-from diffusers_helper.vae.passes import DTYPES
+from diffusers_helper.vae.passes import DTYPES, PRECISIONS
 
 # A smaller gain may be due to chance.
 _LEAST_GAIN = 0.05
@@ -65,7 +90,11 @@ def tile_advice(facts: Facts, key: str, tile_px: int, seconds: float, peak_bytes
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
-    """Return the machine of a device, as the kernel and torch report it."""
+    """Return the machine of a device, as the kernel and torch report it.
+
+    Raises:
+        LongtakeError: If the installed torch has no kernels for the device.
+    """
     seen = detect(environ)
     if not device.has_gpu:
         return Machine("cpu", "", "CPU", host_memory().total or device.total_bytes)
@@ -73,9 +102,12 @@ def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
     if torch.version.hip is None:
         return Machine("cuda", "", properties.name, device.total_bytes)
     arch = properties.gcnArchName.split(":")[0]
+    if wrong := missing_kernels(arch, torch.cuda.get_arch_list()):
+        raise LongtakeError(*wrong, code="installation")
+    is_apu = seen.is_apu or bool(getattr(properties, "is_integrated", False))
     # For an APU, torch may report only the memory that the firmware reserves.
-    total = max(seen.total_bytes, device.total_bytes) if seen.is_apu else device.total_bytes
-    return Machine("rocm", arch, properties.name, total, seen.is_apu)
+    total = max(seen.total_bytes, device.total_bytes) if is_apu else device.total_bytes
+    return Machine("rocm", arch, properties.name, total, is_apu)
 
 
 class MemoryPlans:
@@ -86,7 +118,8 @@ class MemoryPlans:
     Attributes:
         request: The settings of the video, in which the type of the weights is known.
         notes: Sentences on the type of the weights and on defaults that have given way.
-        in_fp32: The name of the network, other than the VAE, that computes in fp32; "" for none.
+        widened: The network, other than the VAE, that computes in another type for now, and this type.
+        size: The height and width of the video in pixels.
         card: The class of the device, such as "gfx1100" or "cpu".
         helper: The second card, which may do all but sampling; None for none.
     """
@@ -99,21 +132,23 @@ class MemoryPlans:
         width: int,
         local: Local,
         *,
-        overflowed: bool = False,
+        overflowed: str = "",
         stored_attention: tuple[str, int] | None = None,
     ) -> None:
         """Make the first plan, at the level that was stored after shortages in earlier jobs.
 
         Args:
             models: The request's model, which need not be loaded.
+            overflowed: The precision to which an earlier run of the job has widened the VAE; "" for none.
             stored_attention: What an earlier run of the job has stored of `attention`; None for nothing.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
             InputError: For a value in the environment that cannot be used.
-            LongtakeError: If a local model's files cannot be read.
+            LongtakeError: If a local model's files cannot be read, or torch has no kernels for the device.
         """
-        self.models, self.blocks, self.in_fp32 = models, models.blocks, ""
+        self.models, self.blocks = models, models.blocks
+        self.widened: tuple[str, torch.dtype] | None = None
         self.device = open_device(models.device, is_guest=local.is_guest)
         machine = machine_of(self.device, local.environ)
         self.card = machine.card
@@ -121,24 +156,26 @@ class MemoryPlans:
         profile = profile_of(request, profile_in_force(machine, local), models.info)
         if profile.helper_bytes:
             self.helper = open_device(second_device(self.device.torch_device))
-        self._local, self._size = local, (height, width)
-        request, self._profile = _with_attention(
-            request, profile, models.info, self._size, local, stored_attention
-        )
+        self._local, self.size = local, (height, width)
+        request, profile = _with_attention(request, profile, models.info, self.size, local, stored_attention)
         self._calibration = calibration_of(local.calibration, machine.card)
-        self.request, self.ladder, why = first_plan(
-            request, models.info, self._profile, height, width, self._demands, local.learned
-        )
+        self.request, self._profile, self.ladder, why = first_plan(
+            request, models.info, profile, height, width, self._demands, local.learned,
+            host_memory().available or None,
+        )  # fmt: skip
         attention = self.ladder.demands[0].attention
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
         own = why, attention_note(attention)
         self.notes = (*filter(None, own), *limit_notes(self.plan, self._profile))
         if overflowed:
-            self.use_fp32()
+            self.widen_vae(overflowed)
 
-    def _demands(self, request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
-        info, in_fp32 = self.models.info, self.in_fp32
-        return demands_for(request, info, self._profile, height, width, self._calibration, in_fp32)
+    def _demands(
+        self, profile: Profile, request: GenerationRequest, height: int, width: int
+    ) -> Sequence[Demand]:
+        info, (network, dtype) = self.models.info, self.widened or ("", None)
+        in_fp32 = network if dtype == torch.float32 and not self._keeps_narrow(network) else ""
+        return demands_for(request, info, profile, height, width, self._calibration, in_fp32)
 
     @property
     def plan(self) -> JobPlan:
@@ -149,7 +186,7 @@ class MemoryPlans:
         network = self.models.part(name)
         if name in NETWORKS:
             storage = self.weight_dtype if name == "transformer" else None
-            cast_weights(network, self.compute_dtype(name) or self.models.stored_dtype(name), storage)
+            cast_weights(network, self.dtype_of(name), storage, keeps_narrow=self._keeps_narrow(name))
         return network
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
@@ -157,14 +194,53 @@ class MemoryPlans:
         wanted = DTYPES.get(self._profile.vae_dtype.value) if name == "vae" else None
         if name == "transformer" and self.weight_dtype not in EIGHT_BIT:
             wanted = self.weight_dtype
-        if name == self.in_fp32:
+        if self.widened and name == self.widened[0]:
+            wanted = self.widened[1]
+        if wanted is None and self._keeps_narrow(name):
             wanted = torch.float32
         return wanted or self.models.compute_dtype(name)
+
+    def stays_on_device(self, name: str) -> None:
+        """Free the main memory that a network's files take, if its weights are in the same memory now."""
+        if self.is_apu:
+            self.models.drop_pages(name)
+
+    def measure_copies(self, name: str) -> None:
+        """Measure how fast a network's weights are copied within main memory, if that is not known here."""
+        facts, card = self._local.speeds, self.card
+        if facts.file and speeds(facts, card).host_copy_bytes_per_second is None:
+            keep_speeds(
+                facts, card, Speeds(host_copy_bytes_per_second=host_copy_speed(self.models.part(name)))
+            )
+
+    def dtype_of(self, name: str) -> torch.dtype:
+        """Return the type that a network computes in."""
+        return self.compute_dtype(name) or self.models.stored_dtype(name)
+
+    def _keeps_narrow(self, name: str) -> bool:
+        """Return whether a network computes in fp32 with weights in bf16, since the card emulates bf16.
+
+        It does not if the job asks for a type of 16 bits, nor does the VAE, whose type is the profile's.
+        """
+        is_open = name != "vae" and (name != "transformer" or self.weight_dtype in (None, *EIGHT_BIT))
+        keeps = is_open and not self._profile.has_bf16
+        return keeps and self.models.stored_dtype(name) == torch.bfloat16
 
     @property
     def attention(self) -> tuple[str, int]:
         """Return the way to compute the transformer's attention, and the bytes of a slice of it."""
         return self.ladder.demands[0].attention.value, self._profile.slice_bytes
+
+    def expected_seconds(self) -> dict[str, float]:
+        """Return how long stages will probably take, as far as it is known; see `times.expected_times`."""
+        info, profile = self.models.info, self._profile
+        free = host_memory().available or None
+        plan = plan_video(
+            self.request, info, profile, shape=self.size, local=self._local, free_ram_bytes=free
+        )
+        is_first = plan.step is None or plan.step.source != MEASURED
+        times = expected_times(plan, profile, info, is_first=is_first)
+        return {stage: time.seconds for stage, time in times.items()}
 
     @property
     def weight_dtype(self) -> torch.dtype | None:
@@ -173,30 +249,48 @@ class MemoryPlans:
 
     def tile_advice(self, tile_px: int, seconds: float, peak_bytes: int, cap_bytes: int) -> str:
         """Return the advice that follows from what it took to decode, and store that for later jobs."""
-        info, (height, width), dtype = self.models.info, self._size, self._profile.vae_dtype.value
+        info, (height, width), dtype = self.models.info, self.size, self._profile.vae_dtype.value
         size = f"{self.card}, {info.folder or info.name}, {width}x{height}"
         key = f"{size}, VAE {dtype}, chunk {self.request.vae_chunk}"
         return tile_advice(self._local.tile_times, key, tile_px, seconds, peak_bytes, cap_bytes)
 
-    def use_fp32(self) -> None:
-        """Plan for a VAE that computes in fp32 from now on, or raise DoesNotFit."""
-        before = self._profile
-        fp32 = Setting("fp32", f"{before.vae_dtype.value} overflowed", "this job")
-        self._profile = replace(before, vae_dtype=fp32)
-        self._renew()
+    def keep_times(self, step_seconds: float, latents_per_second: float) -> None:
+        """Store what a step took, and how many latent frames were decoded in a second."""
+        info, (height, width), facts = self.models.info, self.size, self._local.step_times
+        work, *_ = computing_of(self.request, info, self._profile, height, width, facts)
+        key = step_key(self._profile.machine, info)
+        keep_times(facts, key, work, step_seconds, height * width * latents_per_second)
 
-    def widen(self, network: str) -> None:
-        """Plan for one network, other than the VAE, that computes in fp32; "" for none, as before.
+    def wider(self, name: str) -> tuple[str, ...]:
+        """Return the types in which a network's stage is repeated if its result is not finite."""
+        dtype = PRECISIONS[self.dtype_of(name)]
+        return wider_types(self._profile.family, dtype, name, self._local.environ)
+
+    def widen_vae(self, precision: str = "") -> str:
+        """Plan for a VAE that computes in a type from now on, by default the next wider one, and return it.
 
         Raises:
-            DoesNotFit: If the network does not fit in fp32.
+            DoesNotFit: If it does not fit.
         """
-        self.in_fp32 = network
+        before = self._profile
+        wider = cast(VaeDtype, precision or self.wider("vae")[0])
+        setting = Setting(wider, f"{before.vae_dtype.value} overflowed", "this job")
+        self._profile = replace(before, vae_dtype=setting)
+        self._renew()
+        return wider
+
+    def widen(self, widened: tuple[str, torch.dtype] | None) -> None:
+        """Plan for one network, other than the VAE, that computes in another type; None for none, as before.
+
+        Raises:
+            DoesNotFit: If the network does not fit in this type.
+        """
+        self.widened = widened
         self._renew()
 
     def _renew(self) -> None:
-        key = level_key(self.request, self.models.info, self._profile, *self._size)
-        self.ladder.renew(self._demands(self.request, *self._size), key)
+        key = level_key(self.request, self.models.info, self._profile, *self.size)
+        self.ladder.renew(self._demands(self._profile, self.request, *self.size), key)
 
     @property
     def is_apu(self) -> bool:
@@ -213,6 +307,7 @@ def _with_attention(
     GPU has are tried at the job's shape, unless that was done before.
 
     Raises:
+        GenerationCancelled: If the job was cancelled during the trial.
         InputError: If this machine does not have the way.
     """
     if stored:
@@ -223,9 +318,13 @@ def _with_attention(
         known = request if is_known else replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
         networks = known_networks(info, profile, weight_dtype=known.weight_dtype)
         shape = attention_shape(known, networks, *size, longest_text(known, info))
-        if shape_key(*shape) not in profile.ways:
-            found = local.try_attention(tried_ways(), *shape, profile.slice_bytes)
-            keep_trial(local.kernels, profile.machine.card, shape_key(*shape), found)
+        facts, card, key = local.kernels, profile.machine.card, shape_key(*shape)
+        known = seen_trials(facts, card).get(key, {})
+        if ways := [way for way in tried_ways() if way not in known]:
+            trial = keep_trial(facts, card, key, local.try_attention(ways, *shape, profile.slice_bytes))
             profile = profile.with_seen(local)
+            # Slices after failures that pass are for this job alone, so they are not among those seen.
+            way = fastest(key, trial, profile.deviation)
+            profile = replace(profile, ways={**profile.ways, key: way})
     check_way(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
     return request, profile

@@ -27,6 +27,7 @@ from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import Section, SectionPlan
 from diffusers_helper.families.step_caches import STEP_CACHES
 from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.job.convolutions import choose_convolutions
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.job.original import Original
 from diffusers_helper.loading.casting import find_scales
@@ -39,6 +40,7 @@ from diffusers_helper.output.checkpoints import Checkpoints, EncodingCache, Orig
 from diffusers_helper.output.previews import Preview
 from diffusers_helper.output.report import Report
 from diffusers_helper.output.video import GrowingVideo
+from diffusers_helper.planning.times import ATTENTION
 from diffusers_helper.planning.variables import DEBUG_VARIABLE, ENCODINGS_VARIABLE
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.provenance.lineage import Lineage
@@ -47,7 +49,7 @@ from diffusers_helper.request import AUTO, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import OnStep
 from diffusers_helper.sampling.step_cache import Blocks, Passes, open_passes
 from diffusers_helper.vae.engine import VaeEngine
-from diffusers_helper.vae.passes import Progress
+from diffusers_helper.vae.passes import DTYPES, Progress
 from diffusers_helper.weights.lora_files import loras_of
 
 _T = TypeVar("_T")
@@ -253,25 +255,32 @@ def open_job(
     start = given.get(START_PICTURE)
     height, width = models.info.shape_of(request, (start.height, start.width) if start else None)
     sections = lineage.sections(request, family, cuts_of(request, family))
-    overflowed = earlier is not None and earlier.overflow.exists()
+    overflowed = _overflowed(earlier)
     stored, largest = _kept_attention(earlier), _largest(lineage, _as_begun(request, earlier))
+    opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.new(Path("outputs").absolute())
+    kind = "cuda" if torch.version.hip is None else "rocm"
+    report = Report(opened, sections, on_event, {"attention": ATTENTION[kind].seconds})
+    if tries := local.try_attention:
+        tries = partial(tries, told=partial(report.trying, "attention"), cancel=cancel)
+        local = replace(local, try_attention=tries)
     plans = MemoryPlans(largest, models, height, width, local, overflowed=overflowed, stored_attention=stored)
-    opened = _open_folder(request, given, earlier, folder)
+    _open_folder(opened, request, given, earlier)
     if request.weight_dtype == AUTO:
         request = replace(request, weight_dtype=plans.request.weight_dtype)
         write_atomic(opened.weight_type, request.weight_dtype.encode())
     _keep_facts(opened, earlier, lineage, plans.attention, overflowed=overflowed)
     mode, crf = request.mode, request.crf
     video = GrowingVideo(opened.path, width=width, height=height, mode=mode, crf=crf, fps=family.fps)
-    report = Report(opened, sections, video, on_event)
-    report.started(width, height, plans.attention[0])
+    report.started(video, plans.attention[0], plans.expected_seconds())
     original, begun = _joined(opened, request, family, video, report)
     for doubt in filter(None, (video.doubt, begun, *plans.notes)):
         report.warned(doubt)
     if unknown := models.info.unknown_words(" ".join(Timeline.of(request.prompt).texts)):
         report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
 
-    memory = JobMemory(plans, opened, report, cancel)
+    told = partial(report.trying, "convolutions")
+    choose = partial(choose_convolutions, plans, sections, local, told, cancel)
+    memory = JobMemory(plans, opened, report, cancel, choose)
     if note := CrashRecord.read((earlier or opened).shortage):
         memory.apply(note)
     pictures = JobPictures.of(given, (height, width), request)
@@ -303,7 +312,7 @@ def _recorder_and_encodings(opened: JobFolder, local: Local) -> tuple[Recorder |
 
 def _keep_facts(
     opened: JobFolder, earlier: JobFolder | None, lineage: Lineage, attention: tuple[str, int], *,
-    overflowed: bool,
+    overflowed: str,
 ) -> None:  # fmt: skip
     """Write to a job's folder what a later run must know of this one and of an earlier one."""
     write_atomic(opened.attention, "{} {}".format(*attention).encode())
@@ -312,7 +321,7 @@ def _keep_facts(
     if earlier and earlier != opened:  # the encoded picture of the earlier run is reused
         write_uses(opened.vae, tuple(use for use in read_uses(earlier.vae) if use.section == 0))
     if overflowed:
-        write_atomic(opened.overflow, b"")
+        write_atomic(opened.overflow, overflowed.encode())
 
 
 def _as_begun(request: GenerationRequest, earlier: JobFolder | None) -> GenerationRequest:
@@ -320,6 +329,14 @@ def _as_begun(request: GenerationRequest, earlier: JobFolder | None) -> Generati
     if request.weight_dtype != AUTO or earlier is None or not earlier.weight_type.exists():
         return request
     return replace(request, weight_dtype=read_file(earlier.weight_type).decode("ascii"))
+
+
+def _overflowed(earlier: JobFolder | None) -> str:
+    """Return the precision to which an earlier run has widened the VAE; "" if it has not."""
+    if earlier is None or not earlier.overflow.exists():
+        return ""
+    kept = read_file(earlier.overflow).decode("ascii", "replace")
+    return kept if kept in DTYPES else "fp32"  # earlier versions have written nothing else
 
 
 def _kept_attention(earlier: JobFolder | None) -> tuple[str, int] | None:
@@ -343,12 +360,8 @@ def _largest(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
 
 
 def _open_folder(
-    request: GenerationRequest,
-    given: Mapping[str, Image.Image],
-    earlier: JobFolder | None,
-    folder: Path | None,
-) -> JobFolder:
-    opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.new(Path("outputs").absolute())
+    opened: JobFolder, request: GenerationRequest, given: Mapping[str, Image.Image], earlier: JobFolder | None
+) -> None:
     if opened.segments.exists() and opened != earlier:
         raise InputError(
             f"{opened.path} holds another video; expected a new folder.", "Choose another folder."
@@ -361,4 +374,3 @@ def _open_folder(
     keep_original(request, opened)
     if not opened.request.exists():
         write_atomic(opened.request, request.to_json().encode())
-    return opened

@@ -1,7 +1,7 @@
 """Weights that are stored in a smaller type than the one that computes, by diffusers' layerwise casting.
 
 A layer's weight is cast when the layer computes, and stays on the device in the smaller type otherwise. The
-type is fp8, or int8 with a scale for each row.
+type is fp8, or int8 with a scale for each row, or bf16 where a network computes in fp32.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class KeptCasting(LayerwiseCastingHook):
     """Diffusers' hook, which here puts the stored weight back after use instead of casting it a second time.
 
     So the weight stays in the file's mapping or in the slot from which it is streamed. If the layer has
-    scales, as scaled fp8 and int8 have, the weight is multiplied with them.
+    scales, as scaled fp8 and int8 have, the weight is multiplied with them. Of an embedding in bf16, only the
+    rows in use are cast.
     """
 
     def __init__(self, storage_dtype: torch.dtype, compute_dtype: torch.dtype) -> None:
@@ -67,6 +68,12 @@ class KeptCasting(LayerwiseCastingHook):
 
     def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         stored: Tensor = module.weight.data
+        if self.storage_dtype == torch.bfloat16:
+            if isinstance(module, nn.Embedding):
+                self._stored = stored
+                return args, kwargs
+            # T5 casts the input of some layers to the type in which their weights are stored.
+            args = tuple(one.to(self.compute_dtype) for one in args)
         self._stored, weight = stored, stored.to(self.compute_dtype)
         scale = getattr(module, SCALE, None)
         module.weight.data = weight if scale is None else weight.mul_(scale)
@@ -74,7 +81,7 @@ class KeptCasting(LayerwiseCastingHook):
 
     def post_forward(self, module: Any, output: Any) -> Any:
         module.weight.data, self._stored = self._stored, None
-        return output
+        return output.to(self.compute_dtype)
 
 
 def _known_scales(layer: nn.Module) -> Tensor:
@@ -125,20 +132,26 @@ def add_scales(layer: nn.Module, scales: Tensor) -> None:
     layer.register_buffer(SCALE, scales, persistent=False)
 
 
-def cast_weights(network: nn.Module, compute: torch.dtype, storage: torch.dtype | None = None) -> None:
+def cast_weights(
+    network: nn.Module, compute: torch.dtype, storage: torch.dtype | None = None,
+    *, keeps_narrow: bool = False,
+) -> None:  # fmt: skip
     """Set the type in which a network's layers keep their weights on the device, and the one that computes.
 
-    Embedders and norms keep their precision, by diffusers' list for the network.
+    In 8 bit, embedders and norms keep their precision, by diffusers' list for the network.
 
     Args:
         network: The network, which has to be in main memory.
         storage: The type on the device; None for that of the file. Only 8 bit are cast layer by layer.
+        keeps_narrow: Whether weights in bf16 are cast layer by layer, too, for a network that computes in
+            fp32. On the device they then take half the memory.
     """
     for layer in network.modules():
         if isinstance(layer, GGUFLinear | GGUFEmbedding):
             layer.compute_dtype = compute
+    narrow = (*EIGHT_BIT, torch.bfloat16) if keeps_narrow else EIGHT_BIT
     for _, layer, wanted in layer_types(network, storage):
-        _set_hook(layer, wanted if wanted in EIGHT_BIT else None, compute)
+        _set_hook(layer, wanted if wanted in narrow else None, compute)
 
 
 def layer_types(

@@ -15,12 +15,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
 from diffusers_helper.attention.ways import NATIVE, SLICED, WAYS
+from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import write_atomic
 from diffusers_helper.machine.packages import version_of
+from diffusers_helper.machine.sysfs import driver_version
 
 _log = logging.getLogger(__name__)
 
@@ -85,18 +88,22 @@ class Local:
         try_attention: A function that tries ways to compute attention in a process of its own, given their
             names and the other arguments of `attention.attending.try_ways`, and returns what that yields;
             None if nothing is tried.
+        measure_convolutions: A function that measures convolutions in a process of its own, as
+            `cache.conv_tuning.measure_in_processes` asks it to; None if nothing is measured.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     folder: Path | None = None
     is_guest: bool = False
     try_attention: Callable[..., list[dict[str, Any]]] | None = None
+    measure_convolutions: Callable[..., str] | None = None
 
     learned = _Kept("smaller_plans.json")  # the levels of jobs after shortages (`planning.ladder`)
     tile_times = _Kept("tile_times.json")  # what decodes took with tiles of each size (`job.plans`)
     kernels = _Kept("attention.json")  # what was seen of attention
+    step_times = _Kept("step_times.json")  # what steps and decodes took (`planning.cards.speeds`)
     disks = _Kept("disks.json")  # the speeds of disks
-    speeds = _Kept("speeds.json")  # those of bus and disk that a benchmark measured
+    speeds = _Kept("speeds.json")  # those that benchmarks and jobs measured
     calibration = _Kept("calibration.json")  # ratios of measured to estimated memory (`planning.estimates`)
 
     @property
@@ -106,11 +113,15 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Measured speeds; None for those that were not measured. Weights are streamed from pinned memory."""
+    """Measured speeds; None for those that were not measured.
+
+    Weights that are streamed are copied within main memory, into a pinned buffer, and from there to the card.
+    """
 
     host_to_device_pinned_bytes_per_second: float | None = None
     host_to_device_bytes_per_second: float | None = None
     disk_read_bytes_per_second: float | None = None
+    host_copy_bytes_per_second: float | None = None
 
 
 def keep_speeds(facts: Facts, card: str, measured: Speeds) -> None:
@@ -189,6 +200,9 @@ class DiskSpeeds:
 _TOKENS = 1024  # Shapes whose numbers of tokens differ by less share an entry.
 # Another way than the preferred one has to be faster by this factor, so that noise does not decide.
 _GAIN = 1.1
+DEVIATION_VARIABLE = "LONGTAKE_ATTENTION_DEVIATION"
+_DEVIATION, _MOST_DEVIATION = 1.0, 10.0  # percent; rounding to bf16 gives 0.2 to 0.4, and 8 bits 1.4 to 1.5
+_FP32_SHARE = 0.1  # of the bound, where a model computes in fp32
 
 
 def seen_kernel(facts: Facts, card: str) -> str:
@@ -201,29 +215,87 @@ def keep_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> Non
     facts.write(_key(card, torch_version), {"kernel": kernel})
 
 
-def seen_ways(facts: Facts, card: str) -> dict[str, str]:
-    """Return the stored ways to compute attention on a card with the installed torch, by `shape_key`."""
-    ways = facts.read(_key(card)).get("ways", {})
-    return {key: way for key, way in ways.items() if way in WAYS}
+Trial = Mapping[str, Mapping[str, Any]]
+"""What `attention.attending.try_ways` has yielded for one shape, by way."""
 
 
-def keep_trial(facts: Facts, card: str, key: str, found: Sequence[Mapping[str, Any]]) -> str:
-    """Store and return the fastest way to compute attention of one shape, and store the kernel of SDPA.
+def deviation_of(environ: Mapping[str, str]) -> float:
+    """Return the share by which the results of a way may differ from fp32 math, if `auto` is to take it.
 
-    A way that stores the scores of all tokens does not count, since attention in slices does the same work.
+    Raises:
+        InputError: If the environment has an invalid value.
+    """
+    text = environ.get(DEVIATION_VARIABLE) or str(_DEVIATION)
+    try:
+        percent = float(text)
+    except ValueError:
+        percent = inf
+    if not 0 < percent <= _MOST_DEVIATION:
+        raise InputError(
+            f"{DEVIATION_VARIABLE} is {short_repr(text[:60])}; expected percent, above 0 and at most "
+            f"{_MOST_DEVIATION:g}.",
+            "Correct it, or leave it out.",
+        )
+    return percent / 100
+
+
+def seen_trials(facts: Facts, card: str) -> dict[str, Trial]:
+    """Return the stored trials on a card with its present driver and software, by `shape_key`."""
+    return facts.read(_trials_key(card))
+
+
+def keep_trial(facts: Facts, card: str, key: str, found: Sequence[Mapping[str, Any]]) -> Trial:
+    """Store the lasting results of a trial of one shape, and return all that are known, with the others.
 
     Args:
-        found: The results of `attention.attending.try_ways`, in the order of preference.
+        found: The results of `attention.attending.try_ways`. Those that say `passes`, such as a lack of
+            memory, are not stored, so that these ways are tried again in the next job.
     """
-    good = {one["way"]: one for one in found if "failed" not in one and "math" not in one["kernel"]}
-    most = min((one["seconds"] for one in good.values()), default=0.0) * _GAIN
-    way = next((name for name, one in good.items() if one["seconds"] <= most), SLICED)
     for one in found:
         _log.info("attention of %s: %s", key, ", ".join(f"{name} {value}" for name, value in one.items()))
         if one["way"] == NATIVE and "kernel" in one:
             keep_kernel(facts, card, version_of("torch"), one["kernel"])
-    facts.write(_key(card), {"ways": {**seen_ways(facts, card), key: way}})
-    return way
+    known = seen_trials(facts, card).get(key, {})
+    lasting = {one["way"]: one for one in found if not one.get("passes")}
+    if lasting:
+        facts.write(_trials_key(card), {key: {**known, **lasting}})
+    return {**known, **{one["way"]: one for one in found}}
+
+
+def seen_ways(facts: Facts, card: str, deviation: float) -> dict[str, str]:
+    """Return the way that `auto` takes on a card, by `shape_key`; see `deviation_of`."""
+    return {key: fastest(key, trial, deviation) for key, trial in seen_trials(facts, card).items()}
+
+
+def fastest(key: str, trial: Trial, deviation: float) -> str:
+    """Return the fastest way of a trial whose results are close enough to fp32 math, or else slices.
+
+    A way that stores the scores of all tokens does not count, since attention in slices does the same work.
+    """
+    good = {
+        way: trial[way]["seconds"]
+        for way in WAYS
+        if way in trial
+        and "failed" not in trial[way]
+        and "math" not in trial[way]["kernel"]
+        and trial[way]["error"] <= _bound(key, deviation)
+    }
+    most = min(good.values(), default=0.0) * _GAIN
+    return next((way for way, seconds in good.items() if seconds <= most), SLICED)
+
+
+def refused_ways(facts: Facts, card: str, deviation: float) -> dict[str, float]:
+    """Return the ways that `auto` leaves out for their deviation from fp32 math, with the largest one."""
+    found = dict[str, float]()
+    for key, trial in seen_trials(facts, card).items():
+        for way in WAYS.keys() & trial.keys():
+            if (error := trial[way].get("error", 0.0)) > _bound(key, deviation):
+                found[way] = max(error, found.get(way, 0.0))
+    return found
+
+
+def _bound(key: str, deviation: float) -> float:
+    return deviation * (_FP32_SHARE if key.endswith("float32") else 1)
 
 
 def shape_key(heads: int, tokens: int, head_dim: int, dtype: str) -> str:
@@ -234,3 +306,10 @@ def shape_key(heads: int, tokens: int, head_dim: int, dtype: str) -> str:
 def _key(card: str, torch_version: str = "") -> str:
     """Return the key of a card with a version of torch; "" for the installed one."""
     return f"{card}, torch {torch_version or version_of('torch')}"
+
+
+def _trials_key(card: str) -> str:
+    """Return the key of a card with all software that the speed of attention depends on."""
+    packages = sorted({way.package for way in WAYS.values() if way.package})
+    versions = (f"{name} {version_of(name)}".rstrip() for name in packages)
+    return ", ".join((_key(card), *versions, f"driver {driver_version(card)}"))

@@ -41,6 +41,7 @@ _ORIGINAL = {
 }  # fmt: skip
 _MOST_SIZE = 2**20
 _EMBEDDINGS = ("embed_tokens.weight", "token_embd.weight")  # only the rows in use are taken apart
+_LOOKED_UP = (*_EMBEDDINGS, "shared.weight", "_embedding.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ def networks(
     on_cpu: bool,
     widths: Mapping[str, int | None] = MappingProxyType({}),
     weight_dtype: str = "default",
+    has_bf16: bool = True,
 ) -> dict[str, Network]:
     """Return all networks of a model, by the names of their parts.
 
@@ -100,6 +102,8 @@ def networks(
             in another one (`loaders.dtype_for`).
         widths: The bytes per value of each network that does not compute in its stored type; None for others.
         weight_dtype: The type of the transformer's weights (`request.WEIGHT_TYPES`).
+        has_bf16: Whether the device computes in bf16. Otherwise the weights of networks in bf16 are cast to
+            fp32 layer by layer, except the VAE's.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
@@ -108,7 +112,8 @@ def networks(
     for name in (one for one in NETWORKS if one in info.parts):
         source, storage = info.parts[name], weight_dtype if name == "transformer" else "default"
         counted = _of_published(info.family.networks[name]) if source.is_missing else _counted(name, source)
-        found[name] = counted.network(name, widths.get(name), storage, on_cpu=on_cpu)
+        keeps = not has_bf16 and name != "vae" and widths.get(name) is None
+        found[name] = counted.network(name, widths.get(name), storage, on_cpu=on_cpu, keeps_narrow=keeps)
     return found
 
 
@@ -119,7 +124,8 @@ class _Counted:
     Attributes:
         total, blocks: The values in all, and in each block that can be streamed.
         keeps_bf16: Whether a CPU computes in bf16 if that is the type; see `machine.sysfs.keeps_bf16`.
-        largest: The most values of a layer that can be cast.
+        largest, largest_linear: The most values of a layer that can be cast, and of one with a product.
+        unlayered: The values that belong to no such layer, as those of norms.
         largest_block: The most values of a layer in blocks of GGUF.
         is_fixed: Whether the weights cannot be cast to another type.
     """
@@ -131,10 +137,14 @@ class _Counted:
     keeps_bf16: bool
     file_bytes: int
     largest: int
+    largest_linear: int
+    unlayered: int
     largest_block: int
     is_fixed: bool = False
 
-    def network(self, name: str, width: int | None, storage: str, *, on_cpu: bool) -> Network:
+    def network(
+        self, name: str, width: int | None, storage: str, *, on_cpu: bool, keeps_narrow: bool
+    ) -> Network:
         """Return the network in the types that it is stored and computes in on the device.
 
         Raises:
@@ -151,16 +161,20 @@ class _Counted:
             widened = slow and name != "text_encoder"
             own = 4 if widened else BITS[self.compute_dtype] // 8
             width = 2 if storage in ("bf16", "fp16") else own
-        total = self.total.num_bytes(width, storage)
-        blocks = tuple(block.num_bytes(width, storage) for block in self.blocks)
         is_cast = is_eight_bit(storage) or (self.total.eight_bit and storage == "default")
-        cast_bytes = max(self.largest * width if is_cast else 0, self.largest_block * GGUF_CAST_BYTES)
+        kept, cast, more = width, self.largest if is_cast else 0, 0
+        if keeps_narrow and self.compute_dtype == "bfloat16" and storage not in ("bf16", "fp16"):
+            kept, width, cast, more = 2, 4, max(cast, self.largest_linear), 2 * self.unlayered
+        total = self.total.num_bytes(kept, storage) + more
+        blocks = tuple(block.num_bytes(kept, storage) for block in self.blocks)
+        cast_bytes = max(cast * width, self.largest_block * GGUF_CAST_BYTES)
         return Network(Weights(name, total, blocks), self.config, width, self.file_bytes, cast_bytes)
 
 
 def _of_published(known: FamilyNetwork) -> _Counted:
     size = known.total.num_bytes(BITS[known.dtype] // 8, "default")
-    return _Counted(known.total, known.blocks, known.config, known.dtype, True, size, known.largest, 0)
+    largest = known.largest, known.largest
+    return _Counted(known.total, known.blocks, known.config, known.dtype, True, size, *largest, 0, 0)
 
 
 def _counted(name: str, source: PartSource) -> _Counted:
@@ -214,7 +228,8 @@ def count_values(name: str, place: Path, config: Mapping[str, Any] | None) -> _C
         if block := _block_of(lists, key):
             by_block[block] = by_block.get(block, Values()) + values
     file_bytes = sum(tensor.num_bytes for tensor in tensors.values())
-    layers = [math.prod(one.shape) for key, one in tensors.items() if _is_layer(key, one)]
+    layers = {key: math.prod(one.shape) for key, one in tensors.items() if _is_layer(key, one)}
+    linear = [number for key, number in layers.items() if not key.endswith(_LOOKED_UP)]
     in_blocks = [  # the tensors that are taken apart as a whole when their layer computes
         math.prod(one.shape)
         for key, one in tensors.items()
@@ -223,7 +238,9 @@ def count_values(name: str, place: Path, config: Mapping[str, Any] | None) -> _C
     return _Counted(
         total, tuple(by_block[block] for block in sorted(by_block)), config, dtype,
         keeps_bf16(file_bytes, is_quantised=is_quantised), file_bytes,
-        max(layers, default=0), max(in_blocks, default=0),
+        max(layers.values(), default=0), max(linear, default=0),
+        sum(math.prod(one.shape) for key, one in tensors.items() if key not in layers),
+        max(in_blocks, default=0),
         any(SCALE.search(key) or one.dtype not in BITS for key, one in found.items()),
     )  # fmt: skip
 

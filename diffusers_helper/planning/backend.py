@@ -1,19 +1,21 @@
-"""The factors by which estimates of memory are multiplied, by card and platform.
+"""What differs between cards: the factors of memory, the types they compute well in, and torch's kernels.
 
-The formulas (`estimates`, `vae_estimates`) count tensors, which are the same everywhere. What differs between
-machines is here. Ratios that were measured on cards are in `cards/reported`, where scripts/hardware_table.py
-writes them, and `estimates.Calibration` applies them.
+The formulas (`estimates`, `vae_estimates`) count tensors, which are the same everywhere, and are multiplied
+with the factors here. Ratios that were measured on cards are in `cards/reported`, where
+scripts/hardware_table.py writes them, and `estimates.Calibration` applies them.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
 from diffusers_helper.attention.ways import NATIVE, WAYS, slice_of
 from diffusers_helper.planning.cards.reported import RATIOS
-from diffusers_helper.planning.variables import Setting
+from diffusers_helper.planning.variables import FP32_VARIABLE, Setting
 from diffusers_helper.units import GB
 
 Attention = Literal["fused", "math"]
@@ -71,3 +73,45 @@ def reserve_of(card: str, family: str) -> Setting[int]:
     if ratio is None:
         return Setting(GB, what, "not measured")
     return Setting(round(GB * ratio), what, "measured on such a card")
+
+
+NO_BF16 = ("gfx103x",)
+"""The families that emulate bf16: 3.1 TFLOP/s on an RX 6600 XT, beside 15.6 in fp16 and 8.4 in fp32, by
+reports of others (torch-performance-test-data 186 and 199)."""
+
+SLOW_FP32 = ("gfx1151", "gfx1200")
+"""The families whose products in fp32 run at 0.8 to 1.4 TFLOP/s, by reports of others: RDNA 3.5
+(rocm-libraries 5946) and RDNA4 (torch-performance-test-data 173)."""
+
+
+def wider_types(family: str, dtype: str, network: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the types in which a stage is repeated, one after the other, if its result is not finite.
+
+    On cards with slow fp32, a step of the transformer would take minutes, so that a person has to ask for it.
+
+    Args:
+        family: The family of the card (`profiles.FAMILIES`).
+        dtype: The type of its first result, "fp16", "bf16" or "fp32", as are those returned.
+    """
+    is_slow = family in SLOW_FP32 and network == "transformer" and environ.get(FP32_VARIABLE) != "1"
+    goes_by_bf16 = dtype == "fp16" and family not in ("cpu", *NO_BF16)
+    return (*(("bf16",) if goes_by_bf16 else ()), *(() if is_slow else ("fp32",)))
+
+
+def missing_kernels(arch: str, built: Collection[str]) -> tuple[str, str] | None:
+    """Return what is wrong and the remedy, if an installed torch has no kernels for a card; otherwise None.
+
+    Args:
+        arch: The gfx name of the card as torch sees it; "" if it has none.
+        built: The architectures that torch was built for (`torch.cuda.get_arch_list()`).
+    """
+    known = {name.partition(":")[0] for name in built}
+    if not arch or arch in known or not known or not all(re.fullmatch("gfx[0-9a-f]+", one) for one in known):
+        return None
+    remedy = "Install AMD's build of PyTorch for this card with webui.sh."
+    if arch.startswith("gfx103"):
+        remedy = f"Set HSA_OVERRIDE_GFX_VERSION=10.3.0, so that it runs the kernels of gfx1030. Or: {remedy}"
+    return (
+        f"This card is {arch}, and the installed PyTorch has kernels for {', '.join(sorted(known))} only.",
+        remedy,
+    )

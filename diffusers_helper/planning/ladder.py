@@ -29,10 +29,11 @@ from diffusers_helper.planning.budget import (
 )
 from diffusers_helper.planning.estimates import largest_bucket
 from diffusers_helper.planning.profiles import YOU, Profile
-from diffusers_helper.planning.streaming import choose_weights
+from diffusers_helper.planning.streaming import choose_streaming
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_text
 
+_IN_BF16 = "The model computes in bf16, which this card emulates slowly, because it does not fit in fp32."
 _SIDE_STEP = 32  # between the resolutions that a refusal may name
 MAX_STEPS = 3
 _VAE_STAGES = ("vae_encode", "decode")
@@ -177,19 +178,24 @@ def first_plan(
     profile: Profile,
     height: int,
     width: int,
-    needs: Callable[[GenerationRequest, int, int], Sequence[Demand]],
+    needs: Callable[[Profile, GenerationRequest, int, int], Sequence[Demand]],
     learned: Facts,
-) -> tuple[GenerationRequest, Ladder, str]:
+    free_ram_bytes: int | None,
+) -> tuple[GenerationRequest, Profile, Ladder, str]:
     """Return the plan that a job begins with. It is the same on the page, on the command line and in a job.
+
+    Where a card that emulates bf16 has no room for the computation in fp32, it computes in bf16 after all.
 
     Args:
         profile: The settings of the machine, with those of the request for the VAE (`profile_of`).
-        needs: Returns the `demands_for` a request and the height and width of a video.
+        needs: Returns the `demands_for` a profile, a request and the height and width of a video.
         learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
+        free_ram_bytes: The main memory that is free for streamed weights; None if not known.
 
     Returns:
-        The request with the type of the weights; the plan, with the smaller ones that can follow it; and a
-        sentence that says why this type was chosen, or "" if the request has named it.
+        The request with the type of the weights; the profile with the type that computes; the plan, with
+        the smaller ones that can follow it; and sentences that say what was chosen and why, or "" if the
+        request has named all.
 
     Raises:
         DoesNotFit: If no plan keeps within the cap. It names the largest resolution that does, and int8 if
@@ -205,10 +211,13 @@ def first_plan(
 
     def begin(
         height: int, width: int, request: GenerationRequest = request
-    ) -> tuple[GenerationRequest, Ladder, str]:
-        request, reason = choose_weights(request, budget, lambda one: needs(one, height, width))
+    ) -> tuple[GenerationRequest, Profile, Ladder, str]:
+        chosen = choose_streaming(
+            request, budget, lambda one: needs(profile, one, height, width), free_ram_bytes
+        )
+        request, own, reason = chosen
         key = level_key(request, info, profile, height, width)
-        return request, Ladder(budget, needs(request, height, width), learned, key), reason
+        return request, profile, Ladder(own, needs(profile, request, height, width), learned, key), reason
 
     def fits(*given: Any) -> bool:
         try:
@@ -220,6 +229,12 @@ def first_plan(
     try:
         return begin(height, width)
     except DoesNotFit as error:
+        if not profile.has_bf16:
+            profile = replace(profile, has_bf16=True)
+            request, profile, ladder, reason = first_plan(
+                request, info, profile, height, width, needs, learned, free_ram_bytes
+            )
+            return request, profile, ladder, f"{reason} {_IN_BF16}".strip()
         shape_at = partial(largest_bucket, multiple=info.multiple, offered=info.family.offered)
         side = request.resolution or info.side
         sides = range(max(int(SETTINGS["resolution"].low), info.multiple), side, _SIDE_STEP)

@@ -15,9 +15,21 @@ from typing import Literal, TypeVar, get_args
 
 from diffusers_helper.attention.ways import NATIVE, SLICED, WAYS, slice_bytes
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.local import Local, seen_kernel, seen_ways
-from diffusers_helper.machine.sysfs import ROOT, Gpu, Link, amd_gpus, gfx_name, host_memory, nvidia_link
-from diffusers_helper.planning.backend import FACTORS, Attention, Backend, reserve_of
+from diffusers_helper.machine.local import Local, deviation_of, seen_kernel, seen_ways
+from diffusers_helper.machine.sysfs import (
+    ROOT,
+    Gpu,
+    Link,
+    amd_gpus,
+    gfx_name,
+    has_nvidia,
+    host_memory,
+    is_hidden,
+    names_to_see,
+    nvidia_link,
+    visible_gpu,
+)
+from diffusers_helper.planning.backend import FACTORS, NO_BF16, Attention, Backend, reserve_of
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
 from diffusers_helper.planning.variables import DOCUMENT, YOU, Setting, check_choices, variables_for
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
@@ -42,6 +54,8 @@ class Machine:
         total_bytes: The size of the device's memory; 0 if only its driver knows it.
         is_apu: Whether the device shares the processor's memory.
         link: Its link to main memory; None if it has none, or if it is not known.
+        memory: A phrase for the kind of that memory, such as "VRAM"; "" if it is not known.
+        visible: What ROCR_VISIBLE_DEVICES has to be to hide the processor's graphics; "" to hide nothing.
     """
 
     kind: Kind
@@ -50,6 +64,8 @@ class Machine:
     total_bytes: int
     is_apu: bool = False
     link: Link | None = None
+    memory: str = ""
+    visible: str = ""
 
     @property
     def card(self) -> str:
@@ -65,8 +81,10 @@ class Profile:
         family: One of `FAMILIES`.
         vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
         vae_tile: The side of the largest tiles that the automatic choice takes, in pixels.
+        has_bf16: Whether networks in bf16 compute in it, and not in fp32 with weights in bf16.
         kernel: The kind of kernel that SDPA is expected to run.
         attention: The way to compute attention for jobs that leave it open (`attention.ways.WAYS`).
+        deviation: The share by which results of a way that `auto` takes may differ from fp32 math.
         ways: The fastest ways that were measured here, by `machine.local.shape_key`.
         slice_bytes: The memory for one slice of attention; 0 for what suits the cap.
         helper_bytes: The cap of a second card, which may do all but sampling; 0 for no such card.
@@ -85,6 +103,8 @@ class Profile:
     ways: Mapping[str, str] = field(default_factory=dict[str, str])
     slice_bytes: int = 0
     helper_bytes: int = 0
+    has_bf16: bool = True
+    deviation: float = 0.0
 
     @property
     def backend(self) -> Backend:
@@ -113,14 +133,17 @@ class Profile:
 
     def with_seen(self, local: Local) -> Profile:
         facts, card = local.kernels, self.machine.card
-        return replace(self.with_kernel(seen_kernel(facts, card)), ways=seen_ways(facts, card))
+        ways = seen_ways(facts, card, self.deviation)
+        return replace(self.with_kernel(seen_kernel(facts, card)), ways=ways)
 
     def attention_for(self, request: GenerationRequest, key: str) -> Setting[str]:
         """Return the way to compute attention in a job, of the shape with this `machine.local.shape_key`."""
         if request.attention != AUTO:
             return Setting(request.attention, "set for the job", YOU)
         if key in self.ways and self.attention.source != YOU and self.machine.kind != "cpu":
-            return Setting(self.ways[key], "the fastest on this card", "measured")
+            way = self.ways[key]
+            reason = "no other way could be used" if way == SLICED else "the fastest on this card"
+            return Setting(way, reason, "measured")
         return self.attention
 
     def budget(self, cap_gb: float | None = None, preserved_gb: float | None = None) -> Budget:
@@ -176,7 +199,7 @@ _FRAMEPACK = "FramePack's default"
 _NOT_MEASURED = "not measured"
 
 
-def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
+def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None = None) -> Machine:
     """Return the machine that the engine will compute on, without importing torch.
 
     The memory of a CUDA card is not known here; its size is given as 0.
@@ -184,37 +207,22 @@ def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
     Args:
         environ: The environment, for HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
         root: The root of the file system that describes the machine.
+        gpus: The AMD cards, if KFD's files do not list them.
     """
-    gpu = visible_gpu(amd_gpus(root), environ)
+    every = amd_gpus(root) if gpus is None else gpus
+    gpu = visible_gpu(every, environ, has_nvidia=has_nvidia(root))
     if gpu is not None:
-        memory = host_memory(root)
-        # An APU's own memory is small; the main memory that it may use is added, as far as it is available.
-        shared = min(gpu.gtt_total, memory.available) if gpu.is_apu else 0
-        arch = _overridden(gpu.arch, environ)
-        return Machine("rocm", arch, gpu.name or arch, gpu.vram_total + shared, gpu.is_apu, gpu.link)
-    has_nvidia = (root / "proc/driver/nvidia/gpus").is_dir() or (root / "dev/nvidia0").exists()
-    if has_nvidia and not _is_hidden(environ.get("CUDA_VISIBLE_DEVICES", "0")):
-        return Machine("cuda", "", "NVIDIA GPU", 0, link=nvidia_link(root))
-    return Machine("cpu", "", "CPU", host_memory(root).total)
-
-
-def visible_gpu(gpus: list[Gpu], environ: Mapping[str, str]) -> Gpu | None:
-    """Return the first card that the environment does not hide. Names that it does not know are ignored."""
-    for variable in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
-        if variable not in environ:
-            continue
-        if _is_hidden(environ[variable]):
-            return None
-        first = environ[variable].split(",")[0].strip()
-        if first.isdigit():
-            gpus = gpus[int(first) :]
-        gpus = [gpu for gpu in gpus if first.lower() == gpu.uuid.lower()] or gpus
-    return gpus[0] if gpus else None
-
-
-def _is_hidden(visible: str) -> bool:
-    first = visible.split(",")[0].strip()
-    return not first or first.startswith("-")
+        arch, total, memory = _overridden(gpu.arch, environ), gpu.total_bytes, "VRAM"
+        if gpu.uses_gtt:
+            # The driver lends main memory only as far as it is available.
+            total, memory = min(total, host_memory(root).available or total), "main memory, lent as GTT"
+        elif gpu.is_apu:
+            memory = "main memory that the firmware reserves"
+        visible = "" if gpu.is_apu else names_to_see(every)
+        return Machine("rocm", arch, gpu.name or arch, total, gpu.is_apu, gpu.link, memory, visible)
+    if has_nvidia(root) and not is_hidden(environ.get("CUDA_VISIBLE_DEVICES", "0")):
+        return Machine("cuda", "", "NVIDIA GPU", 0, link=nvidia_link(root), memory="VRAM")
+    return Machine("cpu", "", "CPU", host_memory(root).total, memory="main memory")
 
 
 def _overridden(arch: str, environ: Mapping[str, str]) -> str:
@@ -266,7 +274,8 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
         vae_tile=Setting(256, "tiles that fit every card; larger Conv3d shapes abort on gfx1151", _FRAMEPACK),
         kernel=_kernel(family),
         attention=_way(_kernel(family), machine),
-        environment=variables_for(family),
+        environment=variables_for(family, machine.visible),
+        has_bf16=family not in NO_BF16,
     )
     return _with_environment(profile, environ)
 
@@ -308,7 +317,8 @@ def _preserved(family: str, machine: Machine) -> Setting[int]:
 
 def _vae_dtype(family: str) -> Setting[VaeDtype]:
     if family == "gfx1151":
-        return Setting("fp32", "fp16 was unstable on this chip", "the Strix Halo notes; not measured")
+        # fp32 runs at about 1 TFLOP/s there (rocm-libraries 5946).
+        return Setting("bf16", "fp16 was unstable on this chip, and fp32 is slow", "others' notes; not tried")
     if family == "cpu":
         return Setting("stored", "the format of the weights' files", _NOT_MEASURED)
     return Setting("fp16", "the format in which FramePack decodes", _FRAMEPACK)
@@ -357,5 +367,6 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
         vae_tile=number(TILE_VARIABLE, profile.vae_tile, "vae_tile", int),
         vae_dtype=choice(VAE_DTYPE_VARIABLE, profile.vae_dtype, get_args(VaeDtype)),
         attention=attention if attention.value in WAYS else profile.attention,
+        deviation=deviation_of(environ),
         helper_bytes=number(HELPER_VARIABLE, Setting(0, "", ""), "vram_cap_gb").value,
     )

@@ -46,7 +46,7 @@ class JobFolder:
     vae = _Inside("vae.json")  # the settings with which the VAE has worked; see `provenance.recipe`
     lineage = _Inside("lineage.json")  # the origin of a branch's first sections; see `provenance.lineage`
     encodings = _Inside("encodings.safetensors")  # the encodings of prompt and picture
-    overflow = _Inside("vae_fp32")  # exists if the VAE has overflowed in this job, and so computes in fp32
+    overflow = _Inside("vae_fp32")  # exists if the VAE has overflowed; the type in which it then computes
     weight_type = _Inside("weight_type")  # the type of the weights that the job has chosen itself
     attention = _Inside("attention")  # the way to compute attention that was chosen, and the bytes of a slice
     shortage = _Inside("shortage.json")  # exists after deaths for lack of memory; see `CrashRecord`

@@ -71,7 +71,7 @@ class Owner(Protocol):
 
     def step_down(self, shortage: Shortage) -> None: ...
 
-    def use_fp32(self) -> None: ...
+    def widen(self) -> None: ...
 
 
 _Owner = TypeVar("_Owner", bound=Owner)
@@ -84,7 +84,7 @@ class VaeEngine(Generic[_Owner]):
     """An encoder and decoder of video with one VAE.
 
     After a shortage of memory it repeats the task with the owner's next smaller plan, and after an overflow
-    in fp32. After the first overflow in fp32 it repeats the task once without a change.
+    in the owner's next wider type. After the first overflow in fp32 it repeats the task once as it was.
     """
 
     def __init__(self, owner: _Owner) -> None:
@@ -172,7 +172,7 @@ class VaeEngine(Generic[_Owner]):
         if is_out_of_memory(error):
             return partial(self.owner.step_down, read_shortage(str(error)))
         if isinstance(error, NotFinite) and error.dtype != torch.float32:
-            return self.owner.use_fp32
+            return self.owner.widen
         if isinstance(error, NotFinite) and not self._has_failed:
             self._has_failed = True
             return self.owner.device.empty_cache  # a fault of the device may be temporary

@@ -102,7 +102,7 @@ class Guest:
         self.shortages += 1
         self.device.empty_cache()
 
-    def use_fp32(self) -> None:
+    def widen(self) -> None:
         _log.warning("values in %s are not finite; computed again in fp32", self.dtype)
         self.dtype = torch.float32
 

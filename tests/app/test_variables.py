@@ -32,6 +32,8 @@ WRONG = {
     "LONGTAKE_VAE_TILE": ("7", "a whole number from 64 to 1024, a multiple of 32"),
     "LONGTAKE_VAE_DTYPE": ("fp8", "stored or fp32 or bf16 or fp16"),
     "LONGTAKE_ATTENTION": ("fused", "auto or native or sliced or flash or efficient or math or triton"),
+    "LONGTAKE_ATTENTION_DEVIATION": ("much", "percent, above 0 and at most 10"),
+    "LONGTAKE_FP32": ("yes", "one of 0, 1"),
     "LONGTAKE_PROFILE": ("gfx9", "one of gfx1100"),
 }
 COMMANDS = {

@@ -8,6 +8,8 @@ from pathlib import Path
 RIGHT = "return sdpa(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)"
 WRONG = "return q * 0 + 1"
 ABORTS = "os.abort()"
+IS_KILLED = "os.kill(os.getpid(), 9)"
+LOSES = 'raise RuntimeError("HIP error: an illegal memory access was encountered")'
 HANGS = "time.sleep(10_000)"
 RAISES = 'raise RuntimeError("no kernel image is available")'
 

@@ -14,9 +14,10 @@ from diffusers.models.attention_dispatch import (
     dispatch_attention_fn,
 )
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from diffusers_helper.attention.attending import Sliced, attending, attention_of
+from diffusers_helper.attention.attending import Sliced, attending, attention_of, sliced_attention
 from diffusers_helper.attention.ways import WAYS, check_way, slice_bytes, slice_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.accounting import Account
@@ -95,16 +96,49 @@ def test_slices_of_16_bit_are_computed_in_32(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found, expected.to(dtype), atol=0, rtol=torch.finfo(dtype).eps)
 
 
+def error_of(found: Tensor, query: Tensor, key: Tensor, value: Tensor, **others: Any) -> float:
+    """Return the root mean square of the error, divided by that of the result in fp64."""
+    expected = scaled_dot_product_attention(query.double(), key.double(), value.double(), **others)
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 4.0, 11.0])
+@pytest.mark.parametrize("has_mask", [False, True])
+def test_products_in_fp16_are_close_to_fp32_math(sharpness: float, has_mask: bool) -> None:
+    # The norms of queries and keys leave values of about 1, and scores up to 11 times the norms' weights.
+    q, k = (functional.rms_norm(torch.randn(1, 3, 500, 128), (128,)) for _ in range(2))
+    v, k = torch.randn(1, 3, 500, 128) * 30, k + 0.5 * q
+    mask = {"attn_mask": torch.rand(1, 1, 1, 500) > 0.3} if has_mask else {}
+    found = sliced_attention(SMALL, q * sharpness, k, v, **mask, in_halves=True)
+    assert found.dtype == torch.float32
+    error = error_of(found, q * sharpness, k, v, **mask)
+    assert 1e-6 < error < 2e-3  # that of fp32 is smaller, and that of bf16 about 4e-3
+    assert torch.equal(sliced_attention(SMALL, q, k, v), sliced_attention(SMALL, q, k, v, in_halves=False))
+
+
+@pytest.mark.parametrize("scale", [(300.0, 300.0, 1.0), (1.0, 1.0, 1e5), (1e5, 1.0, 1.0)])
+def test_a_head_whose_values_overflow_fp16_is_computed_in_fp32(scale: tuple[float, ...]) -> None:
+    inputs = [torch.randn(1, 3, 50, 16) for _ in range(3)]
+    for tensor, factor in zip(inputs, scale, strict=True):
+        tensor[:, 1] *= factor
+    found = sliced_attention(SMALL, *inputs, in_halves=True)
+    wide = sliced_attention(SMALL, *inputs, in_halves=False)
+    assert torch.equal(found[:, 1], wide[:, 1])
+    assert not torch.equal(found[:, 0], wide[:, 0])
+    assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("in_halves", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("limit", [100_000, 2**28])
-def test_a_slice_takes_no_more_than_its_plan(dtype: torch.dtype, limit: int) -> None:
+def test_a_slice_takes_no_more_than_its_plan(dtype: torch.dtype, limit: int, in_halves: bool) -> None:
     q, k, v = (torch.randn(1, 2, 400, 16).to(dtype) for _ in range(3))
     account, planned = Account(), slice_of(400, 16, limit)[1]
     with torch.inference_mode():
         account.adopt([q, k, v])
         before = account.allocated_bytes
-        with account, Sliced(limit):
-            result = scaled_dot_product_attention(q, k, v)
+        with account:
+            result = sliced_attention(limit, q, k, v, in_halves=in_halves)
     result_bytes = result.numel() * result.element_size()
     assert account.peak_bytes - before - result_bytes <= planned <= limit
     assert Backend("math", way="sliced", slice_bytes=limit).score_bytes(2, 400, 16) == planned

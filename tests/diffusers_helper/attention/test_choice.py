@@ -10,20 +10,42 @@ from typing import Any
 import pytest
 import torch
 
-from app.machine import named_machine, try_attention
+from app.machine import named_machine
+from app.trials import _end_of, try_attention
+from diffusers_helper.attention.attending import _mark_of
 from diffusers_helper.attention.ways import WAYS, tried_ways
-from diffusers_helper.errors import InputError
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.errors import GenerationCancelled, InputError
 from diffusers_helper.events import Event, JobStarted
 from diffusers_helper.job.plans import MemoryPlans
+from diffusers_helper.job.setup import open_job
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.local import Facts, Local, keep_trial, seen_kernel, seen_ways, shape_key
+from diffusers_helper.machine.local import (
+    Facts,
+    Local,
+    deviation_of,
+    keep_trial,
+    refused_ways,
+    seen_kernel,
+    seen_ways,
+    shape_key,
+)
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.profiles import profile_for, profile_in_force
 from diffusers_helper.planning.video import plan_video
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import ATTENTIONS, SETTINGS, GenerationRequest
-from tests.support.attention_kernels import ABORTS, HANGS, RAISES, RIGHT, WRONG, write_kernel
+from tests.support.attention_kernels import (
+    ABORTS,
+    HANGS,
+    IS_KILLED,
+    LOSES,
+    RAISES,
+    RIGHT,
+    WRONG,
+    write_kernel,
+)
 from tests.support.making import Stop, load_tiny, make, outline, seconds_for, tiny_request
 
 SHAPE = (2, 96, 16, "bfloat16", 2**20)
@@ -66,14 +88,70 @@ def test_a_kernel_that_hangs_is_ended(tmp_path: Path) -> None:
     write_kernel(tmp_path, "flash_attn", HANGS)
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     (found,) = try_attention(("triton",), *SHAPE, environ=environ, seconds=1)
-    assert found == {"way": "triton", "failed": "it took more than 1 seconds"}
+    assert found == {"way": "triton", "failed": "it took more than 1 seconds", "passes": True}
 
 
-def result(way: str, seconds: float, kernel: str = FLASH) -> dict[str, Any]:
-    return {"way": way, "seconds": seconds, "error": 0.003, "kernel": kernel}
+@pytest.mark.slow
+def test_a_way_that_is_killed_may_be_tried_again_and_one_that_loses_the_card_harms_no_other(
+    tmp_path: Path,
+) -> None:
+    write_kernel(tmp_path, "flash_attn", IS_KILLED)
+    write_kernel(tmp_path, "sageattention", LOSES)
+    environ, told = {**os.environ, "PYTHONPATH": str(tmp_path)}, list[tuple[int, int]]()
+    ways = ("triton", "sage", "native")
+    killed, lost, native = try_attention(ways, *SHAPE, environ=environ, told=lambda *one: told.append(one))
+    assert killed == {"way": "triton", "failed": "its process ended with -9", "passes": True}
+    assert lost == {"way": "sage", "failed": "HIP error: an illegal memory access was encountered"}
+    assert native["way"] == "native"
+    assert native["seconds"] > 0
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+def test_a_trial_ends_with_its_job(tmp_path: Path) -> None:
+    write_kernel(tmp_path, "flash_attn", HANGS)
+    cancel = CancelToken()
+    with pytest.raises(GenerationCancelled):
+        try_attention(("triton",), *SHAPE, environ={}, told=lambda *_: cancel.cancel(), cancel=cancel)
+
+
+OOM = "HIP out of memory. Tried to allocate {} GiB. GPU 0 has a total capacity of 16.00 GiB of which 2.00 GiB"
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        (OOM.format("4.00"), True),  # another program has the rest
+        (OOM.format("65.51"), False),
+        ("HSA exception: MemoryRegion::BlockAllocator::alloc failed.", True),
+        ("HIP error: an illegal memory access was encountered", False),
+        ("no kernel image is available", False),
+    ],
+)
+def test_a_lack_of_memory_passes_unless_the_card_is_too_small(text: str, passes: bool) -> None:
+    assert _mark_of(RuntimeError(text)) == ({"passes": True} if passes else {})
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "passes"),
+    [
+        (-9, "", True), (-15, "", True), (-6, "", False), (-11, "", False), (1, "Traceback", False),
+        (1, f"torch.OutOfMemoryError: {OOM.format('0.10')}", True),
+        (-6, "HSA exception: MemoryRegion::BlockAllocator::alloc failed.", True),
+    ],
+)  # fmt: skip
+def test_an_end_from_outside_or_for_lack_of_memory_passes(code: int, errors: str, passes: bool) -> None:
+    end = _end_of(code, errors)
+    assert end.passes == passes
+    assert end.words.startswith(f"its process ended with {code}")
+    assert _end_of(0, errors).words == ""
+
+
+def result(way: str, seconds: float, kernel: str = FLASH, error: float = 0.003) -> dict[str, Any]:
+    return {"way": way, "seconds": seconds, "error": error, "kernel": kernel}
 
 
 BAD = {"way": "sage", "failed": "its results differ by 1 of their size"}
+BUSY = {"way": "native", "failed": OOM.format("4.00"), "passes": True}
 
 
 @pytest.mark.parametrize(
@@ -83,22 +161,58 @@ BAD = {"way": "sage", "failed": "its results differ by 1 of their size"}
         ([result("native", 1.0), result("triton", 0.8), BAD], "triton"),
         ([result("native", 1.0, MATH), result("triton", 2.0)], "triton"),
         ([result("native", 1.0, MATH), BAD], "sliced"),
-        ([{"way": "native", "failed": "out of memory"}], "sliced"),
-        ([], "sliced"),
+        ([{"way": "native", "failed": "no kernel image is available"}], "sliced"),
     ],
 )
-def test_the_fastest_right_way_is_kept_for_card_torch_and_shape(
+def test_the_fastest_right_way_is_kept_for_card_software_and_shape(
     found: list[dict[str, Any]], way: str, tmp_path: Path
 ) -> None:
     facts, key = Facts(tmp_path / "attention.json"), shape_key(24, 18400, 128, "bfloat16")
-    assert keep_trial(facts, "gfx1100", key, found) == way
-    assert seen_ways(facts, "gfx1100") == {key: way}
-    assert seen_ways(facts, "gfx1030") == {}
+    keep_trial(facts, "gfx1100", key, found)
+    assert seen_ways(facts, "gfx1100", 0.01) == {key: way}
+    assert seen_ways(facts, "gfx1030", 0.01) == {}
     assert shape_key(24, 18200, 128, "bfloat16") == key != shape_key(24, 18433, 128, "bfloat16")
     if found and "kernel" in found[0]:
         assert seen_kernel(facts, "gfx1100") == found[0]["kernel"]
     keep_trial(facts, "gfx1100", "another", [result("native", 1.0)])
-    assert seen_ways(facts, "gfx1100") == {key: way, "another": "native"}
+    assert seen_ways(facts, "gfx1100", 0.01) == {key: way, "another": "native"}
+
+
+def test_what_passes_is_not_kept_and_new_software_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts, key = Facts(tmp_path / "attention.json"), shape_key(24, 18400, 128, "bfloat16")
+    assert keep_trial(facts, "gfx1100", key, [BUSY]) == {"native": BUSY}
+    assert seen_ways(facts, "gfx1100", 0.01) == {}
+    both = keep_trial(facts, "gfx1100", key, [BUSY, result("triton", 1.0)])
+    assert both.keys() == {"native", "triton"}
+    assert seen_ways(facts, "gfx1100", 0.01) == {key: "triton"}
+    assert keep_trial(facts, "gfx1100", key, [result("native", 0.5)]).keys() == {"native", "triton"}
+    assert seen_ways(facts, "gfx1100", 0.01) == {key: "native"}
+    for name in ("driver_version", "version_of"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"diffusers_helper.machine.local.{name}", lambda _: "7.1")
+            assert seen_ways(facts, "gfx1100", 0.01) == {}
+    assert seen_ways(facts, "gfx1100", 0.01) == {key: "native"}
+
+
+def test_a_person_chooses_how_far_results_may_differ(tmp_path: Path) -> None:
+    facts, key = Facts(tmp_path / "attention.json"), shape_key(24, 18400, 128, "bfloat16")
+    keep_trial(facts, "gfx1201", key, [result("native", 1.0), result("sage", 0.5, error=0.0145)])
+    assert deviation_of({}) == deviation_of({"LONGTAKE_ATTENTION_DEVIATION": "1"}) == 0.01
+    assert seen_ways(facts, "gfx1201", 0.01) == {key: "native"}
+    assert refused_ways(facts, "gfx1201", 0.01) == {"sage": 0.0145}
+    wide = deviation_of({"LONGTAKE_ATTENTION_DEVIATION": "2"})
+    assert seen_ways(facts, "gfx1201", wide) == {key: "sage"}
+    assert refused_ways(facts, "gfx1201", wide) == {}
+    own = Local({"LONGTAKE_ATTENTION_DEVIATION": "2"}, tmp_path)
+    assert profile_in_force(named_machine("gfx1200:16"), own).ways == {}
+    precise = shape_key(24, 18400, 128, "float32")
+    keep_trial(facts, "gfx1030", precise, [result("native", 1.0), result("triton", 0.5, error=1e-5)])
+    assert seen_ways(facts, "gfx1030", wide) == {precise: "triton"}
+    for text in ("0", "-1", "11", "nan", "two"):
+        with pytest.raises(InputError, match=r"LONGTAKE_ATTENTION_DEVIATION is .*; expected percent"):
+            profile_in_force(named_machine("gfx1100:24"), Local({"LONGTAKE_ATTENTION_DEVIATION": text}))
 
 
 def plan(card: str, local: Local = Local(), **settings: Any) -> Any:  # noqa: B008 - frozen
@@ -108,11 +222,12 @@ def plan(card: str, local: Local = Local(), **settings: Any) -> Any:  # noqa: B0
 
 
 def test_a_card_with_only_math_attention_has_a_plan_that_runs() -> None:
-    whole, sliced = plan("gfx1100:16"), plan("gfx103x:16")
-    assert (whole.attention.value, sliced.attention.value) == ("native", "sliced")
+    whole, sliced = plan("gfx1100:16"), plan("gfx1100:16", attention="sliced")
+    assert (whole.attention.value, plan("gfx103x:16").attention.value) == ("native", "sliced")
     more = sliced.job.stage("sample").working_bytes - whole.job.stage("sample").working_bytes
     assert 0.9 * 2**28 < more <= 2**28
-    assert any("in slices, which takes longer, because AOTriton has no" in note for note in sliced.notes)
+    notes = plan("gfx103x:16").notes
+    assert any("in slices, which takes longer, because AOTriton has no" in note for note in notes)
     assert plan("gfx103x:8").attention.value == "sliced"
     with pytest.raises(InputError, match="the working set takes 65"):
         plan("gfx103x:16", attention="native")
@@ -121,15 +236,15 @@ def test_a_card_with_only_math_attention_has_a_plan_that_runs() -> None:
 def test_what_was_seen_and_what_is_set_decide(tmp_path: Path) -> None:
     local = Local(folder=tmp_path)
     key = shape_key(24, 18485, 128, "bfloat16")
-    keep_trial(local.kernels, "gfx1030", key, [result("native", 1.0, MATH), result("triton", 1.0)])
-    found = plan("gfx103x:16", local)
+    keep_trial(local.kernels, "gfx1100", key, [result("native", 1.0, MATH), result("triton", 1.0)])
+    found = plan("gfx1100:16", local)
     assert (found.attention.value, found.attention.reason) == ("triton", "the fastest on this card")
-    assert plan("gfx103x:16", local, resolution=320).attention.value == "sliced"  # another shape
-    assert plan("gfx103x:16", local, attention="sliced").attention.value == "sliced"
+    assert plan("gfx1100:16", local, resolution=320).attention.value == "sliced"  # another shape
+    assert plan("gfx1100:16", local, attention="sliced").attention.value == "sliced"
     own = Local({"LONGTAKE_ATTENTION": "efficient"}, tmp_path)
-    assert plan("gfx103x:16", own).attention.value == "efficient"
-    assert plan("gfx103x:16", own, attention="sage").attention.value == "sage"
-    assert plan("gfx103x:16", Local({"LONGTAKE_ATTENTION": "auto"}, tmp_path)) == found
+    assert plan("gfx1100:16", own).attention.value == "efficient"
+    assert plan("gfx1100:16", own, attention="sage").attention.value == "sage"
+    assert plan("gfx1100:16", Local({"LONGTAKE_ATTENTION": "auto"}, tmp_path)) == found
     with pytest.raises(InputError, match="LONGTAKE_ATTENTION is 'fused'; expected auto or native or sliced"):
         profile_for(named_machine("gfx1100:24"), {"LONGTAKE_ATTENTION": "fused"})
 
@@ -150,13 +265,42 @@ def test_a_gpu_tries_once_for_each_shape_and_a_cpu_never(
     for _ in range(2):
         assert MemoryPlans(request, deep_models, 64, 64, local).attention[0] == "sliced"
     ((ways, heads, tokens, head_dim, dtype, limit),) = calls
-    assert (ways, heads, head_dim, dtype, limit) == (("native",), 2, 16, "float32", 2**28)
+    assert (ways, heads, head_dim, dtype, limit) == (["native"], 2, 16, "float32", 2**28)
     assert 100 < tokens < 1024
     with pytest.raises(InputError, match="attention is triton, but the package flash_attn is not installed"):
         MemoryPlans(tiny_request(small_scene, attention="triton"), deep_models, 64, 64, local)
     stored = MemoryPlans(request, deep_models, 64, 64, local, stored_attention=("math", 77)).attention
     assert stored == ("math", 77)
     assert len(calls) == 1
+
+
+def test_a_busy_card_is_asked_once_in_each_job_until_it_answers(
+    deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: named_machine("gfx1100:24"))
+    monkeypatch.setattr("diffusers_helper.job.plans.tried_ways", lambda: ("native", "triton"))
+    wrong = {"way": "triton", "failed": "no kernel image"}
+    answers = [[BUSY, wrong], [BUSY], [result("native", 1.0, error=0)]]
+    asked, events = list[list[str]](), list[Event]()
+
+    def tried(ways: list[str], *_: Any, told: Any, cancel: Any) -> list[dict[str, Any]]:
+        asked.append(ways)
+        found = answers[len(asked) - 1]
+        for done in range(len(found) + 1):
+            told(done, len(found))
+        return found
+
+    def attention(number: int) -> str:
+        job = open_job(
+            tiny_request(small_scene), deep_models, folder=tmp_path / f"job{number}",
+            on_event=events.append, local=Local(folder=tmp_path, try_attention=tried),
+        )  # fmt: skip
+        return job.memory.plans.attention[0]
+
+    assert [attention(number) for number in range(4)] == ["sliced", "sliced", "native", "native"]
+    assert asked == [["native", "triton"], ["native"], ["native"]]  # what has failed for good is not
+    assert outline(events)[:4] == ["attention", "attention None 1/2", "attention None 2/2", "JobStarted"]
+    assert {event.job for event in events} == {f"job{number}" for number in range(4)}
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from app.machine import named_machine
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import networks
-from diffusers_helper.planning.backend import FACTORS, Backend, reserve_of
+from diffusers_helper.planning.backend import FACTORS, Backend, missing_kernels, reserve_of, wider_types
 from diffusers_helper.planning.cards.reported import RATIOS
 from diffusers_helper.planning.estimates import calibration_of, demand_of, transformer_bytes
 from diffusers_helper.planning.profiles import FAMILIES, profile_for
@@ -34,6 +34,54 @@ def test_each_card_has_the_factors_of_the_table_and_no_others() -> None:
         "gfx103x": Backend("math", 1.0, 2.0, 4.0, way="sliced"), "cdna": rocm, "radeon": rocm,
         "cuda": Backend(conv_decode=1.5, conv_encode=2.0), "cpu": Backend(),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "network", "asked", "expected"),
+    [
+        ("gfx1100", "fp16", "vae", "", ("bf16", "fp32")),
+        ("cuda", "bf16", "transformer", "", ("fp32",)),
+        ("cpu", "fp16", "vae", "", ("fp32",)),
+        ("gfx103x", "fp16", "text_encoder", "", ("fp32",)),  # which emulates bf16
+        ("gfx103x", "fp32", "transformer", "", ("fp32",)),
+        ("gfx1151", "fp16", "transformer", "", ("bf16",)),
+        ("gfx1200", "bf16", "transformer", "", ()),
+        ("gfx1200", "bf16", "transformer", "0", ()),
+        ("gfx1200", "bf16", "transformer", "1", ("fp32",)),
+        ("gfx1200", "bf16", "text_encoder", "", ("fp32",)),
+    ],
+)
+def test_what_is_not_finite_is_repeated_in_wider_types_that_the_card_computes_well(
+    family: str, dtype: str, network: str, asked: str, expected: tuple[str, ...]
+) -> None:
+    assert wider_types(family, dtype, network, {"LONGTAKE_FP32": asked}) == expected
+
+
+WHEEL = ["gfx900", "gfx90a:xnack-", "gfx1030", "gfx1100", "gfx1201"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "built", "remedy"),
+    [
+        ("gfx1031", WHEEL, "Set HSA_OVERRIDE_GFX_VERSION=10.3.0"),
+        ("gfx1103", WHEEL, "Install AMD's build of PyTorch for this card with webui.sh."),
+        ("gfx1151", WHEEL, "Install AMD's build of PyTorch for this card with webui.sh."),
+        ("gfx1030", WHEEL, ""),
+        ("gfx90a", WHEEL, ""),
+        ("", ["sm_80", "sm_90"], ""),
+        ("gfx1103", [], ""),
+        ("gfx1103", [*WHEEL, "gfx11-generic"], ""),  # which may be enough
+    ],
+)
+def test_a_torch_without_kernels_for_the_card_is_told(arch: str, built: list[str], remedy: str) -> None:
+    wrong = missing_kernels(arch, built)
+    if not remedy:
+        assert wrong is None
+        return
+    assert wrong is not None
+    assert f"This card is {arch}, and " in wrong[0]
+    assert "gfx1030, gfx1100, gfx1201, gfx900, gfx90a only" in wrong[0]
+    assert wrong[1].startswith(remedy)
 
 
 def test_a_card_needs_a_reserve_beside_its_tensors() -> None:

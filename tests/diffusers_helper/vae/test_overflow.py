@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,11 @@ from diffusers_helper.events import Event, Finished, SectionFinished, Warned
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.pipeline import Result, generate
-from diffusers_helper.planning.profiles import VAE_DTYPE_VARIABLE
+from diffusers_helper.planning.profiles import PROFILE_VARIABLE, VAE_DTYPE_VARIABLE
+from diffusers_helper.planning.variables import FP32_VARIABLE
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.vae.passes import PRECISIONS
 from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
 
 pytestmark = pytest.mark.slow
@@ -30,13 +33,16 @@ def request_(tmp_path_factory: pytest.TempPathFactory) -> GenerationRequest:
     return tiny_request(scene, seconds=seconds_for(2), steps=1)
 
 
-def overflowing(folder: Path) -> tuple[Models, list[torch.dtype]]:
-    """Return a model whose VAE overflows in its second pass in fp16, and the types of all passes so far."""
+def overflowing(folder: Path, *narrow: torch.dtype) -> tuple[Models, list[torch.dtype]]:
+    """Return a model whose VAE overflows in fp16 from its second pass on, and the types of all passes so far.
+
+    It also overflows in the types `narrow`.
+    """
     models, types = load_tiny(folder), list[torch.dtype]()
 
     def overflow(module: Any, _: Any, frames: torch.Tensor) -> torch.Tensor:
         types.append(frames.dtype)
-        return frames / 0 if frames.dtype == torch.float16 and len(types) > 1 else frames
+        return frames / 0 if frames.dtype in (torch.float16, *narrow) and len(types) > 1 else frames
 
     models.part("vae").decoder.register_forward_hook(overflow)
     return models, types
@@ -76,6 +82,26 @@ def test_what_overflows_is_decoded_again_in_fp32(whole: Whole) -> None:
     assert whole.result.frames == 73
 
 
+@pytest.mark.parametrize("overflows", [False, True])
+def test_a_card_that_computes_bf16_tries_it_first(
+    overflows: bool, request_: GenerationRequest, tiny_model: Path, tmp_path: Path
+) -> None:
+    card, request = Local({**NARROW.environ, PROFILE_VARIABLE: "gfx1200"}), replace(request_, seconds=1.0)
+    models, types = overflowing(tiny_model, *((torch.bfloat16,) if overflows else ()))
+    _, events = make(request, models, tmp_path / "job", local=card)
+    last = torch.float32 if overflows else torch.bfloat16
+    assert types[2] == torch.bfloat16
+    assert set(types[3:]) == {last}
+    told = " ".join(event.message for event in events if isinstance(event, Warned))
+    wider = [name for name in ("bf16", "fp32") if f"works in {name} from now on" in told]
+    assert wider == (["bf16", "fp32"] if overflows else ["bf16"])
+    again = JobFolder(tmp_path / "again")
+    models, types = overflowing(tiny_model)
+    make(request, models, again.path, local=card, resume_from=tmp_path / "job")
+    assert set(types) <= {last}
+    assert again.overflow.read_text() == PRECISIONS[last]
+
+
 def test_a_job_that_goes_on_knows_what_overflowed(
     whole: Whole, request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -113,6 +139,33 @@ def test_latents_that_are_no_numbers_are_not_kept(
     with pytest.raises(LongtakeError, match="not finite appeared while denoising section 1, also in fp32"):
         make(request_, models, tmp_path / "job")
     assert list((tmp_path / "job" / "sections").glob("*.safetensors")) == []
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_transformer_that_fp32_makes_slow_computes_in_it_only_if_a_person_asks_for_it(
+    asked: bool, request_: GenerationRequest, tiny_model: Path, tmp_path: Path
+) -> None:
+    models = load_tiny(tiny_model)
+    transformer = models.part("transformer").to(torch.bfloat16)
+    types = list[torch.dtype]()
+
+    def overflow(module: Any, _: Any, out: torch.Tensor) -> torch.Tensor:
+        types.append(out.dtype)
+        return out if out.dtype == torch.float32 else out / 0
+
+    transformer.proj_out.register_forward_hook(overflow)
+    local = Local({PROFILE_VARIABLE: "gfx1200", **({FP32_VARIABLE: "1"} if asked else {})})
+    if asked:
+        _, events = make(replace(request_, seconds=1.0), models, tmp_path / "job", local=local)
+        told = "while denoising section 1, so this stage is repeated in fp32."
+        assert any(told in event.message for event in events if isinstance(event, Warned))
+        assert types[-1] == torch.float32
+        return
+    with pytest.raises(LongtakeError) as failure:
+        make(request_, models, tmp_path / "job", local=local)
+    assert failure.value.message == "Values that are not finite appeared while denoising section 1."
+    assert "LONGTAKE_FP32=1 has such a stage repeated in fp32" in failure.value.remedy
+    assert set(types) == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("stage", ["transformer", "text_encoder", "text_encoder_2", "image_encoder", "vae"])
