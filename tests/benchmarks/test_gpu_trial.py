@@ -182,6 +182,7 @@ def test_part_2_gives_the_same_step_in_each_way(trial: Trial, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
 def test_part_3_measures_each_ceiling(trial: Trial, tmp_path: Path) -> None:
     rows = measured("3", trial, tmp_path)
     assert sum(name.startswith("product") for name in rows) == 10
@@ -374,11 +375,12 @@ def test_the_report_is_a_table_of_all_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_script_runs_a_part_and_reports_it(tmp_path: Path) -> None:
+def test_the_script_runs_a_part_and_reports_it(tmp_path: Path, tiny_model: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/tiny").symlink_to(tiny_model)
     call = [str(SCRIPT), "7", "--tiny", "--out", "out", "--work", "work", "--wheels", "none"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert content("0", tmp_path / "out")["complete"]
     assert len(content("7", tmp_path / "out")["rows"]) == 5
     told = subprocess.run(
         [str(SCRIPT), "report", "out"], cwd=tmp_path, capture_output=True, text=True, check=True
