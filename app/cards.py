@@ -13,8 +13,9 @@ from app.jobs.job import Job, size_of
 from app.jobs.making.watchdog import card_in_use
 from app.machine import bytes_named, output_of, this_local, this_machine
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.machine.control_groups import processors
 from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.sysfs import ROOT, amd_gpus
+from diffusers_helper.machine.sysfs import ROOT, amd_gpus, has_nvidia, usable_gpus
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.profiles import (
@@ -43,32 +44,31 @@ class NamedCard:
     Attributes:
         names: The ways to name it: its number, its PCI address, and its UUID, as far as they are known.
         variables: The environment variables with which a process sees this card alone.
-        is_apu: Whether it shares the processor's memory.
     """
 
     names: tuple[str, ...]
     variables: Mapping[str, str]
-    is_apu: bool = False
 
 
 def cards_here(root: Path = ROOT) -> list[NamedCard]:
-    """Return this machine's cards, those of AMD or else those of NVIDIA, by their order on the bus.
+    """Return the cards on which jobs run, those of AMD or else those of NVIDIA, by their order on the bus.
 
     A process gets a card by its UUID where the driver tells one, since HIP, ROCr and the bus each have an
     order of their own. AMD cards without one get their number in the kernel's order, which is that of ROCr.
     """
-    amd = sorted(enumerate(amd_gpus(root)), key=lambda one: (one[1].address, one[0]))
+    gpus = amd_gpus(root)
+    usable = usable_gpus(gpus, has_nvidia=has_nvidia(root))
+    amd = sorted((gpu.address, number, gpu) for number, gpu in enumerate(gpus) if gpu in usable)
     found = [
-        (gpu.address, gpu.uuid, {"ROCR_VISIBLE_DEVICES": gpu.uuid or str(order)}, gpu.is_apu)
-        for order, gpu in amd
+        (address, gpu.uuid, {"ROCR_VISIBLE_DEVICES": gpu.uuid or str(number)}) for address, number, gpu in amd
     ]
     if not found and root == ROOT:
         answer = output_of("nvidia-smi", "--query-gpu=pci.bus_id,uuid", "--format=csv,noheader")
         rows = sorted(line.split(", ") for line in answer.splitlines() if line.count(", ") == 1)
-        found = [(address, uuid, {"CUDA_VISIBLE_DEVICES": uuid}, False) for address, uuid in rows]
+        found = [(address, uuid, {"CUDA_VISIBLE_DEVICES": uuid}) for address, uuid in rows]
     return [
-        NamedCard(tuple(filter(None, (str(number), address.lower(), uuid.lower()))), variables, is_apu)
-        for number, (address, uuid, variables, is_apu) in enumerate(found)
+        NamedCard(tuple(filter(None, (str(number), address.lower(), uuid.lower()))), variables)
+        for number, (address, uuid, variables) in enumerate(found)
     ]
 
 
@@ -76,9 +76,9 @@ def chosen_cards(text: str, here: list[NamedCard]) -> list[dict[str, str]]:
     """Return the environment variables for each engine that --devices asks for.
 
     Args:
-        text: "auto" for all cards, without those in the processor if there are others, or for the processor;
-            or names with commas between them, each with "=GB" behind it if it has a cap of its own. A card
-            whose name follows another one's and a "+" helps that one.
+        text: "auto" for all cards or, without any, for the processor; or names with commas between them, each
+            with "=GB" behind it if it has a cap of its own. A card whose name follows another one's and a "+"
+            helps that one.
         here: This machine's cards.
 
     Raises:
@@ -86,11 +86,10 @@ def chosen_cards(text: str, here: list[NamedCard]) -> list[dict[str, str]]:
             card cannot help.
     """
     if text == "auto":
-        alone = [card for card in here if not card.is_apu] or here
-        return [dict(card.variables) for card in alone] or [{}]
+        return [dict(card.variables) for card in here] or [{}]
     groups = [[one.strip().lower().partition("=") for one in group.split("+")] for group in text.split(",")]
-    processors = sum(group[0][0] == _CPU for group in groups)
-    threads = max(1, (os.cpu_count() or 1) // max(1, processors))
+    on_cpu = sum(group[0][0] == _CPU for group in groups)
+    threads = max(1, processors() // max(1, on_cpu))
     taken = list[NamedCard]()
 
     def variables_of(name: str) -> dict[str, str]:
@@ -181,11 +180,11 @@ class VideoCard:
         """
         local = this_local(environ)
         profile = profile_in_force(this_machine(environ, root), local)
-        gpu = visible_gpu(amd_gpus(root), environ)
+        gpu = visible_gpu(amd_gpus(root), environ, has_nvidia=has_nvidia(root))
         seen = gpu.address if gpu else environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         here = cards_here(root) if profile.machine.kind != "cpu" else []
         names = next((one.names for one in here if seen.lower() in one.names), ("0",) if here else ())
-        label = f"card {names[0]}" if names else "processor"
+        label = "processor" if profile.machine.kind == "cpu" else f"card {(*names, '0')[0]}"
         key = re.sub("[^a-z0-9]", "-", names[-1]) if names else _CPU
         return cls(key, label, profile, local, card_in_use(environ), gpu.address if gpu else "")
 
@@ -193,7 +192,7 @@ class VideoCard:
     def used_bytes(self) -> int:
         """Return how much of an AMD card's memory is in use, by whatever program; 0 for other cards."""
         gpu = next((one for one in amd_gpus() if self.address and one.address == self.address), None)
-        return gpu.vram_used + (gpu.gtt_used if gpu.is_apu else 0) if gpu else self.told_bytes
+        return gpu.used_bytes if gpu else self.told_bytes
 
     @property
     def size(self) -> str:

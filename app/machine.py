@@ -15,7 +15,7 @@ from platformdirs import user_cache_path, user_data_path
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.sysfs import ROOT
+from diffusers_helper.machine.sysfs import INTEGRATED, ROOT, Gpu, rocminfo_gpus
 from diffusers_helper.models.added import ADDED_MODELS, FILE_NAME
 from diffusers_helper.planning.profiles import FAMILIES, Machine, Profile, detect, profile_in_force
 from diffusers_helper.units import gb_bytes
@@ -25,11 +25,17 @@ _ROOT = str(Path(__file__).resolve().parents[1])
 
 
 def this_machine(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
-    """Return the machine on which the engine will compute, including an NVIDIA card's name and memory."""
-    machine = detect(environ, root)
+    """Return the machine on which the engine will compute, with what only a card's own program knows."""
+    machine = detect(environ, root, _rocminfo_gpus() if (root / "dev/dxg").exists() else None)
     seen = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
     match = re.match(r"(.+), (\d+)$", _nvidia_card(seen)) if machine.kind == "cuda" else None
     return replace(machine, name=match[1], total_bytes=int(match[2]) * 1024**2) if match else machine
+
+
+@cache
+def _rocminfo_gpus() -> list[Gpu]:
+    """Return the AMD cards of a WSL, where the kernel has no files about them."""
+    return rocminfo_gpus(output_of("rocminfo"))
 
 
 @cache
@@ -106,7 +112,7 @@ def named_machine(card: str) -> Machine:
         )
     kind = "cpu" if family == "cpu" else "cuda" if family == "cuda" else "rocm"
     arch = {"gfx103x": "gfx1030", "cdna": "gfx942"}.get(family, family if kind == "rocm" else "")
-    return Machine(kind, arch, f"{family} with {size} GB", total, is_apu=family == "gfx1151")
+    return Machine(kind, arch, f"{family} with {size} GB", total, is_apu=arch in INTEGRATED)
 
 
 def module_command(module: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -37,8 +37,8 @@ from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.bench import context as stand_ins  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
 from diffusers_helper.families.framepack import CONFIGS  # noqa: E402
-from diffusers_helper.loading.loaders import drop_pages, own_bytes, read_ahead  # noqa: E402
 from diffusers_helper.loading.networks import empty_network, load_network  # noqa: E402
+from diffusers_helper.loading.reading import drop_pages, own_bytes, read_ahead  # noqa: E402
 
 KINDS = ("read", "ours", "diffusers", "copy")
 GOAL, GOAL_PRIVATE_BYTES = 0.8, 2e9

@@ -52,6 +52,8 @@ STAGES: dict[str, StageFacts] = {
     "decode": StageFacts("decoding", "Decoding", weight=0.05),
     "write": StageFacts("writing the video"),
 }
+# What a machine tries once for a card and for shapes, so that its time says nothing about later jobs.
+TRIALS: tuple[Stage, ...] = ("attention", "convolutions")
 _STAGE_NAMES = {**{name: name for name in STAGES}, "image": "vae_encode"}  # version 0.1 wrote "image"
 
 
@@ -81,11 +83,14 @@ class StageStarted(Event):
 
     Attributes:
         expected_seconds: How long the stage will probably take, by measurements or estimates; 0 if unknown.
+            That of "load" is for all readings that are left.
+        seconds_to_video: The same until the end of the section, or of the first, which can then be watched.
     """
 
     stage: Stage
     section: int | None = None
     expected_seconds: float = 0.0
+    seconds_to_video: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +131,7 @@ class StepDone(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceDone(Event):
-    """The end of one of several pieces of a stage's work: tiles of the VAE, kernels or shapes that are tried."""
+    """The end of a piece of a stage's work: a tile of the VAE, or a kernel or shape that was tried."""
 
     stage: Stage
     section: int | None

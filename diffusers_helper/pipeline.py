@@ -29,7 +29,8 @@ from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.helios import HELIOS
-from diffusers_helper.families.packing import Section
+from diffusers_helper.families.packing import Section, decode_work
+from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.helios import work as helios
@@ -111,6 +112,8 @@ def generate(
                 final, pending = join(decode(job, section, history.to_decode(section)), section)
                 write(job, section, final, pending)
                 del final, pending  # they would take memory while the next section is sampled
+        if request.step_cache == OFF:  # its steps would say little about those of other jobs
+            job.memory.keep_times(job.report.step_seconds, decode_work(job.sections, request.vae_chunk))
         figures = {**job.memory.usage(), "advice": job.memory.advice()}
         return Result(job.report.finished(figures), job.video.frames, history.latents)
     except GenerationCancelled:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
 
 from diffusers_helper import events
 from diffusers_helper.cancel import CancelToken
@@ -19,6 +20,7 @@ from diffusers_helper.failures import failed_event
 from diffusers_helper.files import open_at_once, read_file, write_atomic
 from diffusers_helper.job.card import card_alone, check_card
 from diffusers_helper.loading.loaders import Models, load_models
+from diffusers_helper.machine.control_groups import processors
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.terminal import LogLines
 from diffusers_helper.memory.device import second_device
@@ -27,9 +29,6 @@ from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.profiles import HELPER_VARIABLE
 from diffusers_helper.provenance.job_folder import JobFolder
-
-if TYPE_CHECKING:
-    import torch
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +40,8 @@ class Runner:
         self._local = local or Local()
         self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
         self._models: Models | None = None
+        # Torch starts a thread for each core; more than a control group lets run only wait for each other.
+        torch.set_num_threads(min(torch.get_num_threads(), processors()))
 
     def run(self, folder: Path, on_event: Callable[[events.Event], None], cancel: CancelToken) -> None:
         """Make the video whose request is in `folder`. Every outcome but one is reported as a final event.

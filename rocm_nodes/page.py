@@ -116,8 +116,8 @@ COMFYUI: dict[Step, str] = {
     "system memory and swap, and the limit on locked memory (ulimit -l).",
     "resolution": "Reduce batch size, width or height. In a decode, set tile_size to 512 or less.",
     "preserved": "Start ComfyUI with --reserve-vram 2 to keep fewer weights on the card.",
-    "allocator": "Try PYTORCH_ALLOC_CONF=expandable_segments:True in ComfyUI's environment. "
-    "Reports differ on whether it helps; take it out again if it does not.",
+    "allocator": "With torch 2.12 and ROCm 10 or newer, try PYTORCH_ALLOC_CONF=expandable_segments:True in "
+    "ComfyUI's environment.",
     "unload": "Unload other models first: use the node ROCm Memory Optimizer with the level aggressive.",
     "close": "Close other programs that use the card.",
     "restart": "Restart ComfyUI: a new process starts with unfragmented memory.",

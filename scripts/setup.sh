@@ -6,11 +6,25 @@ root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 venv=$root/.venv
 # This file lies in .venv while packages are written. A set-up that finds it was interrupted and starts over.
 unfinished=$venv/.longtake-unfinished
-kfd=/dev/kfd
+# The folder that holds /sys, /proc and /dev; a test puts those of another machine there.
+machine=""
 
-# This is the only place that names the torch wheel index, and the builds of torch 2.13 there.
+# This is the only place that names indexes of torch, and their builds of torch 2.13. Read in November 2026:
+# - torch's own build for ROCm has kernels for the cards in `torch_first` (unsloth's pull request 9829).
+# - AMD's builds have a package for each card, gfx1010 to 1036, 1100 to 1103, 1150 to 1153, 1200 and 1201 among
+#   them (TheRock's RELEASES.md), with torch 2.13.0 for ROCm 10.0.0. They come with their dependencies.
+# No source compares the two on one card. Chips with shared memory and RDNA4 take AMD's build first, as their
+# owners do; RDNA2, RDNA3 and Instinct take torch's. If the first one cannot be had or does not import, the other
+# is taken.
 torch_indexes=https://download.pytorch.org/whl
+amd_index=https://stable.repo.amd.com/rocm/whl-next
+amd_version=+rocm10.0.0
 declare -A torch_folder=([rocm]=rocm7.2 [cuda]=cu130 [cpu]=cpu)
+torch_first=" gfx908 gfx90a gfx942 gfx950 gfx1030 gfx1100 gfx1101 gfx1102 "
+# The graphics of processors, and GPUs of no use: those without a build, and that of a desktop Ryzen, whose two compute
+# units are slower than the processor (as in diffusers_helper/machine/sysfs.py).
+integrated=" gfx90c gfx1013 gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153 "
+unusable=" gfx803 gfx90c gfx1013 gfx1036 "
 # Gigabytes that a set-up needs while it runs: downloads, unpacked packages, and a margin.
 declare -A needed_gb=([rocm]=20 [cuda]=12 [cpu]=3)
 
@@ -60,24 +74,84 @@ find_python() {
         "(on Debian and Ubuntu: apt install python3 python3-venv) and start again."
 }
 
-# Prints rocm, cuda or cpu, whichever this machine can run.
+# Prints the gfx names of the AMD cards, from the kernel or, where it lists none (WSL), from ROCm's own program.
+amd_cards() {
+    local version nodes=$machine/sys/class/kfd/kfd/topology/nodes
+    if [[ ! -e $machine/dev/kfd ]]; then
+        rocminfo 2>/dev/null | sed -n 's/^ *Name: *\(gfx[0-9a-f]*\).*/\1/p'
+        return
+    fi
+    sed -n 's/^gfx_target_version \([1-9]\)/\1/p' "$nodes"/*/properties 2>/dev/null | while read -r version; do
+        printf 'gfx%d%x%x\n' $((version / 10000)) $((version / 100 % 100)) $((version % 100))
+    done
+}
+
+has_nvidia() {
+    [[ -d $machine/proc/driver/nvidia/gpus || -e $machine/dev/nvidia0 ]] || nvidia-smi -L >/dev/null 2>&1
+}
+
+# Prints rocm with the cards to use, cuda or cpu, whichever this machine can run. A card of its own decides, also
+# beside the graphics of a processor, which nearly every Ryzen has.
 find_hardware() {
-    if [[ -e $kfd || $(rocminfo 2>/dev/null) == *gfx* ]]; then
-        echo rocm
-    elif nvidia-smi -L >/dev/null 2>&1; then
+    local card own="" inside=""
+    for card in $(amd_cards); do
+        if [[ $unusable == *" $card "* ]]; then
+            continue
+        elif [[ $integrated == *" $card "* ]]; then
+            inside+=" $card"
+        else
+            own+=" $card"
+        fi
+    done
+    if [[ -n $own ]]; then
+        echo "rocm$own"
+    elif has_nvidia; then
         echo cuda
+    elif [[ -n $inside ]]; then
+        echo "rocm$inside"
     else
         echo cpu
     fi
 }
 
-# Sets hardware, torch_index and torch_version, the last two from the environment or else from the hardware.
+# Sets hardware and cards, and torch_builds, of which the first that works is taken: names of torch_folder, amd, or
+# the address of an index from the environment.
 choose_torch() {
-    hardware=$(find_hardware)
+    local card
+    read -r hardware cards <<<"$(find_hardware)"
     default_version=$(sed -n 's/^torch==//p' "$root/constraints.txt")
     torch_version=${TORCH_VERSION:-$default_version}
-    torch_index=${TORCH_INDEX_URL:-$torch_indexes/${torch_folder[$hardware]}}
-    torch_index=${torch_index%/}
+    torch_builds=$hardware
+    if [[ $hardware == rocm ]]; then
+        torch_builds="rocm amd"
+        for card in $cards; do
+            [[ $torch_first == *" $card "* ]] || torch_builds="amd rocm"
+        done
+    fi
+    [[ -z ${TORCH_INDEX_URL:-} ]] || torch_builds=${TORCH_INDEX_URL%/}
+}
+
+# Prints the address of a build's index.
+index_of() {
+    case $1 in
+        amd) echo "$amd_index" ;;
+        */*) echo "$1" ;;
+        *) echo "$torch_indexes/${torch_folder[$1]}" ;;
+    esac
+}
+
+# Prints what pip installs for a build.
+torch_of() {
+    local card devices=""
+    if [[ $1 == amd ]]; then
+        for card in $cards; do
+            devices+=,device-$card
+        done
+        devices=${devices:-,device-all}
+        echo "torch[${devices#,}]==$torch_version$amd_version"
+    else
+        echo "torch==$torch_version"
+    fi
 }
 
 # Succeeds when the index answers within a few seconds. A refusal (401, 407) or a certificate that only pip's
@@ -138,17 +212,41 @@ pip_install() {
         "$venv/bin/python" -I -m pip install "$@"
 }
 
+# Installs a build of torch and imports it.
+try_build() {
+    local index=$1 options=()
+    # The dependencies of torch's own builds follow from requirements.txt, in the versions of constraints.txt.
+    [[ $2 == amd ]] || options+=(--no-deps)
+    [[ $2 == "${torch_builds%% *}" ]] || options+=(--force-reinstall) # the same version of another build is there
+    say "Installing torch $torch_version from $index ..."
+    attempt "installing torch $torch_version" pip_install "${options[@]}" --index-url "$index" "$(torch_of "$2")"
+    attempt "importing torch from $index" "$venv/bin/python" -I -c "import torch"
+    echo "--extra-index-url $index" >"$venv/torch-source"
+}
+
 install_torch() {
-    local source=(--index-url "$torch_index") from=$torch_index
-    if ! index_answers "$venv/bin/python" "$torch_index"; then
-        source=() from="the default index"
-        say "The torch index $torch_index cannot be reached. Taking torch $torch_version from the default" \
-            "index, whose build may not suit this machine. To try again later, remove .venv."
+    local build index
+    if [[ $hardware != cuda ]] && grep -qsx 0x10de "$machine"/sys/class/drm/card*/device/vendor; then
+        say "An NVIDIA card is there, but its driver is not. To use it, install the driver and start again."
     fi
-    say "Installing torch $torch_version from $from ..."
-    # Its dependencies follow from requirements.txt, in the versions of constraints.txt.
-    attempt "installing torch $torch_version" pip_install --no-deps "${source[@]}" "torch==$torch_version"
-    printf '%s\n' "${source[@]/--index-url/--extra-index-url}" >"$venv/torch-source"
+    for build in $torch_builds; do
+        index=$(index_of "$build")
+        if ! index_answers "$venv/bin/python" "$index"; then
+            say "The torch index $index cannot be reached."
+        elif [[ $build == "${torch_builds##* }" ]]; then
+            try_build "$index" "$build"
+            return
+        elif (try_build "$index" "$build"); then
+            return
+        else
+            touch "$unfinished"
+            say "Taking another build of torch instead."
+        fi
+    done
+    say "Taking torch $torch_version from the default index, whose build may not suit this machine. To try again" \
+        "later, remove .venv."
+    attempt "installing torch $torch_version" pip_install --no-deps "torch==$torch_version"
+    echo >"$venv/torch-source"
 }
 
 # Prints the pinned versions, with torch at the build that is installed.
@@ -159,7 +257,7 @@ write_constraints() {
 
 install_requirements() {
     local source=()
-    mapfile -t source < <(grep . "$venv/torch-source")
+    read -ra source <"$venv/torch-source" || true
     say "Installing the other packages ..."
     write_constraints >"$venv/constraints.txt"
     attempt "installing requirements.txt" \
@@ -182,7 +280,11 @@ install_test_requirements() {
 # Prints what a layer of .venv is made from. A layer is complete when its stamp contains the same text.
 recipe_of() {
     case $1 in
-        torch) say "$hardware $default_version $torch_index $torch_version" ;;
+        torch)
+            # AMD's build has a package for each card.
+            say "$hardware $default_version $(index_of "${torch_builds%% *}") $torch_version" \
+                "$([[ $torch_builds != amd* ]] || echo "$cards")"
+            ;;
         requirements) cat "$root/requirements.txt" "$root/constraints.txt" ;;
         test_requirements) test_requirements && cat "$root/constraints.txt" ;;
     esac
@@ -190,15 +292,21 @@ recipe_of() {
 
 is_complete() { [[ -e $venv/.longtake-$1 && $(recipe_of "$1") == "$(<"$venv/.longtake-$1")" ]]; }
 
-# A torch that TORCH_INDEX_URL or TORCH_VERSION once selected stays until another one is selected.
+# A torch that TORCH_INDEX_URL or TORCH_VERSION once selected stays until another one is selected, and so do the
+# packages for cards that are away.
 keep_chosen_torch() {
-    local made_for made_default made_index made_version
+    local made_for made_default made_index made_version made_cards card
     [[ -e $venv/.longtake-torch ]] || return 0
-    read -r made_for made_default made_index made_version <"$venv/.longtake-torch"
-    if [[ "$made_for $made_default" == "$hardware $default_version" ]]; then
-        [[ -n ${TORCH_INDEX_URL:-} ]] || torch_index=$made_index
-        [[ -n ${TORCH_VERSION:-} ]] || torch_version=$made_version
+    read -r made_for made_default made_index made_version made_cards <"$venv/.longtake-torch"
+    [[ "$made_for $made_default" == "$hardware $default_version" ]] || return 0
+    if [[ -z ${TORCH_INDEX_URL:-} && $made_index != "$amd_index" && $made_index != "$torch_indexes"/* ]]; then
+        torch_builds=$made_index
     fi
+    [[ -n ${TORCH_VERSION:-} ]] || torch_version=$made_version
+    for card in $cards; do
+        [[ " $made_cards " == *" $card "* ]] || made_cards+=${made_cards:+ }$card
+    done
+    cards=$made_cards
 }
 
 all_complete() {
@@ -229,7 +337,7 @@ can_go_on() {
     [[ ! -e $unfinished ]] || return
     version=$(version_of "$venv/bin/python") && new_enough "$version" || return
     [[ -z ${PYTHON:-} || $version == "$(version_of "$PYTHON")" ]] || return
-    [[ ! -e $venv/.longtake-torch ]] || is_complete torch || return
+    [[ ! -e $venv/.longtake-torch || $(recipe_of torch) == "$(<"$venv/.longtake-torch")"* ]] || return
     "$venv/bin/python" -I -c 'import pip' 2>/dev/null
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,22 +15,23 @@ from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.planning.cards.by_size import transformer_in
 from diffusers_helper.planning.cards.recommended import SetUp, recommend
-from diffusers_helper.planning.profiles import profile_for
+from diffusers_helper.planning.profiles import Profile, profile_for
+from diffusers_helper.planning.times import forecast
 from diffusers_helper.planning.video import plan_video
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.units import duration, gb_text
+from diffusers_helper.units import about, duration, gb_text
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "your-card.md"
 _BEGIN, _END = "<!-- scripts/your_card.py writes from here -->\n", "<!-- to here -->"
 _CARDS = {
-    "8 GB (RX 7600)": "gfx1100:8", "12 GB": "gfx1100:12", "16 GB (RX 6800)": "gfx103x:16",
-    "16 GB (RX 7800 XT)": "gfx1100:16", "20 GB (RX 7900 XT)": "gfx1100:20",
-    "24 GB (RX 7900 XTX)": "gfx1100:24",
+    "8 GB (RX 7600)": "gfx1100:8", "12 GB (RX 7700 XT)": "gfx1100:12", "16 GB (RX 6800)": "gfx103x:16",
+    "16 GB (RX 7800 XT)": "gfx1100:16", "16 GB (RX 9070 XT)": "gfx1200:16",
+    "20 GB (RX 7900 XT)": "gfx1100:20", "24 GB (RX 7900 XTX)": "gfx1100:24",
     "Strix Halo, 64 GB for the GPU": "gfx1151:64", "Strix Halo, 96 GB for the GPU": "gfx1151:96",
 }  # fmt: skip
 _HEAD = (
-    "memory of the card", "cap", "preserved", "on the card", "streamed per step", "copied in", "free RAM",
-    "predicted peak",
+    "memory of the card", "cap", "preserved", "on the card", "streamed per step", "copied in",
+    "a step computes", "first second, first job", "free RAM", "predicted peak",
 )  # fmt: skip
 
 
@@ -49,7 +51,7 @@ def documented(text: str) -> str:
 
 
 def _row(name: str, card: str, info: ModelInfo) -> tuple[str, ...]:
-    best = _best(card, info)
+    best = _best(_profile(name, card), info)
     if best.settings["resolution"] or best.settings["weight_dtype"] != "default":
         raise ValueError(f"{name}: the page says that all cards keep the model's resolution and weights")
     plan, sample = best.plan, best.plan.job.stage("sample")
@@ -58,12 +60,21 @@ def _row(name: str, card: str, info: ModelInfo) -> tuple[str, ...]:
         plan.waiting_bytes, plan.job.peak_bytes,
     )  # fmt: skip
     cap, preserved, stays, streamed, ram, peak = map(gb_text, cells)
-    time = f"{duration(plan.copy_seconds)}, {plan.bus.name}" if plan.bus and plan.step_bytes else "–"
-    return name, cap, preserved, stays, streamed, time, ram, peak
+    copied = f"{duration(plan.copy_seconds)}, {plan.copies.name}" if plan.copies and plan.step_bytes else "–"
+    times = forecast(plan, _profile(name, card), info)
+    if plan.computing is None or times is None:
+        raise ValueError(f"{name}: no time of a step is known")
+    computing = duration(plan.computing.seconds)
+    begins = about(times.first_second_seconds.first_job).removeprefix("about ")
+    return name, cap, preserved, stays, streamed, copied, computing, begins, ram, peak
 
 
-def _best(card: str, info: ModelInfo) -> SetUp:
-    plan = partial(plan_video, profile=profile_for(named_machine(card), {}))
+def _profile(name: str, card: str) -> Profile:
+    return profile_for(replace(named_machine(card), name=name), {})
+
+
+def _best(profile: Profile, info: ModelInfo) -> SetUp:
+    plan = partial(plan_video, profile=profile)
     request = GenerationRequest(image="none", model=info.name, mode=info.modes[0], steps=info.steps)
     return recommend(request, info, plan).set_up
 

@@ -177,7 +177,7 @@ def _write(targets: list[Path], report: Report) -> None:
 
 
 def _keep_speeds(report: Report) -> None:
-    """Keep the measured speeds of bus and disk, which plans use."""
+    """Keep the measured speeds of bus, main memory and disk, which plans use."""
     cases = (case for name in ("memory", "bus") for case in _cases(report, name))
     found = {name: value for case in cases for name, value in case.get("figures", {}).items()}
     measured = {one.name: found.get(one.name) for one in fields(Speeds)}

@@ -23,12 +23,25 @@ from diffusers_helper.attention.ways import kernel_words
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import given_path
 from diffusers_helper.machine.local import DiskSpeeds, Local, keep_kernel
-from diffusers_helper.machine.sysfs import ROOT, amd_gpus, host_memory, rocm_version
+from diffusers_helper.machine.packages import rocm_of_torch, version_numbers
+from diffusers_helper.machine.sysfs import (
+    ROOT,
+    amd_gpus,
+    has_nvidia,
+    host_memory,
+    rocm_version,
+    usable_gpus,
+)
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.cards.recommended import recommend
 from diffusers_helper.planning.profiles import YOU, Machine, Profile, profile_for
-from diffusers_helper.planning.variables import ALLOCATOR_VARIABLES, engine_environment, environment_report
+from diffusers_helper.planning.variables import (
+    ALLOCATOR_VARIABLES,
+    VISIBLE_VARIABLES,
+    engine_environment,
+    environment_report,
+)
 from diffusers_helper.planning.video import known_networks, plan_video
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, count_text, gb_text
@@ -104,7 +117,8 @@ def examine(
     if kernel:
         keep_kernel(local.kernels, machine.card, str(facts["torch"]), kernel)
     return [
-        *_cards(machine, profile, root), *_torch(machine, facts, environ, root),
+        _machine(machine, profile, facts), *_cards(machine, profile, environ, root),
+        *_torch(machine, facts, environ, root),
         *(_attention(machine, kernel) if kernel else ()), *_memory(root), _sleep(), _disk(outputs),
         *_environment(profile, environ), *_job(model, profile, root, local),
     ]  # fmt: skip
@@ -120,25 +134,43 @@ def ask_torch(environ: Mapping[str, str]) -> dict[str, Any]:
         return {}
 
 
-def _cards(machine: Machine, profile: Profile, root: Path) -> Iterator[Finding]:
+def _machine(machine: Machine, profile: Profile, facts: Mapping[str, Any]) -> Finding:
+    """Return one row with what decides most: torch, device, memory and cap."""
+    build = f"torch {facts['torch']} for {_runtime(facts)}" if facts else "no torch that starts"
+    arch = f" ({machine.arch})" if machine.arch and machine.arch != machine.name else ""
+    memory, cap = f"{gb_text(machine.total_bytes)} GB of {machine.memory}", profile.cap_bytes
+    limit = f"{memory}; cap {gb_text(cap.value)} GB: {cap.reason}" if cap.value else cap.reason
+    return Finding("machine", f"{build}; {machine.name}{arch}; {limit}")
+
+
+def _runtime(facts: Mapping[str, Any]) -> str:
+    return f"ROCm {facts['hip']}" if facts["hip"] else f"CUDA {facts['cuda']}" if facts["cuda"] else "CPU"
+
+
+def _cards(machine: Machine, profile: Profile, environ: Mapping[str, str], root: Path) -> Iterator[Finding]:
     gpus = amd_gpus(root)
+    usable = usable_gpus(gpus, has_nvidia=has_nvidia(root))
     for gpu in gpus:
-        yield Finding(
-            "card",
-            f"{gpu.name or 'AMD card'}, {gpu.arch}; VRAM {gb_text(gpu.vram_used)} of "
-            f"{gb_text(gpu.vram_total)} GB used, GTT {gb_text(gpu.gtt_used)} of {gb_text(gpu.gtt_total)} GB",
-        )
-    if not gpus:
-        yield Finding("card", machine.name if machine.kind == "cuda" else "no GPU was found; the CPU is used")
-    if gpus and machine.kind != "rocm":
+        where = "GTT" if gpu.uses_gtt else "VRAM"
+        text = f"{gpu.name or 'AMD card'}, {gpu.arch}; {where} {gb_text(gpu.used_bytes)} of "
+        text += f"{gb_text(gpu.total_bytes)} GB used"
+        if gpu not in usable:
+            is_beside = any(other in usable for other in gpus) or machine.kind == "cuda"
+            text += "; left out, " + (
+                "beside a card of its own" if is_beside else "slower than the processor"
+            )
+        yield Finding("card", text)
+    if machine.kind != "rocm":
+        yield Finding("card", machine.name if machine.kind == "cuda" else "no GPU is used; the CPU is")
+    if usable and machine.kind != "rocm":
         yield Finding(
             "card", "the environment hides all AMD cards", "note",
-            "Unset ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES to use one.",
+            f"Unset {' and '.join(name for name in VISIBLE_VARIABLES if name in environ)} to use one.",
         )  # fmt: skip
-    if machine.kind == "rocm" and machine.is_apu and any(not gpu.is_apu for gpu in gpus):
+    if machine.kind == "cpu" and not usable and (root / "dev/dxg").exists():
         yield Finding(
-            "card", "the processor's integrated GPU is used first", "note",
-            "Set HIP_VISIBLE_DEVICES to the other card's number.",
+            "card", "Windows lends a card through /dev/dxg, but no driver of its maker answers here", "note",
+            "For a Radeon, install AMD's ROCm for WSL, so that `rocminfo` lists it; see docs/install.md.",
         )  # fmt: skip
     used = next((gpu.vram_used for gpu in gpus if not gpu.is_apu), 0)
     if machine.kind == "rocm" and used > machine.total_bytes - profile.cap_bytes.value:
@@ -169,8 +201,7 @@ def _torch(
             "Run `python -m app.probe` to see why, or set the environment up again with webui.sh.",
         )  # fmt: skip
         return
-    runtime = f"ROCm {facts['hip']}" if facts["hip"] else f"CUDA {facts['cuda']}" if facts["cuda"] else "CPU"
-    yield Finding("torch", f"{facts['torch']} for {runtime}")
+    yield Finding("torch", f"{facts['torch']} for {_runtime(facts)}")
     if rocm_version(root):
         yield Finding("ROCm", f"{rocm_version(root)} in /opt/rocm; torch brings its own libraries")
     if facts.get("dnn"):
@@ -255,11 +286,13 @@ def _environment(profile: Profile, environ: Mapping[str, str]) -> Iterator[Findi
             "environment", "MIOPEN_FIND_TIME_LIMIT is set, but MIOpen has no such variable", "note",
             "Unset it; MIOPEN_FIND_MODE=FAST avoids long searches.",
         )  # fmt: skip
+    is_old = version_numbers("torch") < (2, 12) or rocm_of_torch() < (10,)
     for name in ALLOCATOR_VARIABLES:
-        if profile.machine.kind == "rocm" and "expandable_segments:true" in environ.get(name, "").lower():
+        is_on = "expandable_segments:true" in environ.get(name, "").lower()
+        if profile.machine.kind == "rocm" and is_on and is_old:
             yield Finding(
-                "environment", f"{name} turns expandable segments on, which some ROCm releases hang with",
-                "note", "Leave it out if the first large copy hangs.",
+                "environment", f"{name} turns expandable segments on, which need ROCm 10", "note",
+                "Leave it out, since the limit of memory may fail with them on this build of torch.",
             )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from app.commands.origin import check_changes_of, chosen_origin, provide_model, 
 from app.commands.terminal import JsonLines, ProgressBar
 from app.jobs.job import BEGUN, Job, NoSuchJob, allows
 from app.jobs.making.engine_client import EngineProcess, Message, Trial, follow
+from app.jobs.pace import PaceBook
 from app.jobs.service import JobService, ServiceStopped
 from app.jobs.stdio import complain, say, take_stdout
 from app.machine import cache_folder, this_profile
@@ -138,7 +139,7 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
     Returns:
         The final event; None if the program is ended before it.
     """
-    display.begin(job)
+    display.begin(job, PaceBook(service), service.events(job.id)[:known])
     if job.is_over:
         *_, last = (item[1] for item in service.follow(job.id) if item is not None)
         display.show(last)
@@ -153,6 +154,8 @@ def _show(service: JobService, job: Job, known: int, display: JsonLines | Progre
                 reported = words
                 if reported:
                     display.report(as_typed(reported))
+            elif service.job(job.id).state == "running":
+                display.tick()
     except ServiceStopped:  # by a signal
         return None
     return last if last is not None and last.is_final else None

@@ -22,7 +22,9 @@ from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards.recommended import Recommendation, recommend
+from diffusers_helper.planning.cards.speeds import MEASURED
 from diffusers_helper.planning.profiles import Profile, profile_in_force
+from diffusers_helper.planning.times import expected_times, forecast
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import count_text, gb_text
@@ -67,11 +69,12 @@ def print_plan(arguments: argparse.Namespace) -> int:
             say(json.dumps(refusal))
         complain(error_line(error))
         return EXIT_BAD_INPUT
+    used = best.set_up.info if best else info
     if arguments.json:
         found = {} if best is None else {"recommended": best.set_up.settings, "recommended_words": best.words}
-        say(json.dumps(_as_json(plan, profile) | found))
+        say(json.dumps(_as_json(plan, profile, used) | found))
     else:
-        say(*_recommended_lines(best), *_as_lines(plan, profile, best.set_up.info if best else info))
+        say(*_recommended_lines(best), *_as_lines(plan, profile, used))
     return 0
 
 
@@ -115,7 +118,8 @@ def _shape(image: str | bytes, request: GenerationRequest, info: ModelInfo) -> t
     return info.shape_of(request, (picture.height, picture.width))
 
 
-def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
+def _as_json(plan: VideoPlan, profile: Profile, info: ModelInfo) -> dict[str, Any]:
+    times, stages = forecast(plan, profile, info), expected_times(plan, profile, info, is_first=True)
     job, fewest = plan.job, plan.fewest_copies and plan.fewest_copies.budget.preserved_bytes
     saved = plan.fewest_copies and plan.saved_bytes
     return {
@@ -134,11 +138,14 @@ def _as_json(plan: VideoPlan, profile: Profile) -> dict[str, Any]:
         "weight_dtype": plan.weight_dtype,
         "attention": plan.attention.value,
         "attention_reason": plan.attention.reason,
+        "times": times and asdict(times) | {"is_measured": times.step.source == MEASURED},
+        "first_job_stages": {name: asdict(one) for name, one in stages.items()},
         "seconds_per_step": plan.seconds_per_step,
         "streamed_bytes_per_step": plan.step_bytes,
         "disk_bytes_per_step": plan.disk_bytes,
         "copy_seconds_per_step": plan.copy_seconds if plan.bus else None,
         "bus": asdict(plan.bus) if plan.bus else None,
+        "copies": asdict(plan.copies) if plan.copies else None,
         "notes": list(plan.notes),
         "fewest_copies_preserved_bytes": fewest,
         "fewest_copies_save_bytes": saved,
@@ -174,12 +181,13 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
     reasons = [
         f"{STAGES[stage.stage].network}: {stage.reason}" for stage in job.all_stages if stage.streamed_blocks
     ]
-    attention = plan.attention
+    attention, times = plan.attention, forecast(plan, profile, info)
     tail = [
         f"Attention: {attention.value} ({attention.reason}; {attention.source}).",
         f"Predicted peak {gb_text(job.peak_bytes)} GB; the smallest cap that works is "
         f"{gb_text(job.smallest_cap_bytes, up=True)} GB.",
         *reasons,
+        times.words if times else "How long a step takes here is not known before the first job.",
         *([plan.streaming] if plan.streaming else []),
         *([plan.preserved_words] if plan.preserved_words else []),
         *plan.notes,

@@ -7,21 +7,22 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import IO, Any, TextIO
 
 from tqdm import tqdm
 
 from app.commands.arguments import error_line
-from app.jobs.job import Job
+from app.jobs.job import Job, size_of
+from app.jobs.pace import PaceBook
 from app.jobs.stdio import complain, explained, say, write_whole
 from app.starting import EXIT_CANCELLED
+from app.ui.live import words
+from app.ui.live.progress import LiveJob
 from diffusers_helper import events
-from diffusers_helper.conditions.timeline import steps_of
-from diffusers_helper.families.packing import FPS
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.downloads import Speed
-from diffusers_helper.models.registry import ModelInfo, info_of
+from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.units import about, count_text, duration, gb_text
 
 
@@ -31,8 +32,11 @@ class JsonLines:
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: Job, paces: PaceBook, before: Sequence[events.Event]) -> None:
         """Write nothing, because the events contain everything."""
+
+    def tick(self) -> None:
+        """Write nothing, because time passes for programs too."""
 
     def report(self, text: str) -> None:
         """Write a sentence about the job to standard error."""
@@ -45,17 +49,22 @@ class JsonLines:
 
 
 class ProgressBar:
-    """A display for users: a bar with the time left on a terminal, otherwise one line per section."""
+    """A display for users: a line that moves on a terminal, otherwise one line per section.
+
+    Without a terminal there is also a line every ten seconds until the first section can be watched, which
+    may take many minutes.
+    """
 
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
         self._bar: tqdm[Any] | None = None
-        self._steps, self._tenth, self._fps = list[int](), 0, FPS
+        self._seen = self._told = time.monotonic()
 
-    def begin(self, job: Job) -> None:
-        """Write the id and the folder of the job."""
-        info = info_of(job.request.model)
-        self._fps, self._steps = info.family.fps, steps_of(job.request, info)
+    def begin(self, job: Job, paces: PaceBook | None = None, before: Sequence[events.Event] = ()) -> None:
+        """Write the id and the folder of the job, whose events so far are `before`."""
+        self._live = LiveJob(job, paces and paces.pace(job.request.model), *size_of(job))
+        for event in before:
+            self._live.apply(event)
         self._say(f"Job {job.id} in {job.folder}: starting")
 
     def report(self, text: str) -> None:
@@ -63,33 +72,15 @@ class ProgressBar:
         self._say(text)
 
     def show(self, event: events.Event) -> None:
-        """Write a sentence about the event, or move the bar."""
+        """Write a sentence about the event, or move the line."""
+        live, self._seen = self._live, time.monotonic()
+        live.apply(event)
         match event:
             case events.JobStarted():
-                if len(self._steps) != event.sections:
-                    self._steps = [0] * event.sections
-                length = f"{count_text(event.frames, 'frame')}, {event.frames / self._fps:.1f} s"
+                length = f"{count_text(event.frames, 'frame')}, {event.frames / live.plan.fps:.1f} s"
                 self._say(
                     f"{event.width}x{event.height} pixels, {length}, {count_text(event.sections, 'section')}"
                 )
-            case events.StageStarted():
-                self._tenth = 0
-                if self._bar is None and self._stderr.isatty():
-                    steps = sum(self._steps) or None
-                    self._bar = tqdm(total=steps, file=self._stderr, dynamic_ncols=True, unit=" steps")
-                self._describe(events.STAGES[event.stage].running)
-            case events.Reading():
-                done, total = gb_text(event.done_bytes), gb_text(event.total_bytes)
-                tenth = 10 * event.done_bytes // max(1, event.total_bytes)
-                text = f"Reading the model: {done} of {total} GB"
-                if not self._describe(text) and tenth > self._tenth:
-                    self._tenth = tenth
-                    self._say(text)
-            case events.StepDone() if self._bar is not None:
-                done, self._bar.total = event.place(self._steps)
-                self._bar.update(done - self._bar.n)
-            case events.PieceDone():
-                self._describe(f"{events.STAGES[event.stage].running} {event.piece}/{event.pieces}")
             case events.SectionFinished():
                 self._say(
                     f"Section {event.section} of {event.sections}: {event.frames} frames in {event.video}"
@@ -98,11 +89,24 @@ class ProgressBar:
                 self._say(event.message)
             case events.Finished() | events.Cancelled() | events.Failed():
                 self._end(event)
+                return
+            case _:
+                self.tick()
 
-    def _describe(self, text: str) -> bool:
-        if self._bar is not None:
-            self._bar.set_description_str(text)
-        return self._bar is not None
+    def tick(self) -> None:
+        """Show what the engine does now; called about once a second while it works."""
+        live, now = self._live, time.monotonic()
+        elapsed = live.last_sign + now - self._seen
+        if self._stderr.isatty():
+            if self._bar is None:
+                shown = "{desc}{percentage:4.0f} %|{bar}|"
+                facts: dict[str, Any] = {"total": 100, "leave": False, "bar_format": shown}
+                self._bar = tqdm(file=self._stderr, dynamic_ncols=True, **facts)
+            self._bar.n = live.percent
+            self._bar.set_description_str(words.line(live, elapsed))
+        elif not live.sections_made and now - self._told >= _LINE_SECONDS:
+            self._told = now
+            self._say(words.line(live, elapsed))
 
     def _end(self, event: events.Finished | events.Cancelled | events.Failed) -> None:
         if self._bar is not None:

@@ -2,15 +2,16 @@
 
 The events of a job split its wall time into the start-up (until the first section is denoised), the lead of
 each section (the extra time of its first step, for example while weights move), the steps, and the tails
-(decoding and writing). The time of a step is proportional to the pixels and to the passes of guidance, that
-of a tail to the pixels and to the decoded latent frames. The estimate uses the medians of several jobs, so
-one job that ran beside a game or a backup does not distort it.
+(decoding and writing). What a card tries only once, in its first job, counts nowhere. The time of a step is
+proportional to the pixels and to the passes of guidance, that of a tail to the pixels and to the decoded
+latent frames. The estimate uses the medians of several jobs, so one job that ran beside a game or a backup
+does not distort it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from statistics import fmean, median
@@ -21,7 +22,16 @@ from app.jobs.storage.logs import events_in
 from app.jobs.view import share_done
 from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
+from diffusers_helper.events import (
+    TRIALS,
+    Event,
+    Finished,
+    JobStarted,
+    PieceDone,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+)
 from diffusers_helper.families.packing import OWN_CHUNK, SectionPlan, decode_work
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.registry import ModelInfo, find_model, info_of, plan_of
@@ -80,6 +90,17 @@ class Pace:
         return self.start_up + sampling + self.tail * sum(work.tails)
 
 
+def _without_trials(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield events at the times that they would have if the card had not tried kernels and convolutions."""
+    spent, began = 0.0, None
+    for event in events:
+        if began is not None and not isinstance(event, PieceDone):
+            spent, began = spent + event.time - began, None
+        if isinstance(event, StageStarted) and event.stage in TRIALS:
+            began = event.time
+        yield replace(event, time=event.time - spent)
+
+
 def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
     """Compute the pace of one job from all its events; None if it did not finish or its log is incomplete."""
     plan, each = plan_of(request), steps_of(request, info_of(request.model))
@@ -89,7 +110,7 @@ def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
     firsts: list[float] = []
     others: list[float] = []
     tails: dict[int, float] = {}
-    for event in events:
+    for event in _without_trials(events):
         if isinstance(event, JobStarted):
             pixels, is_new = event.width * event.height, True
         elif isinstance(event, StageStarted) and event.stage == "sample" and is_new:

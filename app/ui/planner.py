@@ -19,6 +19,7 @@ from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning import video
 from diffusers_helper.planning.profiles import Profile
+from diffusers_helper.planning.times import Forecast, forecast
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, gb_text
 
@@ -97,6 +98,14 @@ class Planner:
             free_ram_bytes=host_memory().available or None,
             disk_speed=self.disks.ask,
         )  # fmt: skip
+
+    def forecast(
+        self, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
+    ) -> Forecast | None:
+        """Return the time that a video takes; None if it is not known, or the video cannot be planned."""
+        with contextlib.suppress(LongtakeError):
+            return forecast(self.plan(request, info, shape), self.profile, info)
+        return None
 
     @property
     def knows_the_size(self) -> bool:

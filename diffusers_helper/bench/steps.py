@@ -29,8 +29,9 @@ from diffusers_helper.bench.context import (
 from diffusers_helper.bench.kernels import TEXT_TOKENS, VISION_TOKENS
 from diffusers_helper.families.framepack import CONFIGS, FRAMEPACK
 from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW, frame_indices
-from diffusers_helper.loading.loaders import drop_pages, load_models
+from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.loading.networks import load_network
+from diffusers_helper.loading.reading import drop_pages
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model

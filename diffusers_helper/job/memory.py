@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
+from statistics import median
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -143,14 +144,15 @@ class JobMemory:
         return partial(self.step_down, read_shortage(str(error))) if is_out_of_memory(error) else None
 
     def _on_device(self, stage: str, section: int | None) -> AbstractContextManager[Any]:
-        plan = self.plans.plan.stage(stage)
-        self.plans.models.read(plan.model, self._cancel, self._report.reading)
+        plan, store = self.plans.plan.stage(stage), self._store_of(stage)
+        if not store.has(plan.model):
+            self.plans.models.read(plan.model, self._cancel, self._report.reading)
+            if plan.streamed_blocks:
+                self.plans.measure_copies(plan.model)
         self._stage = stage
         if stage != "text_2":  # in events, both text encoders are one stage
             self._report.stage(cast(Stage, stage), section)
-        return self._store_of(stage).on_device(
-            plan.model, working_bytes=plan.working_bytes, stage=stage, section=section
-        )
+        return store.on_device(plan.model, working_bytes=plan.working_bytes, stage=stage, section=section)
 
     @property
     def vae(self) -> nn.Module:
@@ -265,6 +267,20 @@ class JobMemory:
         budget = plan.of("decode").budget
         peak = max(one.measured_bytes for one in decodes) + budget.reserve_bytes
         return self.plans.tile_advice(plan.vae_tile_px, seconds, peak, budget.cap_bytes)
+
+    def keep_times(self, step_seconds: Sequence[float], latents: Sequence[int]) -> None:
+        """Store what a finished job's steps and decodes took, from which later plans tell a person's time.
+
+        Args:
+            step_seconds: The times of steps; nothing is stored if there are none.
+            latents: The latent frames that are decoded for each section.
+        """
+        decodes = [one for one in self._store_of("decode").records if one.stage == "decode" and one.section]
+        timed = decodes[1:] or decodes  # the first may include a search for kernels
+        seconds = sum(one.end - one.begin for one in timed)
+        frames = sum(latents[(one.section or 1) - 1] for one in timed)
+        if step_seconds and median(step_seconds):
+            self.plans.keep_times(median(step_seconds), frames / seconds if seconds else 0.0)
 
     def usage(self) -> dict[str, int | None]:
         """Return the figures on memory for the `Finished` event."""

@@ -16,19 +16,25 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import (
     Facts,
     Local,
+    Speeds,
     fastest,
+    keep_speeds,
     keep_trial,
     seen_trials,
     shape_key,
+    speeds,
 )
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device, second_device
+from diffusers_helper.memory.staging import host_copy_speed
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.backend import missing_kernels, wider_types
 from diffusers_helper.planning.budget import Demand, JobPlan
+from diffusers_helper.planning.cards.speeds import MEASURED, keep_times, step_key
 from diffusers_helper.planning.estimates import TILES, calibration_of
 from diffusers_helper.planning.ladder import first_plan, level_key, limit_notes
+from diffusers_helper.planning.notes import attention_note
 from diffusers_helper.planning.profiles import (
     YOU,
     Machine,
@@ -38,12 +44,14 @@ from diffusers_helper.planning.profiles import (
     detect,
     profile_in_force,
 )
+from diffusers_helper.planning.times import expected_times
 from diffusers_helper.planning.video import (
-    attention_note,
     attention_shape,
+    computing_of,
     demands_for,
     known_networks,
     longest_text,
+    plan_video,
     profile_of,
 )
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
@@ -96,9 +104,10 @@ def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
     arch = properties.gcnArchName.split(":")[0]
     if wrong := missing_kernels(arch, torch.cuda.get_arch_list()):
         raise LongtakeError(*wrong, code="installation")
+    is_apu = seen.is_apu or bool(getattr(properties, "is_integrated", False))
     # For an APU, torch may report only the memory that the firmware reserves.
-    total = max(seen.total_bytes, device.total_bytes) if seen.is_apu else device.total_bytes
-    return Machine("rocm", arch, properties.name, total, seen.is_apu)
+    total = max(seen.total_bytes, device.total_bytes) if is_apu else device.total_bytes
+    return Machine("rocm", arch, properties.name, total, is_apu)
 
 
 class MemoryPlans:
@@ -151,8 +160,9 @@ class MemoryPlans:
         request, profile = _with_attention(request, profile, models.info, self.size, local, stored_attention)
         self._calibration = calibration_of(local.calibration, machine.card)
         self.request, self._profile, self.ladder, why = first_plan(
-            request, models.info, profile, height, width, self._demands, local.learned
-        )
+            request, models.info, profile, height, width, self._demands, local.learned,
+            host_memory().available or None,
+        )  # fmt: skip
         attention = self.ladder.demands[0].attention
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
         own = why, attention_note(attention)
@@ -190,6 +200,19 @@ class MemoryPlans:
             wanted = torch.float32
         return wanted or self.models.compute_dtype(name)
 
+    def stays_on_device(self, name: str) -> None:
+        """Free the main memory that a network's files take, if its weights are in the same memory now."""
+        if self.is_apu:
+            self.models.drop_pages(name)
+
+    def measure_copies(self, name: str) -> None:
+        """Measure how fast a network's weights are copied within main memory, if that is not known here."""
+        facts, card = self._local.speeds, self.card
+        if facts.file and speeds(facts, card).host_copy_bytes_per_second is None:
+            keep_speeds(
+                facts, card, Speeds(host_copy_bytes_per_second=host_copy_speed(self.models.part(name)))
+            )
+
     def dtype_of(self, name: str) -> torch.dtype:
         """Return the type that a network computes in."""
         return self.compute_dtype(name) or self.models.stored_dtype(name)
@@ -208,6 +231,17 @@ class MemoryPlans:
         """Return the way to compute the transformer's attention, and the bytes of a slice of it."""
         return self.ladder.demands[0].attention.value, self._profile.slice_bytes
 
+    def expected_seconds(self) -> dict[str, float]:
+        """Return how long stages will probably take, as far as it is known; see `times.expected_times`."""
+        info, profile = self.models.info, self._profile
+        free = host_memory().available or None
+        plan = plan_video(
+            self.request, info, profile, shape=self.size, local=self._local, free_ram_bytes=free
+        )
+        is_first = plan.step is None or plan.step.source != MEASURED
+        times = expected_times(plan, profile, info, is_first=is_first)
+        return {stage: time.seconds for stage, time in times.items()}
+
     @property
     def weight_dtype(self) -> torch.dtype | None:
         """Return the type of the transformer's weights, or None for that of the files."""
@@ -219,6 +253,13 @@ class MemoryPlans:
         size = f"{self.card}, {info.folder or info.name}, {width}x{height}"
         key = f"{size}, VAE {dtype}, chunk {self.request.vae_chunk}"
         return tile_advice(self._local.tile_times, key, tile_px, seconds, peak_bytes, cap_bytes)
+
+    def keep_times(self, step_seconds: float, latents_per_second: float) -> None:
+        """Store what a step took, and how many latent frames were decoded in a second."""
+        info, (height, width), facts = self.models.info, self.size, self._local.step_times
+        work, *_ = computing_of(self.request, info, self._profile, height, width, facts)
+        key = step_key(self._profile.machine, info)
+        keep_times(facts, key, work, step_seconds, height * width * latents_per_second)
 
     def wider(self, name: str) -> tuple[str, ...]:
         """Return the types in which a network's stage is repeated if its result is not finite."""

@@ -40,6 +40,7 @@ from diffusers_helper.output.checkpoints import Checkpoints, EncodingCache, Orig
 from diffusers_helper.output.previews import Preview
 from diffusers_helper.output.report import Report
 from diffusers_helper.output.video import GrowingVideo
+from diffusers_helper.planning.times import ATTENTION
 from diffusers_helper.planning.variables import DEBUG_VARIABLE, ENCODINGS_VARIABLE
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.provenance.lineage import Lineage
@@ -257,7 +258,8 @@ def open_job(
     overflowed = _overflowed(earlier)
     stored, largest = _kept_attention(earlier), _largest(lineage, _as_begun(request, earlier))
     opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.new(Path("outputs").absolute())
-    report = Report(opened, sections, on_event)
+    kind = "cuda" if torch.version.hip is None else "rocm"
+    report = Report(opened, sections, on_event, {"attention": ATTENTION[kind].seconds})
     if tries := local.try_attention:
         tries = partial(tries, told=partial(report.trying, "attention"), cancel=cancel)
         local = replace(local, try_attention=tries)
@@ -269,7 +271,7 @@ def open_job(
     _keep_facts(opened, earlier, lineage, plans.attention, overflowed=overflowed)
     mode, crf = request.mode, request.crf
     video = GrowingVideo(opened.path, width=width, height=height, mode=mode, crf=crf, fps=family.fps)
-    report.started(video, plans.attention[0])
+    report.started(video, plans.attention[0], plans.expected_seconds())
     original, begun = _joined(opened, request, family, video, report)
     for doubt in filter(None, (video.doubt, begun, *plans.notes)):
         report.warned(doubt)

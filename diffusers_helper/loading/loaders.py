@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,11 +27,11 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.files import sha256_of
 from diffusers_helper.loading.networks import LoadedNetwork, check_fit, load_network, load_scheduler
-from diffusers_helper.machine.sysfs import host_memory, resident_bytes, slow_types
+from diffusers_helper.loading.reading import can_keep, drop_pages, pieces_of, read_ahead
+from diffusers_helper.machine.sysfs import slow_types
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import block_lists
-from diffusers_helper.units import gb_text
 from diffusers_helper.weights.inspection import inspect_checkpoint
 from diffusers_helper.weights.reading import weight_files
 
@@ -124,16 +123,23 @@ class Models:
         self._asked.add(name)
         read_ahead(self._files[name], cancel, on_bytes)
         later = [] if self._ahead or _LARGEST in self._asked else self._files[_LARGEST]
-        if later and _can_keep(_total(self._files[name] + later)):
+        if later and can_keep(self._files[name] + later):
             self._ahead = threading.Thread(target=self._read_ahead, name="read-ahead", daemon=True)
             self._ahead.start()
 
     def _read_ahead(self) -> None:
         """Read the transformer's files until a stage asks for them, which then reads the rest itself."""
-        with suppress(OSError):  # that stage meets the same error, and reports it
-            for _ in (step for file in self._files[_LARGEST] for step in _steps(file)):
+        # That stage meets the same error, and reports it.
+        with suppress(OSError), closing(pieces_of(self._files[_LARGEST])) as pieces:
+            for _ in pieces:
                 if _LARGEST in self._asked:
                     return
+
+    def drop_pages(self, name: str) -> None:
+        """Drop a network's files from main memory. `read` reads them again when they are needed."""
+        for file in self._files[name]:
+            drop_pages(file)
+        self._asked.discard(name)
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
         """Return the blocks of a network that can be streamed, in the order in which they run."""
@@ -260,80 +266,3 @@ def _samples(path: Path) -> Iterator[bytes]:
         for place in range(_SAMPLES):
             file.seek(size * place // _SAMPLES)
             yield file.read(_SAMPLE_BYTES)
-
-
-# The kernel is asked to read this much at a time, and so much before it is waited for. Asking needs far less
-# processor time than reading into a buffer, and next to none for what is in memory already.
-_PIECE_BYTES, _AHEAD_BYTES = 8 * 1024**2, 64 * 1024**2
-_STEP_BYTES = 1024**2
-# The share of the free memory that the files may take, so that nothing else is pushed out.
-_SHARE = 0.9
-_TELL_SECONDS = 1.0
-
-
-def read_ahead(
-    files: Sequence[Path],
-    cancel: CancelToken,
-    on_bytes: Callable[[int, int], None] = lambda done, total: None,
-) -> None:
-    """Let the kernel read files once from the beginning to the end, if the free memory can keep them all.
-
-    Args:
-        on_bytes: A function that is called about once a second with the bytes that are read, and all bytes.
-
-    Raises:
-        GenerationCancelled: If the job was cancelled.
-        OSError: If a file cannot be read.
-    """
-    total = _total(files)
-    if not _can_keep(total):
-        _log.info(
-            "%s GB of weights stay on the disk until they are used: %s GB of main memory are free",
-            gb_text(total), gb_text(host_memory().available),
-        )  # fmt: skip
-        return
-    begin = reported = time.monotonic()
-    done = 0
-    for count in (count for file in files for count in _steps(file)):
-        done += count
-        cancel.check()
-        if (now := time.monotonic()) - reported >= _TELL_SECONDS:
-            reported = now
-            on_bytes(done, total)
-    seconds = time.monotonic() - begin
-    _log.info(
-        "read %s GB of weights in %.1f s (%.2f GB/s); %s GB of this process's memory are its own",
-        gb_text(total), seconds, total / 1e9 / max(seconds, 1e-9), gb_text(own_bytes()),
-    )  # fmt: skip
-
-
-def _total(files: Sequence[Path]) -> int:
-    return sum(file.stat().st_size for file in files)
-
-
-def _can_keep(num_bytes: int) -> bool:
-    return num_bytes <= _SHARE * host_memory().available
-
-
-def _steps(file: Path) -> Iterator[int]:
-    """Let the kernel read a file, and yield the size of each step that is in memory then."""
-    size, asked = file.stat().st_size, 0
-    with file.open("rb", buffering=0) as stream:
-        for begin in range(0, size, _STEP_BYTES):
-            while asked < min(size, begin + _AHEAD_BYTES):
-                os.posix_fadvise(stream.fileno(), asked, _PIECE_BYTES, os.POSIX_FADV_WILLNEED)
-                asked += _PIECE_BYTES
-            end = min(begin + _STEP_BYTES, size)
-            os.pread(stream.fileno(), 1, end - 1)  # waits until it is there
-            yield end - begin
-
-
-def own_bytes() -> int:
-    """Return the memory of this process that no file backs; 0 if the kernel does not say."""
-    return resident_bytes(os.getpid(), kind="RssAnon")
-
-
-def drop_pages(file: Path) -> None:
-    """Drop a file's pages from the kernel's memory, so that they are read from the disk again."""
-    with file.open("rb") as stream:
-        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

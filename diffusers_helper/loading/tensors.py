@@ -1,17 +1,21 @@
 """The tensors of files with weights in any format, mapped into memory as they are stored.
 
-The kernel reads a mapped page when it is used, and may drop it at any time, since it is never written to.
+The kernel reads a mapped page when it is used, and may drop it at any time, since it cannot be written to.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
-import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 import gguf
+import numpy as np
 import torch
 from diffusers.quantizers.gguf.utils import SUPPORTED_GGUF_QUANT_TYPES, GGUFParameter
 from torch import Tensor
@@ -19,8 +23,8 @@ from torch import Tensor
 from diffusers_helper.weights.reading import read_contents
 from diffusers_helper.weights.tensors import Contents
 
-# Linux's flag for a mapping without a claim on main memory, which Python does not name.
-_NO_RESERVE = 0x4000
+# The maps of each file that tensors still refer to
+MAPS = defaultdict[Path, WeakSet[mmap.mmap]](WeakSet)
 # The types of GGUF that torch has, too.
 _PLAIN = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -44,18 +48,18 @@ def read_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def _mapped(file: Path) -> Tensor:
-    """Return the bytes of a file, which may be larger than main memory.
+    """Return the bytes of a file, which may be larger than main memory, and cannot be written to.
 
-    Torch and safetensors map files in a way for which Linux wants to be able to hold all pages in memory, in
-    case that they are written to. It refuses files that are larger than main memory then.
+    Linux has to be able to hold all pages of a private mapping that can be written to, and ROCm's driver
+    copies such pages before it reads them: two seconds for each weight (safetensors issue 821).
     """
     with file.open("rb") as stream:
-        if sys.platform == "linux":
-            flags, access = mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
-            pages = mmap.mmap(stream.fileno(), 0, flags=flags, prot=access)
-        else:
-            pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
-    return torch.frombuffer(pages, dtype=torch.uint8)
+        pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    MAPS[file].add(pages)
+    # Torch warns of a buffer that cannot be written to, so it gets one that does not say so.
+    buffer: Any = (ctypes.c_ubyte * len(pages)).from_address(np.frombuffer(pages, np.uint8).ctypes.data)
+    buffer.pages = pages  # which stay mapped as long as torch keeps the buffer
+    return torch.frombuffer(buffer, dtype=torch.uint8)
 
 
 def _read_plain(file: Path, contents: Contents) -> dict[str, Tensor]:

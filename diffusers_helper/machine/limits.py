@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
@@ -14,11 +14,8 @@ _MOST_BYTES = 4 * 2**30
 
 
 @contextlib.contextmanager
-def limited_memory(most_bytes: int = _MOST_BYTES, *, mapped: Iterable[Path] = ()) -> Generator[None]:
-    """Let the block add no more than this to the memory of this process.
-
-    Args:
-        mapped: The files that the block maps as a whole. Linux counts them, although they take no memory.
+def limited_memory(most_bytes: int = _MOST_BYTES) -> Generator[None]:
+    """Let the block add no more than this to the memory of this process. Mapped files do not count.
 
     Raises:
         InputError: If the block needs more.
@@ -26,7 +23,7 @@ def limited_memory(most_bytes: int = _MOST_BYTES, *, mapped: Iterable[Path] = ()
     before, highest = resource.getrlimit(resource.RLIMIT_DATA)
     statm = Path("/proc/self/statm")
     used = int(statm.read_text(encoding="ascii").split()[5]) * resource.getpagesize() if statm.exists() else 0
-    allowed = used + most_bytes + sum(file.stat().st_size for file in mapped if file.is_file())
+    allowed = used + most_bytes
     if used and all(limit == resource.RLIM_INFINITY or allowed < limit for limit in (before, highest)):
         resource.setrlimit(resource.RLIMIT_DATA, (allowed, highest))
     try:

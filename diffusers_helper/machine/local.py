@@ -101,8 +101,9 @@ class Local:
     learned = _Kept("smaller_plans.json")  # the levels of jobs after shortages (`planning.ladder`)
     tile_times = _Kept("tile_times.json")  # what decodes took with tiles of each size (`job.plans`)
     kernels = _Kept("attention.json")  # what was seen of attention
+    step_times = _Kept("step_times.json")  # what steps and decodes took (`planning.cards.speeds`)
     disks = _Kept("disks.json")  # the speeds of disks
-    speeds = _Kept("speeds.json")  # those of bus and disk that a benchmark measured
+    speeds = _Kept("speeds.json")  # those that benchmarks and jobs measured
     calibration = _Kept("calibration.json")  # ratios of measured to estimated memory (`planning.estimates`)
 
     @property
@@ -112,11 +113,15 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Measured speeds; None for those that were not measured. Weights are streamed from pinned memory."""
+    """Measured speeds; None for those that were not measured.
+
+    Weights that are streamed are copied within main memory, into a pinned buffer, and from there to the card.
+    """
 
     host_to_device_pinned_bytes_per_second: float | None = None
     host_to_device_bytes_per_second: float | None = None
     disk_read_bytes_per_second: float | None = None
+    host_copy_bytes_per_second: float | None = None
 
 
 def keep_speeds(facts: Facts, card: str, measured: Speeds) -> None:

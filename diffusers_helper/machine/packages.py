@@ -31,6 +31,16 @@ def version_of(name: str) -> str:
         return ""
 
 
+def version_numbers(name: str) -> tuple[int, ...]:
+    """Return the numbers of a package's version, such as (2, 13, 0); () if it is missing."""
+    return _numbers(version_of(name))
+
+
+def rocm_of_torch() -> tuple[int, ...]:
+    """Return the version of ROCm that torch was built for, such as (7, 2); () for other builds."""
+    return _numbers(version_of("torch").partition("+rocm")[2])
+
+
 def unfit(versions: Mapping[str, str], needed: Mapping[str, str]) -> list[str]:
     """Return the names of the packages that are missing or have another version than is needed."""
     return [name for name, bounds in needed.items() if not _fits(versions[name], bounds)]

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from diffusers_helper.machine.control_groups import memory_limits
+
 ROOT = Path("/")
 _KIB = 1024
 # GT/s of a lane by the generation of PCIe, and the share of them that is data (8b/10b, 128b/130b, flits).
@@ -21,6 +23,14 @@ _GENERATIONS = {
     6: (64.0, 242 / 256),
 }  # fmt: skip
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
+# The graphics of processors. KFD lists them as nodes without cores (published topologies of Strix Halo and of
+# Ryzen 5000 to 9000); only an MI300A has its cores in the same node.
+INTEGRATED = frozenset(
+    f"gfx{number}" for number in ("90c", 1013, 1033, 1035, 1036, 1103, 1150, 1151, 1152, 1153)
+)
+# GPUs of no use: those for which nobody builds torch, and that of a desktop Ryzen, whose two compute units
+# are slower than the processor. scripts/setup.sh has both lists, too.
+UNUSABLE = frozenset(f"gfx{number}" for number in (803, "90c", 1013, 1036))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,7 @@ class Gpu:
         vram_total, vram_used: The card's own memory in bytes; for an APU, the memory that the firmware
             reserves.
         gtt_total, gtt_used: The main memory that the card may use, in bytes.
+        bank_bytes: The memory that ROCm's kernel driver gives to programs, in bytes; 0 if it tells none.
         is_apu: Whether the card shares the processor's memory.
         link: The link to the computer; None if the kernel tells none.
         address: The PCI address; "" if the kernel tells none.
@@ -64,11 +75,32 @@ class Gpu:
     vram_used: int = 0
     gtt_total: int = 0
     gtt_used: int = 0
+    bank_bytes: int = 0
     is_apu: bool = False
     link: Link | None = None
     address: str = ""
     uuid: str = ""
     folder: Path | None = field(default=None, compare=False)
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the memory for programs: an APU has what the firmware reserves or GTT, never their sum.
+
+        Which of the two it is, the driver says in its memory banks (rocm-systems' pull requests 5596 and
+        8475); older ones list no bank, and take the larger.
+        """
+        if not self.is_apu:
+            return self.vram_total or self.bank_bytes
+        return self.bank_bytes or max(self.vram_total, self.gtt_total)
+
+    @property
+    def uses_gtt(self) -> bool:
+        """Return whether this memory is lent from main memory, as opposed to reserved by the firmware."""
+        return self.is_apu and self.total_bytes > self.vram_total
+
+    @property
+    def used_bytes(self) -> int:
+        return self.gtt_used if self.uses_gtt else self.vram_used
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +119,16 @@ def gfx_name(target_version: int) -> str:
     return f"gfx{major}{minor:x}{stepping:x}"
 
 
+def usable_gpus(gpus: Sequence[Gpu], *, has_nvidia: bool = False) -> list[Gpu]:
+    """Return the cards that jobs run on: those of their own, or, beside none of either maker, a processor's.
+
+    Nearly every Ryzen has a GPU, which may be the first device (TheRock issue 3392).
+    """
+    usable = [gpu for gpu in gpus if gpu.arch not in UNUSABLE]
+    own = [gpu for gpu in usable if not gpu.is_apu]
+    return own if own or has_nvidia else usable
+
+
 def amd_gpus(root: Path = ROOT) -> list[Gpu]:
     """Return the AMD cards that ROCm's kernel driver lists, in its order; without the driver, none."""
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
@@ -99,6 +141,20 @@ def amd_gpus(root: Path = ROOT) -> list[Gpu]:
     return found
 
 
+def rocminfo_gpus(text: str) -> list[Gpu]:
+    """Return the cards that the program `rocminfo` lists, for a system without KFD's files, such as WSL."""
+    gpus = list[Gpu]()
+    for agent in text.split("Agent ")[1:]:
+        arch = re.search(r"^ *Name: +(gfx\w+)", agent, re.MULTILINE)
+        name = re.search(r"Marketing Name: +(\S.*?) *$", agent, re.MULTILINE)
+        pools = re.findall(r"Segment: +GLOBAL.*?Size: +(\d+)", agent, re.DOTALL)
+        if arch:
+            total = max((int(size) * _KIB for size in pools), default=0)
+            is_apu = arch[1] in INTEGRATED
+            gpus.append(Gpu(arch[1], name[1] if name else "", total, bank_bytes=total, is_apu=is_apu))
+    return gpus
+
+
 def _gpu(root: Path, node: Path, properties: dict[str, int], arch: str) -> Gpu:
     card = _card_of(root, properties)
     memory = {
@@ -106,18 +162,22 @@ def _gpu(root: Path, node: Path, properties: dict[str, int], arch: str) -> Gpu:
         for kind in ("vram", "gtt")
         for what in ("total", "used")
     }
-    if not memory["vram_total"]:
-        memory["vram_total"] = sum(_bank_sizes(node))
     return Gpu(
         arch=arch,
         name=text_of(card / "product_name") if card else "",
-        is_apu=properties.get("cpu_cores_count", 0) > 0,
+        bank_bytes=sum(_bank_sizes(node)),
+        is_apu=arch in INTEGRATED or properties.get("cpu_cores_count", 0) > 0,
         folder=card,
         link=_link(card, root) if card else None,
         address=card.resolve().name if card else "",
         uuid=f"GPU-{unique}" if card and (unique := text_of(card / "unique_id").removeprefix("0x")) else "",
         **memory,
     )
+
+
+def has_nvidia(root: Path = ROOT) -> bool:
+    """Return whether NVIDIA's driver is loaded."""
+    return (root / "proc/driver/nvidia/gpus").is_dir() or (root / "dev/nvidia0").exists()
 
 
 def nvidia_link(root: Path = ROOT) -> Link | None:
@@ -135,6 +195,8 @@ def _link(card: Path, root: Path) -> Link | None:
     `pcie_bandwidth_available` goes up the same way. The speed of an idle link is lowered, so the highest
     speed of each end is taken, but the number of lanes in use.
     """
+    if text_of(card / "removable") == "removable":
+        return Link(3, 4)  # tunnels of Thunderbolt and USB4 report 2.5 GT/s, but carry 32 Gbit/s
     place, top = card.resolve(), root.resolve()
     known = {transfers: generation for generation, (transfers, _) in _GENERATIONS.items()}
     generations, lanes = list[int](), list[int]()
@@ -232,17 +294,14 @@ def driver_version(card: str, root: Path = ROOT) -> str:
 
 
 def host_memory(root: Path = ROOT) -> HostMemory:
-    """Return the figures of /proc/meminfo, reduced to the limit of the container; zeros without that file."""
+    """Return the figures of /proc/meminfo within the limits of control groups; zeros without that file."""
     sizes = {
         match[1]: int(match[2]) * _KIB
         for match in re.finditer(r"^(\w+): +(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
     }
     total, available = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
-    group = root / "sys/fs/cgroup"
-    limit, used = _number(group / "memory.max"), _number(group / "memory.current")
-    if 0 < limit < total:
-        cached = _properties(group / "memory.stat").get("file", 0)
-        total, available = limit, min(available, max(0, limit - used + cached))
+    for limit, rest in memory_limits(root):
+        total, available = min(total, limit), min(available, rest)
     return HostMemory(total, available, sizes.get("SwapTotal", 0), sizes.get("SwapFree", 0))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.machine.sysfs import amd_gpus
 from diffusers_helper.memory.accounting import Account
 
 # run(key, compute) returns the tensor that `compute` makes. With one key, it computes with the same shapes.
@@ -133,8 +134,12 @@ class CudaDevice(Device):
         self._is_guest, self._outer = is_guest, list[int]()
 
     @property
+    def _properties(self) -> Any:
+        return torch.cuda.get_device_properties(self.torch_device)
+
+    @property
     def total_bytes(self) -> int:
-        return torch.cuda.get_device_properties(self.torch_device).total_memory
+        return self._properties.total_memory
 
     def allocated_bytes(self) -> int:
         return torch.cuda.memory_allocated(self.torch_device)
@@ -154,8 +159,21 @@ class CudaDevice(Device):
     def free_bytes(self) -> int:
         """Return the sum of the driver's free and the allocator's unused memory, as far as the cap allows."""
         allocated = self.allocated_bytes()
-        free = torch.cuda.mem_get_info(self.torch_device)[0] + self.reserved_bytes() - allocated
+        free = self._unused_bytes() + self.reserved_bytes() - allocated
         return free if self.cap_bytes is None else max(0, min(free, self.cap_bytes - allocated))
+
+    def _unused_bytes(self) -> int:
+        """Return the memory of the card that no program has taken.
+
+        HIP does not see what the desktop takes, but the kernel does: https://github.com/ROCm/amdgpu/issues/223.
+        """
+        unused, properties = torch.cuda.mem_get_info(self.torch_device)[0], self._properties
+        place = [getattr(properties, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]
+        address = "{:04x}:{:02x}:{:02x}.0".format(*place)
+        gpu = next((gpu for gpu in amd_gpus() if gpu.address == address), None)
+        if gpu is None or gpu.is_apu or properties.is_integrated:
+            return unused
+        return min(unused, gpu.vram_total - gpu.vram_used)
 
     def limit(self, cap_bytes: int | None) -> None:
         self.cap_bytes = cap_bytes

@@ -1,55 +1,57 @@
-"""Copies of large weights from mapped files to a GPU, by way of pinned memory.
+"""Copies of weights from main memory to a GPU, by way of pinned memory.
 
 From pageable memory, the driver copies through a small buffer of its own: 4 GB/s on an H200, where the link
-takes 30. Here, one piece goes to the device while the next is copied into pinned memory.
+takes 30. Here, one piece goes to the device while the next is written into pinned memory. The buffers are as
+large as what torch takes for them, which is a power of two.
 """
 
 from __future__ import annotations
 
 import logging
-from itertools import cycle
+import time
+from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffusers_helper.errors import first_line
 
 _log = logging.getLogger(__name__)
 PIECE_BYTES = 32 * 1024**2
-# Smaller tensors are copied as they are, which takes no longer.
+# Smaller pieces are written to the device as they are, which takes no longer, and so are larger ones.
 LEAST_BYTES = 1024**2
+_SAMPLE_BYTES = 256 * 1024**2
 
 
 class Staging:
-    """Two pinned buffers for one device, which are allocated when they are first needed."""
+    """Two pinned buffers for one device and one thread, which are allocated when they are first needed."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._buffers: list[tuple[Tensor, Any]] | None = None
+        self._buffers: list[tuple[Tensor, Any]] = []
         self._is_possible = device.type == "cuda"
 
-    def copy(self, source: Tensor, target: Tensor) -> None:
-        """Copy a tensor in main memory into one of the same size and type on the device.
+    def send(self, write: Callable[[Tensor], object], target: Tensor) -> None:
+        """Copy what `write` writes into a tensor of bytes to one of the same size on the device.
 
-        The copy is in the order of the device's current stream, and the source may change afterwards.
+        The copy is in the order of the device's current stream.
         """
-        if source.nbytes < LEAST_BYTES or not source.is_contiguous() or not self._is_ready():
-            target.copy_(source)
+        if not LEAST_BYTES <= target.nbytes <= PIECE_BYTES or not self._is_ready():
+            write(target)
             return
-        assert self._buffers is not None
-        given, taken = _bytes_of(source), _bytes_of(target)
-        pieces = zip(given.split(PIECE_BYTES), taken.split(PIECE_BYTES), strict=True)
-        for (buffer, copied), (piece, place) in zip(cycle(self._buffers), pieces, strict=False):
-            copied.synchronize()  # the earlier piece must have left the buffer
-            pinned = buffer[: len(piece)]
-            pinned.copy_(piece)
-            place.copy_(pinned, non_blocking=True)
-            copied.record(torch.cuda.current_stream(self.device))
+        buffer, copied = self._buffers[0]
+        self._buffers.reverse()
+        copied.synchronize()  # the earlier piece must have left the buffer
+        pinned = buffer[: target.nbytes]
+        write(pinned)
+        target.copy_(pinned, non_blocking=True)
+        copied.record(torch.cuda.current_stream(self.device))
 
     def _is_ready(self) -> bool:
         """Return whether there are buffers; a system without room for them copies as it can."""
-        if self._is_possible and self._buffers is None:
+        if self._is_possible and not self._buffers:
             try:
                 self._buffers = [self._new_buffer() for _ in range(2)]
             except RuntimeError as error:
@@ -59,8 +61,28 @@ class Staging:
 
     def _new_buffer(self) -> tuple[Tensor, Any]:
         with torch.inference_mode(False):
-            return torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True), torch.cuda.Event()
+            buffer = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
+        # Who waits for it sleeps, since a piece that is streamed may wait for a block to compute.
+        return buffer, torch.cuda.Event(blocking=True)
 
 
-def _bytes_of(tensor: Tensor) -> Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
+def host_copy_speed(network: nn.Module) -> float | None:
+    """Return the bytes per second at which mapped weights are written into a buffer in main memory.
+
+    This is how they are copied on their way to a card, by all threads of torch. If the network's largest file
+    is too small for that to tell anything, None is returned.
+
+    Args:
+        network: A network in main memory, whose files are read.
+    """
+    stored = max((tensor.untyped_storage() for tensor in network.parameters()), key=len)
+    if len(stored) < _SAMPLE_BYTES:
+        return None
+    sample = torch.empty(0, dtype=torch.uint8).set_(stored)[:_SAMPLE_BYTES]  # type: ignore[call-overload]
+    buffer, seconds = torch.empty(PIECE_BYTES, dtype=torch.uint8), inf
+    for _ in range(3):  # pages that are used for the first time take longer, and so does a busy machine
+        begin = time.perf_counter()
+        for piece in sample.split(PIECE_BYTES):
+            buffer[: len(piece)].copy_(piece)
+        seconds = min(seconds, time.perf_counter() - begin)
+    return _SAMPLE_BYTES / seconds

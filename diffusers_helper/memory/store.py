@@ -42,7 +42,8 @@ class Source(Protocol):
     """The source of the networks in main memory.
 
     It tells their blocks that can be streamed, in the order in which they run, and the type of their weights
-    on the device, which is None for the stored type.
+    on the device, which is None for the stored type. It is told of networks that are on the device as a whole
+    and stay there, so that main memory need not keep them.
     """
 
     def part(self, name: str) -> Any: ...
@@ -50,6 +51,8 @@ class Source(Protocol):
     def blocks(self, name: str) -> Sequence[nn.Module]: ...
 
     def compute_dtype(self, name: str) -> torch.dtype | None: ...
+
+    def stays_on_device(self, name: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,10 @@ class Store:
         self.plan = plan
         self.device.limit(plan.budget.cap_bytes - plan.budget.reserve_bytes)
 
+    def has(self, name: str) -> bool:
+        """Return whether a network is on the device."""
+        return name in self._networks
+
     def clear(self) -> None:
         for name in list(self._networks):
             self._unload(name)
@@ -114,8 +121,8 @@ class Store:
     def flush(self, stage: FlushStage) -> None:
         """Return unused memory to the driver."""
         self.log.append(f"flush {stage}")
-        freed = map(gb_text, flush_rocm_allocator(stage, device=self.device))
-        _log.info("[%s] Gave back: garbage %s GB, cache %s GB, pool %s GB", stage, *freed)
+        garbage, cache, pool = map(gb_text, flush_rocm_allocator(stage, device=self.device))
+        _log.info("[%s] Gave back: cache %s GB, pool %s GB; garbage was %s GB", stage, cache, pool, garbage)
 
     @contextmanager
     def on_device(
@@ -190,6 +197,8 @@ class Store:
             streamed=plan.streamed_blocks,
             dtype=self._source.compute_dtype(plan.model),
         )
+        if self.plan.keep_all_resident and not plan.streamed_blocks:
+            self._source.stays_on_device(plan.model)
 
     def _leave(self, plan: StagePlan, *, failed: bool) -> None:
         if failed:

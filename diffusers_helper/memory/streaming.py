@@ -1,9 +1,9 @@
 """The streaming of blocks that do not fit on the device, which are copied to it ahead of their turn.
 
-A thread copies the next streamed blocks while the earlier ones compute. Each block goes from the
-memory-mapped file into a pinned buffer, and from there, on a second CUDA stream, into a slot on the device;
-on a CPU it goes directly into the slot. The plan sets the number of slots, and none is added, so the memory
-of the device and the pinned memory are bounded. Weights are never held in other main memory.
+A thread copies the next streamed blocks while the earlier ones compute. Each block goes piece by piece from
+the memory-mapped file through two pinned buffers, on a second CUDA stream, into a slot on the device; on a
+CPU it goes directly into the slot. The plan sets the number of slots, and none is added, so the memory of the
+device is bounded. Weights are never held in other main memory.
 
 diffusers' group offloading (0.42) could not be used. It keeps no block resident. Its prefetch runs in the
 computing thread, which stands still while weights are copied into pinned memory, or keeps all weights pinned.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.weights import Layout, Weight
 
 Event = Literal["copy", "copied", "wait", "run", "ran"]
@@ -35,13 +36,11 @@ class _Slot:
     """The memory for one block.
 
     Attributes:
-        pinned: A pinned buffer of the same size in main memory; None on a CPU.
         copied: On a GPU, the CUDA event after the copy into `storage`.
         released: On a GPU, the CUDA event after the block's computation.
     """
 
     storage: Tensor
-    pinned: Tensor | None = None
     copied: Any = None
     released: Any = None
 
@@ -81,7 +80,8 @@ class Streamer:
         self._device, self._trace = device, trace
         self._indices = [index for index, _, _ in blocks]
         self._layouts = [Layout.of(weights, device) for _, _, weights in blocks]
-        self.bytes_copied = 0
+        self._pieces = [list(layout.pieces()) for layout in self._layouts]
+        self._staging, self.bytes_copied = Staging(device), 0
         size = max(layout.num_bytes for layout in self._layouts)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._free = deque(self._new_slot(size) for _ in range(num_slots))
@@ -111,11 +111,10 @@ class Streamer:
             storage = torch.empty(size, dtype=torch.uint8, device=self._device)
             if self._stream is None:
                 return _Slot(storage)
-            pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         released = torch.cuda.Event()
         # Kernels in flight may still use the memory, which the allocator gave to another tensor before.
         released.record(torch.cuda.current_stream(self._device))
-        return _Slot(storage, pinned, torch.cuda.Event(), released)
+        return _Slot(storage, torch.cuda.Event(), released)
 
     def close(self) -> None:
         """Stop the thread, free the slots, and move all blocks back to main memory.
@@ -274,24 +273,21 @@ class Streamer:
     def _try_copy(self, place: int, slot: _Slot) -> Exception | None:
         self._report("copy", place)
         try:
-            self._copy(self._layouts[place], slot)
+            self._copy(place, slot)
         except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for the block
             return error
         self._report("copied", place)
         return None
 
-    def _copy(self, layout: Layout, slot: _Slot) -> None:
-        if self._stream is None or slot.pinned is None:
-            layout.fill(slot.storage)
-        else:
-            slot.copied.synchronize()  # the earlier content of the pinned buffer must have been copied
-            layout.fill(slot.pinned)
-            with torch.cuda.stream(self._stream):
+    def _copy(self, place: int, slot: _Slot) -> None:
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
+            if self._stream:
                 self._stream.wait_event(slot.released)
-                size = layout.num_bytes
-                slot.storage[:size].copy_(slot.pinned[:size], non_blocking=True)
+            for piece in self._pieces[place]:
+                self._staging.send(piece.write, slot.storage[piece.begin : piece.end])
+            if self._stream:
                 slot.copied.record(self._stream)
-        self.bytes_copied += sum(weight.num_bytes for weight, _ in layout.places)
+        self.bytes_copied += sum(weight.num_bytes for weight, _ in self._layouts[place].places)
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:

@@ -1,8 +1,8 @@
 """The weights of a module, which are stored in main memory and copied to the device for use.
 
 A module stays the same object with the same parameters; only their `.data` changes. In main memory, it is the
-memory-mapped file, which is never written to. On the device, it is a copy in aligned storage. This holds on a
-CPU, too, where some kernels give slightly different results for unaligned weights such as those in a file.
+memory-mapped file, which cannot be written to. On the device, it is a copy in aligned storage. This holds on
+a CPU, too, where some kernels give slightly different results for unaligned weights such as those in a file.
 
 Int8 weights have a scale for each row, and are made from wider ones a few rows at a time.
 """
@@ -10,12 +10,13 @@ Int8 weights have a scale for each row, and are made from wider ones a few rows 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 
 import torch
 from torch import Tensor, nn
 
-from diffusers_helper.memory.staging import Staging
+from diffusers_helper.memory.staging import PIECE_BYTES, Staging
 
 _MOST = 127
 _PIECE_VALUES = 2**20  # a piece in fp32 stays in the processor's cache
@@ -68,13 +69,20 @@ class Weight:
 
     def to_device(self, staging: Staging) -> None:
         """Copy the values into new storage on the device."""
+        layout = Layout.of([self], staging.device)
         with torch.inference_mode(False):  # the parameter is no inference tensor, as it outlives the job
-            placed = torch.empty(self.host.shape, dtype=self.dtype, device=staging.device)
-            if self.row_scales is None and self.host.dtype == self.dtype:
-                staging.copy(self.host, placed)
-            else:
-                self.copy_to(placed)
-            self.tensor.data = placed
+            storage = torch.empty(layout.num_bytes, dtype=torch.uint8, device=staging.device)
+            for piece in layout.pieces():
+                staging.send(piece.write, storage[piece.begin : piece.end])
+            layout.use(storage)
+
+    def parts(self) -> Iterator[Weight]:
+        """Yield groups of rows, with their scales, that take at most `PIECE_BYTES` if a row takes no more."""
+        host = torch.atleast_1d(self.host)
+        rows = max(1, PIECE_BYTES * len(host) // max(1, self.num_bytes))
+        scales = repeat(None) if self.row_scales is None else self.row_scales.split(rows)
+        for part, scale in zip(host.split(rows), scales, strict=False):
+            yield replace(self, host=part, row_scales=scale)
 
     def copy_to(self, target: Tensor) -> None:
         """Copy the values into a tensor of the type that they have on the device."""
@@ -154,10 +162,17 @@ class Layout:
             end = begin + weight.num_bytes
         return cls(tuple(places), end)
 
-    def fill(self, storage: Tensor) -> None:
-        """Copy the stored values into `storage`, a tensor of bytes."""
-        for weight, begin in self.places:
-            weight.copy_to(_view(weight, begin, storage))
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the storage in pieces that hold whole parts of weights, as `Weight.parts` yields them."""
+        begin, end, places = 0, 0, list[tuple[Weight, int]]()
+        for weight, place in self.places:
+            for part in weight.parts():
+                if place + part.num_bytes > begin + PIECE_BYTES:
+                    yield Piece(begin, end, places)
+                    begin, places = place, []
+                places.append((part, place - begin))
+                place = end = place + part.num_bytes
+        yield Piece(begin, end, places)
 
     def use(self, storage: Tensor) -> None:
         """Make the module's tensors refer to `storage`."""
@@ -167,6 +182,20 @@ class Layout:
     def to_host(self) -> None:
         for weight, _ in self.places:
             weight.to_host()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a layout's storage, with the offsets of the parts of weights in it."""
+
+    begin: int
+    end: int
+    places: list[tuple[Weight, int]]
+
+    def write(self, storage: Tensor) -> None:
+        """Copy the stored values into a tensor of the piece's bytes."""
+        for part, offset in self.places:
+            part.copy_to(_view(part, offset, storage))
 
 
 def _view(weight: Weight, begin: int, storage: Tensor) -> Tensor:

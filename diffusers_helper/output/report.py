@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -16,20 +17,31 @@ from diffusers_helper.output.previews import write_thumbnail
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.provenance.job_folder import JobFolder
 
+_ORDER: list[str] = list(events.STAGES)
+
 
 class Report:
-    """The sender of one job's events, with the job's id and the time since it started."""
+    """The sender of one job's events, with the job's id and the time since it started.
+
+    Args:
+        expected: The seconds that each stage will probably take, those of "load" for all readings together
+            and the others for one section; without the stages for which nothing is known.
+    """
 
     def __init__(
-        self, folder: JobFolder, plan: SectionPlan, on_event: Callable[[events.Event], None]
-    ) -> None:
+        self, folder: JobFolder, plan: SectionPlan, on_event: Callable[[events.Event], None],
+        expected: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         """Prepare to report a job, whose folder need not exist yet."""
         self._job, self._thumbnail = folder.job, folder.thumb
         self._plan, self._on_event = plan, on_event
         self._start = time.monotonic()
         self._frames_before = 0
-        self._stage = ""
+        self._stage, self._began, self._reached = "", 0.0, 0
+        self._expected = dict(expected)
         self._skipped: dict[int, int] = {}
+        self._last_step = 0.0
+        self.step_seconds = list[float]()  # between the ends of two steps of a section
 
     def _report(self, kind: Callable[..., events.Event], **facts: Any) -> None:
         self._on_event(kind(job=self._job, time=self._seconds, **facts))
@@ -42,9 +54,16 @@ class Report:
     def skipped(self) -> int:
         return sum(self._skipped.values())
 
-    def started(self, video: GrowingVideo, attention: str) -> None:
-        """Report that the work on a video has started. All events but those of stages come afterwards."""
+    def started(
+        self, video: GrowingVideo, attention: str, expected: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
+        """Report that the work on a video has started. All events but those of stages come afterwards.
+
+        Args:
+            expected: See the class.
+        """
         self._video, (height, width) = video, video.shape
+        self._expected = dict(expected)
         facts = {"sections": len(self._plan), "frames": self._plan.total_frames, "attention": attention}
         self._report(events.JobStarted, width=width, height=height, **facts)
 
@@ -52,8 +71,21 @@ class Report:
         self._report(events.Warned, message=message)
 
     def stage(self, stage: events.Stage, section: int | None = None) -> None:
+        self._report(events.StageStarted, stage=stage, section=section, **self._foresee(stage, section))
         self._stage = stage
-        self._report(events.StageStarted, stage=stage, section=section)
+
+    def _foresee(self, stage: events.Stage, section: int | None) -> dict[str, float]:
+        """Return the seconds that a stage which begins now and its section will probably take."""
+        now, expected = self._seconds, self._expected
+        if self._stage == "load":  # it comes again for each network
+            expected["load"] = max(0.0, expected.get("load", 0.0) - (now - self._began))
+        self._began = now
+        if stage != "load" and (stage != "write" or section):  # a video to continue is written first of all
+            self._reached = _ORDER.index(stage)
+        coming = {stage, *_ORDER[self._reached + 1 :], *(() if section else ("load",))}
+        # Where the time of the steps is not known, most of the sum would be missing.
+        whole = sum(expected.get(one, 0.0) for one in coming) if "sample" in expected else 0.0
+        return {"expected_seconds": round(expected.get(stage, 0.0), 1), "seconds_to_video": round(whole, 1)}
 
     def reading(self, done_bytes: int, total_bytes: int) -> None:
         """Report the progress of a reading, which is the stage "load"."""
@@ -70,6 +102,9 @@ class Report:
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None, skipped: int) -> None:
         self._skipped[section.number] = skipped
+        if step > 1:
+            self.step_seconds.append(self._seconds - self._last_step)
+        self._last_step = self._seconds
         picture = str(preview) if preview else None
         self._report(
             events.StepDone, section=section.number, step=step, steps=steps, preview=picture, skipped=skipped

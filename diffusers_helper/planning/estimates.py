@@ -59,6 +59,12 @@ def latent_tokens(height: int, width: int) -> int:
     return patches(WINDOW, 1) + patches(1 + HISTORY_1X, 1) + patches(HISTORY_2X, 2) + patches(HISTORY_4X, 4)
 
 
+def tokens_by_size(tokens: int, height: int, width: int, sizes: int) -> list[float]:
+    """Return the number of tokens at each size of a pyramid, whose noisy windows are halved in each side."""
+    noisy = WINDOW * -(-height // (_SHRINK * _PATCH)) * -(-width // (_SHRINK * _PATCH))
+    return [tokens - noisy * (1 - 0.25**halvings) for halvings in range(sizes)]
+
+
 def vision_tokens(encoder: Network) -> int:
     """Return the number of patches that SigLIP makes of a picture."""
     return (encoder.config["image_size"] // encoder.config["patch_size"]) ** 2

@@ -29,7 +29,7 @@ from diffusers_helper.planning.budget import (
 )
 from diffusers_helper.planning.estimates import largest_bucket
 from diffusers_helper.planning.profiles import YOU, Profile
-from diffusers_helper.planning.streaming import choose_weights
+from diffusers_helper.planning.streaming import choose_streaming
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_text
 
@@ -180,6 +180,7 @@ def first_plan(
     width: int,
     needs: Callable[[Profile, GenerationRequest, int, int], Sequence[Demand]],
     learned: Facts,
+    free_ram_bytes: int | None,
 ) -> tuple[GenerationRequest, Profile, Ladder, str]:
     """Return the plan that a job begins with. It is the same on the page, on the command line and in a job.
 
@@ -189,11 +190,12 @@ def first_plan(
         profile: The settings of the machine, with those of the request for the VAE (`profile_of`).
         needs: Returns the `demands_for` a profile, a request and the height and width of a video.
         learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
+        free_ram_bytes: The main memory that is free for streamed weights; None if not known.
 
     Returns:
         The request with the type of the weights; the profile with the type that computes; the plan, with
-        the smaller ones that can follow it; and sentences that say why these types were chosen, or "" if the
-        request has named them.
+        the smaller ones that can follow it; and sentences that say what was chosen and why, or "" if the
+        request has named all.
 
     Raises:
         DoesNotFit: If no plan keeps within the cap. It names the largest resolution that does, and int8 if
@@ -210,9 +212,12 @@ def first_plan(
     def begin(
         height: int, width: int, request: GenerationRequest = request
     ) -> tuple[GenerationRequest, Profile, Ladder, str]:
-        request, reason = choose_weights(request, budget, lambda one: needs(profile, one, height, width))
+        chosen = choose_streaming(
+            request, budget, lambda one: needs(profile, one, height, width), free_ram_bytes
+        )
+        request, own, reason = chosen
         key = level_key(request, info, profile, height, width)
-        return request, profile, Ladder(budget, needs(profile, request, height, width), learned, key), reason
+        return request, profile, Ladder(own, needs(profile, request, height, width), learned, key), reason
 
     def fits(*given: Any) -> bool:
         try:
@@ -226,8 +231,10 @@ def first_plan(
     except DoesNotFit as error:
         if not profile.has_bf16:
             profile = replace(profile, has_bf16=True)
-            *found, reason = first_plan(request, info, profile, height, width, needs, learned)
-            return (*found, f"{reason} {_IN_BF16}".strip())
+            request, profile, ladder, reason = first_plan(
+                request, info, profile, height, width, needs, learned, free_ram_bytes
+            )
+            return request, profile, ladder, f"{reason} {_IN_BF16}".strip()
         shape_at = partial(largest_bucket, multiple=info.multiple, offered=info.family.offered)
         side = request.resolution or info.side
         sides = range(max(int(SETTINGS["resolution"].low), info.multiple), side, _SIDE_STEP)

@@ -16,10 +16,27 @@ from typing import Literal, TypeVar, get_args
 from diffusers_helper.attention.ways import NATIVE, SLICED, WAYS, slice_bytes
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import Local, deviation_of, seen_kernel, seen_ways
-from diffusers_helper.machine.sysfs import ROOT, Gpu, Link, amd_gpus, gfx_name, host_memory, nvidia_link
+from diffusers_helper.machine.sysfs import (
+    ROOT,
+    Gpu,
+    Link,
+    amd_gpus,
+    gfx_name,
+    has_nvidia,
+    host_memory,
+    nvidia_link,
+    usable_gpus,
+)
 from diffusers_helper.planning.backend import FACTORS, NO_BF16, Attention, Backend, reserve_of
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
-from diffusers_helper.planning.variables import DOCUMENT, YOU, Setting, check_choices, variables_for
+from diffusers_helper.planning.variables import (
+    DOCUMENT,
+    VISIBLE_VARIABLES,
+    YOU,
+    Setting,
+    check_choices,
+    variables_for,
+)
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_bytes, gb_text
 
@@ -42,6 +59,8 @@ class Machine:
         total_bytes: The size of the device's memory; 0 if only its driver knows it.
         is_apu: Whether the device shares the processor's memory.
         link: Its link to main memory; None if it has none, or if it is not known.
+        memory: A phrase for the kind of that memory, such as "VRAM"; "" if it is not known.
+        visible: What ROCR_VISIBLE_DEVICES has to be to hide the processor's graphics; "" to hide nothing.
     """
 
     kind: Kind
@@ -50,6 +69,8 @@ class Machine:
     total_bytes: int
     is_apu: bool = False
     link: Link | None = None
+    memory: str = ""
+    visible: str = ""
 
     @property
     def card(self) -> str:
@@ -183,7 +204,7 @@ _FRAMEPACK = "FramePack's default"
 _NOT_MEASURED = "not measured"
 
 
-def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
+def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None = None) -> Machine:
     """Return the machine that the engine will compute on, without importing torch.
 
     The memory of a CUDA card is not known here; its size is given as 0.
@@ -191,25 +212,33 @@ def detect(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
     Args:
         environ: The environment, for HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
         root: The root of the file system that describes the machine.
+        gpus: The AMD cards, if KFD's files do not list them.
     """
-    gpu = visible_gpu(amd_gpus(root), environ)
+    every = amd_gpus(root) if gpus is None else gpus
+    gpu = visible_gpu(every, environ, has_nvidia=has_nvidia(root))
     if gpu is not None:
-        memory = host_memory(root)
-        # An APU's own memory is small; the main memory that it may use is added, as far as it is available.
-        shared = min(gpu.gtt_total, memory.available) if gpu.is_apu else 0
-        arch = _overridden(gpu.arch, environ)
-        return Machine("rocm", arch, gpu.name or arch, gpu.vram_total + shared, gpu.is_apu, gpu.link)
-    has_nvidia = (root / "proc/driver/nvidia/gpus").is_dir() or (root / "dev/nvidia0").exists()
-    if has_nvidia and not _is_hidden(environ.get("CUDA_VISIBLE_DEVICES", "0")):
-        return Machine("cuda", "", "NVIDIA GPU", 0, link=nvidia_link(root))
-    return Machine("cpu", "", "CPU", host_memory(root).total)
+        arch, total, memory = _overridden(gpu.arch, environ), gpu.total_bytes, "VRAM"
+        if gpu.uses_gtt:
+            # The driver lends main memory only as far as it is available.
+            total, memory = min(total, host_memory(root).available or total), "main memory, lent as GTT"
+        elif gpu.is_apu:
+            memory = "main memory that the firmware reserves"
+        visible = "" if gpu.is_apu else _visible(every)
+        return Machine("rocm", arch, gpu.name or arch, total, gpu.is_apu, gpu.link, memory, visible)
+    if has_nvidia(root) and not _is_hidden(environ.get("CUDA_VISIBLE_DEVICES", "0")):
+        return Machine("cuda", "", "NVIDIA GPU", 0, link=nvidia_link(root), memory="VRAM")
+    return Machine("cpu", "", "CPU", host_memory(root).total, memory="main memory")
 
 
-def visible_gpu(gpus: list[Gpu], environ: Mapping[str, str]) -> Gpu | None:
-    """Return the first card that the environment does not hide. Names that it does not know are ignored."""
-    for variable in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
-        if variable not in environ:
-            continue
+def visible_gpu(gpus: list[Gpu], environ: Mapping[str, str], *, has_nvidia: bool = False) -> Gpu | None:
+    """Return the first card that jobs run on and that the environment does not hide.
+
+    A card that a variable names is taken, whatever it is. Names that are of no card are ignored.
+    """
+    named = [variable for variable in VISIBLE_VARIABLES if variable in environ]
+    if not named or (has_nvidia and named == ["CUDA_VISIBLE_DEVICES"]):
+        gpus = usable_gpus(gpus, has_nvidia=has_nvidia)
+    for variable in named:
         if _is_hidden(environ[variable]):
             return None
         first = environ[variable].split(",")[0].strip()
@@ -217,6 +246,13 @@ def visible_gpu(gpus: list[Gpu], environ: Mapping[str, str]) -> Gpu | None:
             gpus = gpus[int(first) :]
         gpus = [gpu for gpu in gpus if first.lower() == gpu.uuid.lower()] or gpus
     return gpus[0] if gpus else None
+
+
+def _visible(gpus: Sequence[Gpu]) -> str:
+    """Return the names of the cards for ROCR_VISIBLE_DEVICES if there are others to be hidden, or ""."""
+    own = usable_gpus(gpus)
+    names = [gpu.uuid or str(number) for number, gpu in enumerate(gpus) if gpu in own]
+    return ",".join(names) if len(own) < len(gpus) else ""
 
 
 def _is_hidden(visible: str) -> bool:
@@ -273,7 +309,7 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
         vae_tile=Setting(256, "tiles that fit every card; larger Conv3d shapes abort on gfx1151", _FRAMEPACK),
         kernel=_kernel(family),
         attention=_way(_kernel(family), machine),
-        environment=variables_for(family),
+        environment=variables_for(family, machine.visible),
         has_bf16=family not in NO_BF16,
     )
     return _with_environment(profile, environ)

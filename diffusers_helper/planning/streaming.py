@@ -22,6 +22,7 @@ from diffusers_helper.planning.profiles import Machine, family_of
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_bytes, gb_text
 
+_STORED = SETTINGS["weight_dtype"].default
 Source = Literal["measured", "from the card's link", "assumed"]
 
 # The share of a link's bytes that copies reach: 28.4 of 31.5 GB/s on an RX 7900 XTX, which a user reported of
@@ -33,15 +34,32 @@ _USUAL, _SMALL, _SMALL_BYTES = Link(4, 16), Link(4, 8), 8 * GB
 # A chip that shares the main memory copies within it. The memory of Strix Halo carries 256 GB/s (LPDDR5X-8000
 # on 256 bits), and each byte crosses it four times: it is read and written on its way into the ring and out.
 _OWN_MEMORY = 256e9 / 4
+# The copy from the files' pages to pinned memory, with two channels of DDR4-3200, which carry 51.2 GB/s. Each
+# byte crosses them four times: it is read, its place is read and written, and the card reads it there.
+_HOST_COPY = 51.2e9 / 4
 
 
 @dataclass(frozen=True, slots=True)
 class Bus:
-    """The way from main memory to a card, with a name to display, such as "PCIe 4.0 x16"."""
+    """A part of the way of weights to a card, with a name to display, such as "PCIe 4.0 x16"."""
 
     bytes_per_second: float
     name: str
     source: Source
+
+    def reading(self, read_bytes: int, copied_bytes: int) -> Bus:
+        """Return a disk's part of the way, on which so many bytes are read for those that are copied."""
+        speed = self.bytes_per_second * copied_bytes / read_bytes if read_bytes else math.inf
+        return replace(self, bytes_per_second=speed)
+
+    def seconds(self, num_bytes: int) -> float | None:
+        """Return the time that so many bytes take, or None if the speed is assumed."""
+        return None if self.source == "assumed" else num_bytes / self.bytes_per_second
+
+
+def disk_of(speed: float | None) -> Bus:
+    """Return a disk of this measured speed; without one, what an SSD on PCIe 3.0 reads is assumed."""
+    return Bus(speed, "the disk", "measured") if speed else Bus(2e9, "the disk", "assumed")
 
 
 def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa: B008 - frozen
@@ -61,24 +79,92 @@ def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa
     return known
 
 
+def copies_of(machine: Machine, measured: Speeds, disk: Bus) -> Bus | None:
+    """Return the slowest part of the way of streamed weights: bus, copy within main memory, or disk.
+
+    It is None without a card.
+    """
+    bus, copied = bus_of(machine, measured), measured.host_copy_bytes_per_second
+    if bus is None:
+        return None
+    host = Bus(copied or _HOST_COPY, "main memory", "measured" if copied else "assumed")
+    parts = (bus, disk) if machine.is_apu else (bus, host, disk)
+    return min(parts, key=lambda one: one.bytes_per_second)
+
+
 def _through(link: Link, source: Source = "from the card's link") -> Bus:
     return Bus(_REACHED * link.bytes_per_second, link.name, source)
 
 
-def fewest_copies(plan: JobPlan, demand: Demand) -> JobPlan:
-    """Return the plan with the fewest copies beside one that was made for a demand.
+def fewest_copies(plan: JobPlan, demands: Sequence[Demand]) -> JobPlan:
+    """Return the plan with the fewest copies beside one that was made for one of these demands.
 
     Its preserved memory is the largest value that holds no weights back.
     """
-    budget = plan.budget
+    budget, demand = plan.budget, next(one for one in demands if one.vae_tile_px == plan.vae_tile_px)
     freed = plan_job(budget.preserving(0), (demand,))
     free = budget.cap_bytes - freed.held_bytes
     tenths = math.floor(free * 10 / GB)  # the setting has steps of a tenth of a GB
     return plan_job(budget.preserving(gb_bytes(max(0, tenths) / 10)), (demand,))
 
 
+DemandsOf = Callable[[GenerationRequest], Sequence[Demand]]
+
+
+def waiting_bytes(request: GenerationRequest, plan: JobPlan, demands_of: DemandsOf) -> int:
+    """Return the size of the streamed weights in their files, which main memory should hold."""
+    if request.weight_dtype == _STORED:
+        return plan.stage("sample").streamed_bytes
+    own, stored = (_transformer(demands_of(one)) for one in (request, replace(request, weight_dtype=_STORED)))
+    return plan.stage("sample").streamed_bytes * stored // own
+
+
+def _transformer(demands: Sequence[Demand]) -> int:
+    return next(stage.model.total_bytes for stage in demands[0].stages if stage.name == "sample")
+
+
+def choose_streaming(
+    request: GenerationRequest, budget: Budget, demands_of: DemandsOf, free_bytes: int | None
+) -> tuple[GenerationRequest, Budget, str]:
+    """Choose the type of the weights, and how much memory is preserved, as far as neither is set.
+
+    Where free main memory cannot hold the weights that would be streamed, as little memory is preserved as
+    the estimates allow. If it cannot hold the rest either, the weights are rounded to int8 if they then stay
+    on the device.
+
+    Args:
+        free_bytes: The main memory that is free for streamed weights; None if not known.
+
+    Returns:
+        The request, in which no type is left to the machine; the budget; and why, or "" for nothing chosen.
+    """
+    chosen, why = choose_weights(request, budget, demands_of)
+    unchanged, demands = (chosen, budget, why), demands_of(chosen)
+    before = _streamed(budget, demands)
+    if free_bytes is None or not budget.is_default or not before:
+        return unchanged
+    plan = plan_job(budget, demands)
+    if (waiting := waiting_bytes(chosen, plan, demands_of)) <= free_bytes:
+        return unchanged
+    least = fewest_copies(plan, demands)
+    less = replace(least.budget, is_default=True)
+    if waiting_bytes(chosen, least, demands_of) > free_bytes:
+        chosen, why = choose_weights(request, less, demands_of)
+    if _streamed(less, demands_of(chosen)) == before:
+        return unchanged
+    return (
+        chosen,
+        less,
+        (
+            f"Only {gb_text(free_bytes)} GB of main memory are free for {gb_text(waiting)} GB of weights to "
+            f"stream, so {gb_text(less.preserved_bytes)} GB are preserved instead of "
+            f"{gb_text(budget.preserved_bytes)} GB, and more weights stay on the device. {why}"
+        ).rstrip(),
+    )
+
+
 def choose_weights(
-    request: GenerationRequest, budget: Budget, demands_of: Callable[[GenerationRequest], Sequence[Demand]]
+    request: GenerationRequest, budget: Budget, demands_of: DemandsOf
 ) -> tuple[GenerationRequest, str]:
     """Choose the type of the weights that the budget suggests, if the request leaves it to the machine.
 
@@ -88,7 +174,7 @@ def choose_weights(
     """
     if request.weight_dtype != AUTO:
         return request, ""
-    stored = replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
+    stored = replace(request, weight_dtype=_STORED)
     small = replace(request, weight_dtype="int8")
     before = _streamed(budget, demands_of(stored))
     if before == 0:

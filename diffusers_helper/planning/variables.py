@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.machine.packages import rocm_of_torch, version_numbers
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ CONV_AUTO, CONV_OFF = "auto", "off"
 CONV_RUNGS = (CONV_AUTO, "miopen", "taps", "native", "tiles", "cpu", CONV_OFF)
 FIND_MODES = {
     "NORMAL": "times every kernel for each new shape: slow at first, the fastest kernel afterwards",
-    "FAST": "takes the kernel that MIOpen's database or heuristic names: starts at once, may stay slower",
+    "FAST": "takes the kernel that MIOpen's database or heuristic names, without a search; may be slow",
     "HYBRID": "works as FAST for shapes in MIOpen's database and as NORMAL for all others",
     "DYNAMIC_HYBRID": "works as HYBRID, but without kernels that would be compiled for one shape only",
 }
@@ -75,6 +76,8 @@ def find_mode_of(value: str) -> str:
 DOCUMENT = "the memory document, see docs/amd-memory.md"
 # The same setting under its present and its older names. If the user has set any of them, Longtake sets none.
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+# Each of them selects cards, the later ones among those that the earlier ones have left.
+VISIBLE_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 YOU = "you"
 
 
@@ -93,19 +96,36 @@ _FAST = Setting(
     "7900 XTX",
     "MIOpen's documentation; YuE pull request 169",
 )
-_NAIVE = Setting("1", "the slow, naive kernel stays in the search, so a kernel is always found", DOCUMENT)
-_XDLOPS = Setting("1", "the kernels for matrix cores stay in the search; only CDNA has such cores", DOCUMENT)
+_NAIVE = Setting(
+    "0",
+    "keeps out the naive kernels, which FAST takes for 3D convolutions on RDNA and which need minutes; if no "
+    "kernel is left, the ladder of convolutions has other ways",
+    "rocm-libraries issue 1329; ComfyUI issue 5759; TheRock issue 5845",
+)
+_NHWC = Setting(
+    "0",
+    "keeps the layout of tensors for which MIOpen has kernels on RDNA",
+    "ComfyUI pull request 11381; not tried",
+)
+_XDLOPS = Setting("1", "the kernels for MFMA instructions stay in the search; only CDNA has them", DOCUMENT)
 _AOTRITON = Setting(
     "1", "otherwise, SDPA falls back to the kernel that stores all scores", "PyTorch; unsloth 8225 and 8821"
 )
 _TRITON = Setting(
     "TRUE", "otherwise, flash-attn looks for kernels that only CDNA has", "flash-attn's page on AMD cards"
 )
-_ALLOCATOR = Setting(
-    "garbage_collection_threshold:0.8,max_split_size_mb:64",
-    "keeps blocks small and returns memory early",
+_THRESHOLD = Setting(
+    "garbage_collection_threshold:0.8",
+    "returns memory early; a largest size of split blocks, which the memory document adds, would keep "
+    "activations of 100 to 450 MB from sharing blocks",
     DOCUMENT,
 )
+_EXPANDABLE = Setting(
+    "expandable_segments:True",
+    "a block grows where it lies, so memory does not fragment",
+    "PyTorch pull requests 177974 and 192814; not tried",
+)
+_VISIBLE = "hides the processor's graphics, which may be the first device", "TheRock issue 3392"
 _PASSIVE = Setting("PASSIVE", "waiting threads leave the cores to the page and the encoder", "OpenMP")
 # By default, glibc returns each large tensor to the system at once, and the next one is cleared page by page.
 _HEAP = Setting(
@@ -113,24 +133,37 @@ _HEAP = Setting(
 )
 
 
-def variables_for(family: str) -> dict[str, Setting[str]]:
-    """Return the engine's environment variables for a family of cards."""
+_RDNA = ("gfx1100", "gfx1151", "gfx1200", "gfx103x")
+
+
+def variables_for(family: str, visible: str = "") -> dict[str, Setting[str]]:
+    """Return the engine's environment variables for a family of cards.
+
+    Args:
+        visible: The cards that the engine may see; "" for all of them.
+    """
     if family == "cpu":
         return {
             "OMP_WAIT_POLICY": _PASSIVE, "MALLOC_MMAP_THRESHOLD_": _HEAP, "MALLOC_TRIM_THRESHOLD_": _HEAP,
         }  # fmt: skip
     if family == "cuda":
         return {}
-    found = {"MIOPEN_FIND_MODE": _FAST, "MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD": _NAIVE}
+    settings = {"MIOPEN_FIND_MODE": _FAST}
+    if visible:
+        settings[VISIBLE_VARIABLES[0]] = Setting(visible, *_VISIBLE)
+    if family in _RDNA:
+        settings |= {"MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD": _NAIVE, "PYTORCH_MIOPEN_SUGGEST_NHWC": _NHWC}
     if family != "cdna":
-        found["FLASH_ATTENTION_TRITON_AMD_ENABLE"] = _TRITON
+        settings["FLASH_ATTENTION_TRITON_AMD_ENABLE"] = _TRITON
     if family in ("gfx1100", "gfx1151", "gfx1200"):
-        found["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] = _AOTRITON
+        settings["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] = _AOTRITON
     if family == "cdna":
-        found["MIOPEN_DEBUG_3D_CONV_IMPLICIT_GEMM_HIP_FWD_XDLOPS"] = _XDLOPS
+        settings["MIOPEN_DEBUG_3D_CONV_IMPLICIT_GEMM_HIP_FWD_XDLOPS"] = _XDLOPS
     if family in ("gfx1100", "gfx1200", "gfx103x", "radeon"):
-        found[ALLOCATOR_VARIABLES[0]] = _ALLOCATOR
-    return found
+        # PyTorch's own tests of a memory limit with expandable segments pass from ROCm 10 on.
+        is_expandable = version_numbers("torch") >= (2, 12) and rocm_of_torch() >= (10,)
+        settings[ALLOCATOR_VARIABLES[0]] = _EXPANDABLE if is_expandable else _THRESHOLD
+    return settings
 
 
 def environment_report(
@@ -142,7 +175,8 @@ def environment_report(
     """
     report = dict[str, Setting[str]]()
     for name, setting in settings.items():
-        names = ALLOCATOR_VARIABLES if name in ALLOCATOR_VARIABLES else (name,)
+        groups = (ALLOCATOR_VARIABLES, VISIBLE_VARIABLES, (name,))
+        names = next(group for group in groups if name in group)
         yours = next((other for other in names if other in environ), None)
         if yours is None:
             report[name] = setting

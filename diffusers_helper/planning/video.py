@@ -8,13 +8,23 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from diffusers_helper.attention.ways import SLICED, slice_bytes
+from diffusers_helper.attention.ways import slice_bytes
 from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, texts_in
 from diffusers_helper.conditions.timeline import steps_of
-from diffusers_helper.machine.local import Local, shape_key, speeds
+from diffusers_helper.families.packing import decode_work
+from diffusers_helper.machine.local import Facts, Local, shape_key, speeds
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import Network, check_loras, networks, with_loras
-from diffusers_helper.planning.budget import PLAIN_ATTENTION, Demand, JobPlan
+from diffusers_helper.planning.budget import Demand, JobPlan
+from diffusers_helper.planning.cards.speeds import (
+    MEASURED,
+    Duration,
+    StepWork,
+    decode_time,
+    step_key,
+    step_time,
+    work_of,
+)
 from diffusers_helper.planning.estimates import (
     OWN_WINDOW,
     calibration_of,
@@ -22,25 +32,27 @@ from diffusers_helper.planning.estimates import (
     largest_bucket,
     latent_tokens,
     tile_steps,
+    tokens_by_size,
     vision_tokens,
 )
-from diffusers_helper.planning.ladder import Ladder, first_plan, limit_notes
+from diffusers_helper.planning.ladder import first_plan
+from diffusers_helper.planning.notes import notes_of, slow_note
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
-from diffusers_helper.planning.streaming import Bus, bus_of, fewest_copies
-from diffusers_helper.planning.vae import OWN_CHUNK
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.planning.streaming import (
+    Bus,
+    bus_of,
+    copies_of,
+    disk_of,
+    fewest_copies,
+    waiting_bytes,
+)
+from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import duration, gb_text
 from diffusers_helper.weights.lora_files import loras_of, rank_of
 from diffusers_helper.weights.reading import weight_files
 
 _FP32_BYTES = 4
 _PER_SECTION = ("sample", "decode")
-_HELPED = (
-    "A second card encodes texts and pictures and decodes, so the transformer stays on the first one between "
-    "the sections."
-)
-# The command that deletes the smaller plans remembered from earlier shortages.
-FORGET = "python -m app doctor --forget-smaller-plans"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +77,18 @@ class VideoPlan:
         height, width: The video's size in pixels; for an unknown picture, the shape that needs most memory.
         waiting_bytes: The size of the streamed weights in their files, which main memory should hold. The
             kernel may drop them and read them again.
-        seconds_per_step: The time that each step takes for `disk_bytes`; None for none, or if the disk's
-            speed is not known.
         fewest_copies: The plan with the preserved memory that leads to the fewest copies; None if only this
             plan is left after shortages.
         weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
-        bus: The way on which streamed weights come to the card; None without a card.
+        bus: The card's bus; None without a card.
         step_bytes: The bytes that are streamed to the device in each step, in all of its passes.
         disk_bytes: The bytes that each step reads from the disk; 0 if main memory can hold them.
+        copies: The slowest part of the way on which streamed weights come to the card; None without a card.
+        disk: The disk with the weights.
+        steps, latents: The steps of each section, and the latent frames that are decoded for it.
+        work: What the transformer does in a step.
+        computing, decoding: The time in which the card computes a step, and decodes a latent frame; None if
+            it is not known.
     """
 
     job: JobPlan
@@ -82,27 +98,47 @@ class VideoPlan:
     frames: int
     costs: tuple[Cost, ...]
     waiting_bytes: int
-    seconds_per_step: float | None
     notes: tuple[str, ...]
-    fewest_copies: JobPlan | None = None
-    weight_dtype: str = SETTINGS["weight_dtype"].default
-    bus: Bus | None = None
-    step_bytes: int = 0
-    disk_bytes: int = 0
-    attention: Setting[str] = PLAIN_ATTENTION
+    fewest_copies: JobPlan | None
+    weight_dtype: str
+    bus: Bus | None
+    step_bytes: int
+    disk_bytes: int
+    attention: Setting[str]
+    copies: Bus | None
+    disk: Bus
+    steps: tuple[int, ...]
+    latents: tuple[int, ...]
+    work: StepWork
+    computing: Duration | None
+    decoding: Duration | None
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Return the time in which each step reads its `disk_bytes`; None for none, or if it is not known."""
+        return self.disk.seconds(self.disk_bytes) if self.disk_bytes else None
 
     @property
     def copy_seconds(self) -> float:
-        """Return the time that the copies of each step take on the bus; 0 without a card."""
-        return self.step_bytes / self.bus.bytes_per_second if self.bus else 0.0
+        """Return the time that the copies of each step take; 0 without a card."""
+        return self.step_bytes / self.copies.bytes_per_second if self.copies else 0.0
+
+    @property
+    def step(self) -> Duration | None:
+        """Return the time of a step, which computes and copies at once; None if it is not known."""
+        known, copies = self.computing, self.copies
+        if known is None or copies is None or known.source == MEASURED:
+            return known
+        copying = Duration(self.copy_seconds, f"limited by {copies.name}, {copies.source}")
+        return max(known, copying, key=lambda one: one.seconds)
 
     @property
     def time_words(self) -> str:
         """Return a phrase for that time, and how it is known; empty if nothing is copied to a card."""
-        if self.bus is None or not self.step_bytes:
+        if self.copies is None or not self.step_bytes:
             return ""
-        time = f"about {duration(self.copy_seconds)} over {self.bus.name} ({self.bus.source})"
-        return f"{time}, while the card computes"
+        limit = f"{self.copies.name} ({self.copies.source})"
+        return f"about {duration(self.copy_seconds)}, limited by {limit}, while the card computes"
 
     @property
     def streaming(self) -> str:
@@ -262,44 +298,52 @@ def plan_video(
     check_prompt(request, info)
     check_loras(request.lora, info)
     side = request.resolution or info.side
-    height, width = shape or largest_bucket(side, info.multiple, info.family.offered)
+    height, width = shape = shape or largest_bucket(side, info.multiple, info.family.offered)
     profile = profile_of(request, profile, info)
     calibration = calibration_of(local.calibration, profile.machine.card)
 
     def read(profile: Profile, request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
         return demands_for(request, info, profile, height, width, calibration, transformer=transformer)
 
-    request, profile, ladder, why = first_plan(request, info, profile, height, width, read, local.learned)
+    found = first_plan(request, info, profile, *shape, read, local.learned, free_ram_bytes)
+    request, profile, ladder, why = found
     job = ladder.plan
     sections, texts = info.family.sections(request), len(request.texts)
-    passes = [texts * steps for steps in steps_of(request, info)]
-    costs = tuple(_cost(job, stage.stage, passes) for stage in job.all_stages)
-    waiting = job.stage("sample").streamed_bytes
-    if request.weight_dtype != SETTINGS["weight_dtype"].default:
-        network = known_networks(info, profile, weight_dtype=request.weight_dtype)["transformer"]
-        waiting = waiting * network.file_bytes // network.weights.total_bytes
-    notes = _notes(ladder, profile, request, info, max(height, width), why)
-    measured, from_disk, seconds = speeds(local.speeds, profile.machine.card), 0, None
+    steps = tuple(steps_of(request, info))
+    costs = tuple(_cost(job, stage.stage, [texts * count for count in steps]) for stage in job.all_stages)
+    waiting = waiting_bytes(request, job, lambda request: read(profile, request, height, width))
+    notes = notes_of(ladder, profile, request, info, max(height, width), why)
+    fewest = None if ladder.reason else fewest_copies(job, ladder.demands)
+    measured, from_disk = speeds(local.speeds, profile.machine.card), 0
+    disk = disk_of(measured.disk_read_bytes_per_second)
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         from_disk = waiting * texts
-        speed = disk_speed(weights_file(info)) or measured.disk_read_bytes_per_second
-        seconds = from_disk / speed if speed else None
-        notes.append(_slow_note(waiting, free_ram_bytes, seconds))
-    demand = next(one for one in ladder.demands if one.vae_tile_px == job.vae_tile_px)
+        disk = disk_of(disk_speed(weights_file(info)) or measured.disk_read_bytes_per_second)
+        notes.append(slow_note(waiting, free_ram_bytes, disk.seconds(from_disk), fewest))
+    streamed = texts * job.stage("sample").streamed_bytes
     return VideoPlan(
-        job, height, width, len(sections), sections.total_frames, costs, waiting, seconds, tuple(notes),
-        None if ladder.reason else fewest_copies(job, demand),
-        request.weight_dtype,
-        bus_of(profile.machine, measured), texts * job.stage("sample").streamed_bytes, from_disk,
+        job, height, width, len(sections), sections.total_frames, costs, waiting, tuple(notes),
+        fewest, request.weight_dtype, bus_of(profile.machine, measured), streamed, from_disk,
         ladder.demands[0].attention,
+        copies_of(profile.machine, measured, disk.reading(from_disk, streamed)), disk,
+        steps, decode_work(sections, request.vae_chunk),
+        *computing_of(request, info, profile, height, width, local.step_times),
     )  # fmt: skip
 
 
-def attention_note(attention: Setting[str]) -> str:
-    """Return a sentence on attention that is sliced although the user has not asked for it, or ""."""
-    if attention.value != SLICED or attention.source == YOU:
-        return ""
-    return f"Attention is computed in slices, which takes longer, because {attention.reason}."
+def computing_of(
+    request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int, facts: Facts
+) -> tuple[StepWork, Duration | None, Duration | None]:
+    """Return the work of a step, its time, and that to decode a latent frame."""
+    known, key = known_networks(info, profile), step_key(profile.machine, info)
+    tokens = attention_shape(request, known, height, width, longest_text(request, info))[1]
+    by_size = tokens_by_size(tokens, height, width, info.sizes)
+    work = work_of(known["transformer"], by_size, len(request.texts))
+    return (
+        work,
+        step_time(profile.machine, work, facts, key),
+        decode_time(profile.machine, known["vae"], height * width, facts, key),
+    )
 
 
 def _cost(job: JobPlan, name: str, of_sections: Sequence[int]) -> Cost:
@@ -309,42 +353,3 @@ def _cost(job: JobPlan, name: str, of_sections: Sequence[int]) -> Cost:
     runs = len(passes)
     copied = plan.resident_bytes * (1 if keeps else runs) + plan.streamed_bytes * sum(passes)
     return Cost(name, runs, passes[-1], sum(passes), copied)
-
-
-def _notes(
-    ladder: Ladder, profile: Profile, request: GenerationRequest, info: ModelInfo, side: int, why: str
-) -> list[str]:
-    """Return sentences on limits, on what the VAE's tiles and chunk change, and on weights and attention."""
-    job, largest, tile = ladder.plan, ladder.demands[0], ladder.plan.vae_tile_px
-    notes = limit_notes(job, profile)
-    if job.helper:
-        notes.append(_HELPED)
-    elif job.keep_all_resident:
-        notes.append("Everything fits at once and stays on the device.")
-    if ladder.reason:
-        card = "machine" if profile.machine.kind == "cpu" else "card"
-        notes.append(
-            f"Memory ran out on this {card} before, so the plan is smaller than it could be: "
-            f"{ladder.reason}. `{FORGET}` discards this."
-        )
-    if tile and tile < side:
-        instead = f" instead of {largest.vae_tile_px}" if tile != largest.vae_tile_px else ""
-        notes.append(f"The VAE works in tiles of {tile} pixels{instead}, which changes the pixels slightly.")
-    if request.vae_chunk != OWN_CHUNK and "vae_chunk" not in info.family.ignored:
-        notes.append(
-            f"The VAE chunk is {request.vae_chunk} instead of the VAE's own {OWN_CHUNK}, which changes the "
-            "pixels slightly."
-        )
-    said = profile.preserved_advice(job.budget), why, attention_note(largest.attention)
-    return [*notes, *filter(None, said)]
-
-
-def _slow_note(waiting: int, free_ram: int, seconds: float | None) -> str:
-    how_long = (
-        f"this adds about {duration(seconds)} per step" if seconds else "the disk's speed is not known yet"
-    )
-    return (
-        f"{gb_text(waiting)} GB of streamed weights do not fit into {gb_text(free_ram)} GB of free main "
-        f"memory, so each step reads them from the disk again ({how_long}). A copy with 8-bit weights, which "
-        "python -m app models convert writes, would need about two thirds as much."
-    )

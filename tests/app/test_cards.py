@@ -61,15 +61,14 @@ def test_a_process_sees_the_chosen_card_alone(root: Path) -> None:
     assert detect(chosen_cards("cpu", cards_here(root))[0], root).kind == "cpu"
 
 
-def test_automatic_leaves_a_card_inside_the_processor_out_unless_it_is_alone() -> None:
-    inside, own = NamedCard(("0",), {"A": "0"}, is_apu=True), NamedCard(("1",), {"A": "1"})
-    assert chosen_cards("auto", [inside, own]) == [{"A": "1"}]
-    assert chosen_cards("auto", [inside]) == [{"A": "0"}]
+def test_automatic_takes_every_card_or_the_processor() -> None:
+    first, second = NamedCard(("0",), {"A": "0"}), NamedCard(("1",), {"A": "1"})
+    assert chosen_cards("auto", [first, second]) == [{"A": "0"}, {"A": "1"}]
     assert chosen_cards("auto", []) == [{}]
 
 
 def test_the_processor_may_have_several_engines_that_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.cards.os.cpu_count", lambda: 8)
+    monkeypatch.setattr("app.cards.processors", lambda: 8)
     one, other = chosen_cards("cpu=4,cpu=0.5", [])
     assert one["OMP_NUM_THREADS"] == other["OMP_NUM_THREADS"] == "4"
     assert (one[CAP_VARIABLE], other[CAP_VARIABLE]) == ("4", "0.5")

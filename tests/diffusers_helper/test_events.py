@@ -36,11 +36,13 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
     ),
     (
         StageStarted(**COMMON, stage="text"),
-        {"event": "stage_started", **COMMON, "stage": "text", "section": None},
+        {"event": "stage_started", **COMMON, "stage": "text", "section": None, "expected_seconds": 0.0,
+         "seconds_to_video": 0.0},
     ),
     (
-        StageStarted(**COMMON, stage="decode", section=2),
-        {"event": "stage_started", **COMMON, "stage": "decode", "section": 2},
+        StageStarted(**COMMON, stage="decode", section=2, expected_seconds=20.0, seconds_to_video=21.5),
+        {"event": "stage_started", **COMMON, "stage": "decode", "section": 2, "expected_seconds": 20.0,
+         "seconds_to_video": 21.5},
     ),
     (
         Reading(**COMMON, done_bytes=5, total_bytes=7),

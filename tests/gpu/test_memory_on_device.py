@@ -17,6 +17,7 @@ from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.staging import LEAST_BYTES, PIECE_BYTES, Staging
+from diffusers_helper.memory.weights import Weight
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import GB
 from tests.support.deep_model import run_pass
@@ -65,11 +66,11 @@ def test_weights_of_any_size_arrive_on_the_device(device: Device) -> None:
     for size in (5, LEAST_BYTES, PIECE_BYTES, 2 * PIECE_BYTES + 6, 5 * PIECE_BYTES):
         for dtype in (torch.uint8, torch.bfloat16):
             source = torch.randint(0, 100, (size // dtype.itemsize,)).to(dtype)
-            target = torch.empty(source.shape, dtype=dtype, device=device.torch_device)
-            staging.copy(source, target)
-            expected = source.clone()
+            tensor, expected = nn.Parameter(source, requires_grad=False), source.clone()
+            Weight.of(tensor).to_device(staging)
             source.zero_()  # what was given may change at once
-            assert torch.equal(target.cpu(), expected)
+            assert tensor.data.device == device.torch_device
+            assert torch.equal(tensor.data.cpu(), expected)
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def test_the_changelog_starts_with_this_version() -> None:
 
 
 def test_the_torch_index_is_named_in_one_place_and_no_other_registry_anywhere() -> None:
-    torch_host = "download.pytorch" + ".org"
+    torch_hosts = ["download.pytorch" + ".org", "repo.amd" + ".com"]
     registries = [
         "pypi" + ".org",
         "pythonhosted" + ".org",
@@ -108,9 +108,10 @@ def test_the_torch_index_is_named_in_one_place_and_no_other_registry_anywhere() 
         "repo.radeon" + ".com",
         "conda" + ".io",
     ]
-    found = [path for path in repository_files() if torch_host in path.read_text(errors="replace")]
-    assert [path.relative_to(REPOSITORY).as_posix() for path in found] == ["scripts/setup.sh"]
-    assert (REPOSITORY / "scripts/setup.sh").read_text().count(torch_host) == 1
+    for host in torch_hosts:
+        found = [path for path in repository_files() if host in path.read_text(errors="replace")]
+        assert [path.relative_to(REPOSITORY).as_posix() for path in found] == ["scripts/setup.sh"]
+        assert (REPOSITORY / "scripts/setup.sh").read_text().count(host) == 1
     for path in repository_files():
         text = path.read_text(errors="replace")
         assert [name for name in registries if name in text] == [], path

@@ -13,7 +13,7 @@ PRODUCT = ("app/", "cache/", "diffusers_helper/", "rocm_nodes/")
 # Further names of modules and of `os` that Windows lacks. Whoever needs one adds it to the table first.
 ELSEWHERE = frozenset({
     "grp", "pty", "pwd", "termios", "tty", "os.chown", "os.fork", "os.getuid", "os.getpgid", "os.killpg",
-    "os.mkfifo", "os.O_DIRECTORY", "os.O_NOFOLLOW", "os.preadv", "os.pwrite", "os.sendfile", "os.setsid",
+    "os.mkfifo", "os.O_DIRECTORY", "os.O_NOFOLLOW", "os.preadv", "os.pwrite", "os.setsid",
     "os.statvfs",
 })  # fmt: skip
 

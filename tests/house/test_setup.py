@@ -128,10 +128,12 @@ def test_pip_that_fails_shows_its_complaint_and_goes_on_from_there(checkout: Fre
     [
         ({}, "cpu"),
         ({"rocminfo": "echo '  Name:    gfx1100'"}, "rocm"),
+        ({"rocminfo": "echo '  Name:    gfx1201'"}, "rocm amd"),
         ({"rocminfo": "echo '  Name:    AMD Ryzen'"}, "cpu"),
         ({"nvidia-smi": "echo 'GPU 0: NVIDIA'"}, "cuda"),
         ({"nvidia-smi": "echo 'No devices were found'; exit 6"}, "cpu"),
-        ({"nvidia-smi": "echo 'GPU 0: NVIDIA'", "rocminfo": "echo gfx1201"}, "rocm"),
+        ({"nvidia-smi": "echo 'GPU 0: NVIDIA'", "rocminfo": "echo '  Name: gfx1100'"}, "rocm"),
+        ({"nvidia-smi": "echo 'GPU 0: NVIDIA'", "rocminfo": "echo '  Name: gfx1036'"}, "cuda"),
     ],
 )
 def test_hardware_is_what_the_driver_tools_say(
@@ -139,15 +141,60 @@ def test_hardware_is_what_the_driver_tools_say(
 ) -> None:
     for name, command in programs.items():
         checkout.program(name, f"#!/usr/bin/env bash\n{command}\n")
-    result = checkout.shell("kfd=/dev/no-such-device; choose_torch; echo $hardware; echo $torch_index")
-    folder = {"cpu": "cpu", "cuda": "cu130", "rocm": "rocm7.2"}[expected]
+    result = checkout.shell("machine=/no/such; choose_torch; echo $hardware; index_of ${torch_builds%% *}")
     hardware, index = result.stdout.split()
-    assert hardware == expected
-    assert index.endswith(f"/whl/{folder}")
+    assert hardware == expected.partition(" ")[0]
+    folder = {"cpu": "/whl/cpu", "cuda": "/whl/cu130", "rocm": "/whl/rocm7.2", "rocm amd": "/whl-next"}
+    assert index.endswith(folder[expected])
 
 
-def test_the_kernel_driver_alone_means_rocm(checkout: FreshCheckout) -> None:
-    assert checkout.shell("kfd=/dev/null; find_hardware").stdout == "rocm\n"
+def test_a_card_that_needs_it_gets_amds_build_with_its_dependencies(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    with torch_index(200) as index:
+        checkout.shell(
+            f"find_hardware() {{ echo rocm gfx1151; }}; amd_index={index}; set_up torch requirements"
+        )
+    torch, others = checkout.installs()
+    assert torch == f"--index-url {index} torch[device-gfx1151]==2.13.0+rocm10.0.0"
+    assert others.endswith(f"--extra-index-url {index}")
+
+
+def test_another_card_adds_its_package_and_a_card_that_is_away_keeps_it(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    with torch_index(200) as index:
+
+        def start(cards: str) -> list[str]:
+            checkout.shell(
+                f"find_hardware() {{ echo rocm {cards}; }}; amd_index={index}; set_up torch requirements"
+            )
+            return [line.rpartition(" ")[2] for line in checkout.installs() if "torch[" in line]
+
+        assert start("gfx1103") == ["torch[device-gfx1103]==2.13.0+rocm10.0.0"]
+        (checkout.venv / "kept").touch()
+        assert start("gfx1201") == ["torch[device-gfx1103,device-gfx1201]==2.13.0+rocm10.0.0"]
+        assert start("gfx1103") == start("gfx1201") == start("gfx1201 gfx1103") == []
+        assert (checkout.venv / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("moment", "words"), [("IMPORT_DOES", "libamdhip64.so.7 is missing"), ("PIP_DOES", "no such wheel")]
+)
+def test_a_build_that_does_not_work_is_told_and_the_other_is_taken(
+    checkout: FreshCheckout, moment: str, words: str
+) -> None:
+    checkout.python("python3", "3.12.3")
+    fault = {moment: f"case $(tail -n 1 $PIP_LOG) in *rocm10.0.0*) echo {words} >&2; exit 1;; esac"}
+    with torch_index(200) as index:
+        result = checkout.shell(
+            f"find_hardware() {{ echo rocm gfx1201; }}; amd_index={index} torch_indexes={index}/torch; "
+            "set_up torch requirements", **fault,
+        )  # fmt: skip
+        assert result.returncode == 0
+        assert words in result.stderr
+        assert "Taking another build of torch instead." in result.stdout
+        torch = checkout.installs()[1]
+        assert torch == f"--no-deps --force-reinstall --index-url {index}/torch/rocm7.2 torch==2.13.0"
+        assert (checkout.venv / "torch-source").read_text() == f"--extra-index-url {index}/torch/rocm7.2\n"
 
 
 def test_torch_comes_from_the_index_that_answers(checkout: FreshCheckout) -> None:

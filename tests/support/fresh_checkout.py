@@ -17,7 +17,7 @@ _TOOLS = (
     *("rm", "sed", "sleep", "tail", "timeout", "touch"),
 )
 # A stand-in for an interpreter, which copies itself as a virtual environment and records what pip is asked to
-# install. PIP_DOES holds the commands that pip then runs.
+# install. PIP_DOES holds the commands that pip then runs, and IMPORT_DOES those of an import of torch.
 _PYTHON = """\
 #!/usr/bin/env bash
 case "$*" in
@@ -26,6 +26,7 @@ case "$*" in
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
     *"-m pip install "*) all="$*"; echo "${{all#*install }}" >>"$PIP_LOG"; eval "${{PIP_DOES:-}}" ;;
     *'version("torch")'*) echo torch==2.13.0+cpu ;;
+    *"-c import torch") eval "${{IMPORT_DOES:-}}" ;;
     *demo_gradio.py*) printf '%s\\n' "$PWD" "$@" ;;
     "-I - "*) exec "{python}" "$@" ;;
 esac

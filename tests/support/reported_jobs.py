@@ -14,7 +14,9 @@ from diffusers_helper.events import (
     Finished,
     JobStarted,
     PieceDone,
+    Reading,
     SectionFinished,
+    Stage,
     StageStarted,
     StepDone,
 )
@@ -78,6 +80,53 @@ def history(
             added_in_front=front, thumbnail=f"/o/{job.id}/thumbs/{number:04}.webp",
         )  # fmt: skip
     say(Finished, video=f"/o/{job.id}/video.mp4", frames=plan.total_frames, seconds=now)
+    return events
+
+
+def slow_start(job: Job, each: float = 60.0) -> list[Event]:
+    """Return the events of a slow card's first job up to its first section, before which all takes long.
+
+    Args:
+        each: The seconds of each stage, as foreseen. The first step takes as long once more, unforeseen.
+    """
+    plan, gb = info_of(job.request.model).family.sections(job.request), 2**30
+    events: list[Event] = []
+    now, coming = 0.0, 6 * each
+
+    def begin(stage: Stage, section: int | None = None) -> None:
+        nonlocal coming
+        facts: dict[str, Any] = {"expected_seconds": each, "seconds_to_video": coming if events else 0.0}
+        events.append(StageStarted(job=job.id, time=now, stage=stage, section=section, **facts))
+        coming -= each if len(events) > 1 else 0.0
+
+    def pieces(stage: Stage, count: int, section: int | None = None) -> None:
+        nonlocal now
+        for piece in range(1, count + 1):
+            now += each / count
+            facts: dict[str, Any] = {"section": section, "piece": piece, "pieces": count}
+            events.append(PieceDone(job=job.id, time=now, stage=stage, **facts))
+
+    begin("attention")  # it is tried for the plan, before which the job is not announced
+    pieces("attention", 4)
+    frames = plan.total_frames
+    events.append(JobStarted(job=job.id, time=now, sections=len(plan), frames=frames, width=96, height=64))
+    begin("load")
+    for done in range(1, 11):
+        now += each / 10
+        events.append(Reading(job=job.id, time=now, done_bytes=4 * done * gb, total_bytes=40 * gb))
+    begin("text")
+    now += each
+    begin("convolutions")
+    pieces("convolutions", 12)
+    begin("vae_encode")
+    now += each
+    begin("sample", 1)
+    for step in range(1, STEPS + 1):
+        now += each if step == 1 else each / (STEPS - 1)
+        events.append(StepDone(job=job.id, time=now, section=1, step=step, steps=STEPS))
+    begin("decode", 1)
+    pieces("decode", 3, 1)
+    events.append(SectionFinished(job=job.id, time=now, section=1, sections=len(plan), video="v", frames=33))
     return events
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -21,12 +22,14 @@ from diffusers_helper.events import (
     Finished,
     JobStarted,
     SectionFinished,
+    Stage,
     StageStarted,
     StepDone,
 )  # fmt: skip
 from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.clips import cut, scene, writer
+from tests.support.reported_jobs import slow_start
 
 STEPS = 2
 _POLL_SECONDS = 0.05
@@ -58,15 +61,24 @@ def memory_record(sections: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _began(stage: Stage, section: int, seconds: float, to_video: float, **about: Any) -> StageStarted:
+    return StageStarted(
+        **about, stage=stage, section=section, expected_seconds=seconds, seconds_to_video=to_video
+    )
+
+
 class StagedEngine:
     """An engine that makes videos of `tests.support.clips.scene`, and whose events wait for `go`.
 
     Attributes:
         size: The width and the height of the videos that begin from now on.
+        foreseen: The seconds that are foreseen for each stage of a first job on a slow card (`slow_start`);
+            0 for a job on a machine that is known.
     """
 
     restarts = False
     size: tuple[int, int] = (96, 64)
+    foreseen = 0.0
     used_bytes = 3 * 2**30
 
     def __init__(self, **variables: str) -> None:
@@ -151,13 +163,17 @@ class StagedEngine:
         video = writer(job.folder, job.request.mode, width=width, height=height)
         about: dict[str, Any] = {"job": job.id, "time": 0.0}
         count = len(plan)
-        yield JobStarted(**about, sections=count, frames=plan.total_frames, width=width, height=height)
-        yield StageStarted(**about, stage="text")
+        each = self.foreseen
+        if each:
+            yield from takewhile(lambda event: getattr(event, "stage", "") != "sample", slow_start(job, each))
+        else:
+            yield JobStarted(**about, sections=count, frames=plan.total_frames, width=width, height=height)
+            yield StageStarted(**about, stage="text")
         shown = video.frames
         for number, (final, pending) in enumerate(parts, 1):
             if number <= video.sections:  # made by an earlier engine
                 continue
-            yield StageStarted(**about, stage="sample", section=number)
+            yield _began("sample", number, each, 2 * each, **about)
             for step in range(1, STEPS + 1):
                 preview = job.folder / f"preview-{number}-{step}.png"
                 Image.new("RGB", (width // 2, height // 2), (200, 90 * step, 60)).save(preview)
@@ -166,7 +182,7 @@ class StagedEngine:
                 so_far: dict[str, Any] = {"video": str(video.latest), "frames": shown} if shown else {}
                 yield Failed(**about, message=MESSAGE, remedy=REMEDY, detail="Traceback: secret.py", **so_far)
                 return
-            yield StageStarted(**about, stage="decode", section=number)
+            yield _began("decode", number, each, each, **about)
             path = str(video.add_section(final, pending))
             front = video.frames - shown if job.request.mode == "inverted" and shown else 0
             shown = video.frames

@@ -72,8 +72,7 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     # These libraries take seconds to import.
     from diffusers_helper.loading.copying import check_parts, find_part_of_own
 
-    files = [file for path in given.values() for file in weight_files(weights_at(path))]
-    with limited_memory(mapped=files):
+    with limited_memory():
         parts = {part: find_part_of_own(part, path, info) for part, path in given.items()}
         check_parts(name, parts, info)
     own = {part: found.part for part, found in parts.items()}
@@ -178,7 +177,7 @@ def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str,
     # These libraries take seconds to import.
     from diffusers_helper.loading.copying import find_part_of_own
 
-    with limited_memory(mapped=weight_files(weights_at(path))):
+    with limited_memory():
         found = find_part_of_own(_PART, path, base).part
     stem = path.absolute().name.removesuffix(path.suffix if path.is_file() else "")
     info = replace(base.with_own({_PART: found}), name=name_for(stem), title=stem)

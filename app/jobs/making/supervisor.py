@@ -21,6 +21,7 @@ from app.jobs.making.watchdog import FIRST_SECONDS, WatchdogTimeouts, has_kernel
 from app.jobs.storage.commands import salvage_if_there
 from diffusers_helper.events import (
     STAGES,
+    TRIALS,
     Event,
     Failed,
     Finished,
@@ -53,8 +54,8 @@ _NOTICE_SECONDS = 60.0
 _POLITE = (-SIGTERM, -SIGHUP)
 _SIGNAL_SECONDS = 0.5
 _COMPILING = (
-    "MIOpen is compiling kernels, on the first run only. This can take many minutes without a sign of life. "
-    "Later runs start at once."
+    "The card's kernels are being searched or compiled, which happens once. It can take many minutes "
+    "without a sign of life."
 )
 _VMSTAT = Path("/proc/vmstat")
 
@@ -194,9 +195,9 @@ class Supervisor:
             if now - self._asked > max(_CANCEL_SECONDS, usual):
                 self._engine.kill()
             return
-        is_new = self._is_first or not self._timeouts.knows(kind)
+        is_new = self._is_first or self._place.stage in TRIALS or not self._timeouts.knows(kind)
         limit = self._timeouts.limit(kind, load=loading)
-        if self._is_first:
+        if is_new:
             limit = max(limit, FIRST_SECONDS)
         if self._engine.restarts and silence > limit and not self._hung:
             self._hung = f"gave no sign of life for {duration(silence)}"
@@ -207,7 +208,9 @@ class Supervisor:
             yield Warned(job=self._job.id, time=0.0, message=_COMPILING)
 
     def _move(self, event: Event) -> None:
-        if isinstance(event, StageStarted):
+        if isinstance(event, JobStarted):  # kernels for attention are tried before
+            self._place = StagePoint()
+        elif isinstance(event, StageStarted):
             self._place = StagePoint(event.stage, event.section)
         elif isinstance(event, StepDone):
             self._place = StagePoint("sample", event.section, event.step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
@@ -115,7 +116,7 @@ class Describer:
             else _words_note(settings, info, shape, needer)
         )
         markup = {
-            "length": self._length(settings, request, info, height * width),
+            "length": self._length(settings, request, info, shape),
             "picture-note": refusal_line(refused, is_alert=True) if refused else wordy,
             "end-note": _order_note(settings, info) if found[END_PICTURE] else "",
             "timeline-note": times + (_order_note(settings, info) if settings.get(PLACED) else ""),
@@ -164,24 +165,31 @@ class Describer:
             return self._catalogue.info(self._catalogue.preselected)
 
     def _length(
-        self, settings: dict[str, Any], request: GenerationRequest | InputError, info: ModelInfo, pixels: int
-    ) -> str:
+        self, settings: dict[str, Any], request: GenerationRequest | InputError, info: ModelInfo,
+        shape: tuple[int, int],
+    ) -> str:  # fmt: skip
         plan = plan_of(settings, info.family)
         if plan is None:
             return ""
         pace = self._paces.pace(self._catalogue.key(str(settings.get("model"))))
         time = "The first video will show how long it takes."
-        if pace is not None:
+        if pace is None and isinstance(request, GenerationRequest):
+            if estimate := self._planner.forecast(request, info, shape):
+                time = f"{_sentence(estimate.video_words)}."
+        elif pace is not None:
             if isinstance(request, InputError):  # the start refuses it, so the usual values stand for it
                 request = GenerationRequest(image="any", **info.own_settings)
                 each = [info.steps_in(section.number, request.steps) for section in plan]
             else:
                 each = steps_of(request, info)
-            work = Effort(plan, each, pixels, request.cfg, request.vae_chunk)
-            words = about(pace.seconds(work))
+            work = Effort(plan, each, math.prod(shape), request.cfg, request.vae_chunk)
             jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
-            time = f"{words[0].upper()}{words[1:]}, judging by this machine’s {jobs}."
+            time = f"{_sentence(about(pace.seconds(work)))}, judging by this machine’s {jobs}."
         return f"{length_text(settings['seconds'], plan)}<br>{time}"
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}"
 
 
 def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:

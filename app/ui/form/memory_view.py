@@ -14,6 +14,7 @@ from diffusers_helper.events import STAGES
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Budget, DoesNotFit, StagePlan
 from diffusers_helper.planning.cards.recommended import SetUp, recommend
+from diffusers_helper.planning.times import forecast
 from diffusers_helper.planning.video import VideoPlan
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import gb_text
@@ -42,7 +43,9 @@ def report(
         return "does not fit", head + recommended_line(planner, request, info, None)
     except LongtakeError as error:
         return "", refusal_line(error, "No plan: ")
-    head = _head(planner, found.job.budget, found.job.stages, sentence(found), fits=True)
+    times = forecast(found, planner.profile, info)
+    said = " ".join(filter(None, (sentence(found), times and times.words)))
+    head = _head(planner, found.job.budget, found.job.stages, said, fits=True)
     lines = recommended_line(planner, request, info, found) + preserved_line(found, planner)
     return f"fits, peak {gb_text(found.job.peak_bytes)} GB", head + lines + _table(found)
 

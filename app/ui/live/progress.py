@@ -51,7 +51,9 @@ class LiveJob:
         kept: The number of sections that a branch has from another job; the last one is decoded again.
         section: The number of the section that is being made, as in `Cell`; 0 before the first.
         reading: The bytes of the model that were read, and all of its bytes; None unless its files are read.
-        piece, pieces: The numbers of finished and of all pieces of the VAE's work; 0 for a single one.
+        piece, pieces: The numbers of finished and of all pieces of the stage's work; 0 for a single one.
+        expected: The seconds that the stage will probably take; 0 if unknown.
+        video_due: The time at which there will probably be a first section to watch; None if unknown.
         seconds_in_front: Seconds that were added before the first version's beginning.
         last_sign: Time of the engine's last event, in seconds since the job began to run.
     """
@@ -71,6 +73,8 @@ class LiveJob:
     reading: tuple[int, int] | None = None
     piece: int = 0
     pieces: int = 0
+    expected: float = 0.0
+    video_due: float | None = None
     preview: str | None = None
     video: str | None = None
     video_frames: int = 0
@@ -140,7 +144,7 @@ class LiveJob:
     def _begin_again(self, time: float) -> None:
         """Forget the work at which an earlier run was interrupted; the next engine has yet to begin any."""
         self._add_stage(time)
-        self.stage, self.reading, self.preview, self.end = None, None, None, None
+        self.stage, self.reading, self.preview, self.end, self.expected = None, None, None, None, 0.0
         self.section, self.step, self.piece, self.pieces = self.sections_done, 0, 0, 0
         self._section_rest = 1.0
         self._mark = self._tail_began = time
@@ -151,13 +155,18 @@ class LiveJob:
 
     def _begin(self, event: events.StageStarted) -> None:
         self._add_stage(event.time)
-        self.stage, self.reading = event.stage, None
+        self.stage, self.reading, self.expected = event.stage, None, event.expected_seconds
+        self.video_due = event.time + event.seconds_to_video if event.seconds_to_video else self.video_due
         if event.stage != "write":
             self.piece = self.pieces = 0
         if event.section is not None and event.section != self.section:
             self.section, self.step = event.section, 0
         if event.stage == "sample":
             self._mark = event.time
+            self.timing.expected_step = event.expected_seconds / self.steps
+            self.timing.expected_tail = max(0.0, event.seconds_to_video - event.expected_seconds)
+        elif event.stage == "decode":  # what was tried since the last step is not part of the tail
+            self._tail_began = event.time
 
     def _step(self, event: events.StepDone) -> None:
         self.section, self.step = event.section, event.step
@@ -275,6 +284,18 @@ class LiveJob:
         """Return whether the time left is a guess, because no decode has been measured yet."""
         return self.section > 0 and not self.timing.has_tail
 
+    def stage_seconds(self, elapsed: float) -> float:
+        """Return for how long the stage has been going on, `elapsed` seconds after the job began."""
+        return max(0.0, elapsed - self._stage_began)
+
+    def seconds_to_video(self, elapsed: float) -> float | None:
+        """Estimate the time to the first section that can be watched; None if unknown, or if there is one."""
+        if self.sections_made or self.job.is_over:
+            return None
+        if (left := self.seconds_left(elapsed)) is not None:
+            return left - self.timing.total(2)
+        return None if self.video_due is None else max(0.0, self.video_due - elapsed)
+
     def seconds_left(self, elapsed: float) -> float | None:
         """Estimate the rest of the job, `elapsed` seconds after it began; None while nothing is known."""
         timing = self.timing
@@ -292,6 +313,8 @@ class LiveJob:
             return rest + timing.total(self.section + 1)
         if self.section > self.sections_done:
             rest = timing.rest_of_steps(self.section, self.step, since) + timing.tail(self.section)
+            if self.stage != "sample":  # such as the choice of convolutions before the first decode
+                rest += max(0.0, self.expected - self.stage_seconds(elapsed))
             return rest + timing.total(self.section + 1)
         if self.section == self.sections:
             return 0.0

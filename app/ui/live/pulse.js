@@ -53,6 +53,7 @@ export function follow(listener) {
 function timeText(scene, since, isLost) {
   if (isLost) return `${duration(scene.elapsed)} so far, when it was last heard of`;
   const soFar = `${duration(scene.elapsed + since)} so far`;
+  if (scene.due) return `${scene.due} · ${soFar}`;
   if (scene.left === null) return soFar;
   const left = scene.left - since;
   if (left >= 1) return `${scene.isGuess ? 'a guess:' : 'about'} ${duration(left)} left · ${soFar}`;
@@ -64,6 +65,13 @@ function timeText(scene, since, isLost) {
 function lostWords({ isOpen }) {
   const video = isOpen ? ' If the server has ended, the video continues once it runs again.' : '';
   return `This page reconnects by itself.${video}`;
+}
+
+/** Return for how long the present stage has been going on, beside its estimate, and then the scene's own remark. */
+function remarkText({ spent, expected, expectedText, remark }, since) {
+  const time = duration(spent + since);
+  if (expected && spent + since < expected) return `${time} of ${expectedText}. ${remark}`.trim();
+  return `for ${time}${expected ? ', longer than expected' : ''}. ${remark}`.trim();
 }
 
 /** Return the kind and the text of the sign of life, `since` seconds after the update. */
@@ -91,6 +99,7 @@ export function preparePulse(view) {
     find('.lt-pulse').dataset.kind = kind;
     setText(find('.lt-pulse-text'), words);
     if (scene.isRunning) setText(find('.lt-eta'), timeText(scene, waited / 1000, isLost));
+    if (typeof scene.expected === 'number') setText(find('.lt-remark'), remarkText(scene, isLost ? 0 : waited / 1000));
     sayLost(isLost ? lostWords(scene) : '');
     if (isLost && now - retried >= RETRY_EVERY) {
       retried = now;

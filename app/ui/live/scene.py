@@ -165,7 +165,12 @@ def _warnings(live: LiveJob) -> list[str]:
 
 def _pulse(live: LiveJob, elapsed: float, left: float | None) -> Shown:
     text, seconds = words.usual(live)
+    expected = words.timed(live)
     return {
+        "expected": expected,
+        "expectedText": about(expected) if expected else "",
+        "due": words.first_video(live, elapsed),
+        "spent": round(live.stage_seconds(elapsed), 1),
         "timeLeft": "" if left is None else f"{about(left)} left",
         "sign": round(live.last_sign, 2),
         "quiet": round(max(0.0, elapsed - live.last_sign), 1),

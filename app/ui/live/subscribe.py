@@ -26,7 +26,7 @@ _LOOK_SECONDS = 1.0  # seconds after which a page without news looks whether its
 # A further page takes the place of the one opened first, which subscribes again after a while.
 MOST_PAGES = 100
 # A page advances these by itself. Each message costs it milliseconds, so these alone are only a sign of life.
-_MOVING = ("beat", "elapsed", "quiet", "left")
+_MOVING = ("beat", "elapsed", "spent", "quiet", "left")
 _BEAT_SECONDS = 2.5
 
 

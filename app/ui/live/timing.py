@@ -35,6 +35,7 @@ class Timing:
         chunk: The latent frames by which the VAE's windows of time advance.
         skips: Whether a step cache makes some of the steps short, so their median says little.
         start_up: The time before the first section; None if unknown.
+        expected_step, expected_tail: The engine's own estimates, until these are measured; 0 if unknown.
     """
 
     plan: SectionPlan
@@ -42,6 +43,8 @@ class Timing:
     chunk: int = OWN_CHUNK
     skips: bool = False
     start_up: float | None = None
+    expected_step: float = 0.0
+    expected_tail: float = 0.0
     _step_seconds: list[float] = field(default_factory=list[float])
     _lead_seconds: list[float] = field(default_factory=list[float])
     _tail_seconds: list[float] = field(default_factory=list[float])  # per latent frame
@@ -84,7 +87,7 @@ class Timing:
         if self._step_seconds:
             recent = self._step_seconds[-_RECENT_STEPS:]
             return fmean(recent) if self.skips else median(recent)
-        return self._lead_seconds[-1] if self._lead_seconds else None
+        return self.expected_step or (self._lead_seconds[-1] if self._lead_seconds else None)
 
     @property
     def has_tail(self) -> bool:
@@ -113,6 +116,8 @@ class Timing:
             return latents * median(self._tail_seconds[-_RECENT_SECTIONS:])
         if self._tail_so_far is not None:
             return latents * self._tail_so_far
+        if self.expected_tail:
+            return latents * self.expected_tail / self._work[0]
         return (self.step or 1.0) * STAGES["decode"].weight * frames
 
     def total(self, first: int = 1) -> float:

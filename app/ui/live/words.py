@@ -18,6 +18,7 @@ from diffusers_helper.units import about, count_text, duration, gb_text
 
 _LEAST_GUESS = 60.0  # seconds
 _MOST_ANNOUNCED = 120  # characters of a prompt
+_LEAST_EXPECTED = 7.5  # seconds, below which an estimate says only "a few seconds"
 _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
@@ -37,19 +38,63 @@ def headline(
     if live.job.state == "queued":
         first = f" ({count_text(jobs_first, 'job')} first)" if jobs_first else ""
         return f"Waiting for its turn{first}"
+    return work(live)
+
+
+def work(live: LiveJob) -> str:
+    """Return what the engine does now, and how much of it is done where that can be counted."""
     if live.reading:
         done, total = map(gb_text, live.reading)
         return f"Reading the model: {done} of {total} GB"
     if not live.in_section:
-        return _title(live.stage)
+        return f"{_title(live.stage)}: {live.piece} of {live.pieces}" if live.pieces else _title(live.stage)
     section = f"ection {live.section} of {live.sections}"
     if live.section == live.sections_done:
         return f"S{section} is finished"
     if live.stage == "decode":
-        return f"Decoding s{section}"
+        return f"Decoding s{section}{f', part {live.piece} of {live.pieces}' if live.pieces else ''}"
     if live.stage == "write":
         return f"Writing s{section}"
+    if _prepares_kernels(live):
+        return "First step: one-time kernel setup"
     return f"S{section}, step {live.step} of {live.steps}"
+
+
+def _prepares_kernels(live: LiveJob) -> bool:
+    return live.pace is None and live.stage == "sample" and not (live.sections_made or live.step)
+
+
+def timed(live: LiveJob) -> float | None:
+    """Return an estimate in seconds of the stage whose time is told, 0 for unknown; None if none is told.
+
+    It is told until there is something to watch, but for steps, each of which is a sign of life.
+    """
+    if live.sections_made or live.job.is_over or (live.stage == "sample" and not _prepares_kernels(live)):
+        return None
+    return live.expected if live.expected >= _LEAST_EXPECTED and live.stage != "sample" else 0.0
+
+
+def first_video(live: LiveJob, elapsed: float) -> str:
+    """Return when there will be something to watch; "" if that is unknown, or if the whole time is known."""
+    seconds = live.seconds_to_video(elapsed)
+    if seconds is None or live.pace or (live.is_guess and not live.timing.expected_tail):
+        return ""
+    when = f"in {about(seconds)}" if seconds > 0 else "later than expected"
+    return f"{'first part' if live.sections > 1 else 'video'} {when}"
+
+
+def line(live: LiveJob, elapsed: float) -> str:
+    """Return one line on what happens now, how much of it is done, and the time left, for a terminal."""
+    expected, spent = timed(live), round(live.stage_seconds(elapsed))
+    parts = [work(live)]
+    if expected is not None and not (live.reading or live.pieces):
+        parts.append(f"{spent} s" if spent < 10 else duration(spent))
+        parts[-1] += f" of {about(expected)}" if expected > spent else ""
+    if expected and expected <= spent:
+        parts.append("longer than expected")
+    left = trusted(live, live.seconds_left(elapsed))
+    parts.append(first_video(live, elapsed) or (f"{about(left)} left" if left else ""))
+    return " · ".join(filter(None, parts))
 
 
 def announcement(live: LiveJob, headline: str, left: float | None) -> dict[str, str]:
@@ -115,8 +160,9 @@ def what_comes_next(cell: Cell, mode: Mode, sections: int) -> str:
 
 
 def remark(
-    live: LiveJob, commands: Collection[Command] = (), *, awake: bool = False, held: bool = False
-) -> str:
+    live: LiveJob, commands: Collection[Command] = (), *,
+    awake: bool = False, held: bool = False,
+) -> str:  # fmt: skip
     """Return the short text beside the headline; `awake` and `held` are those of `Scene`."""
     if live.job.waits:
         return f"{live.job.message} {live.job.remedy}".strip()
@@ -130,8 +176,10 @@ def remark(
         return _outcome(live)
     if not live.section:
         section = f"section {live.sections_made + 1} of {live.sections}"
-        first = f"Model, prompt and picture come first, then {section}."
-        return f"{first} The computer stays awake meanwhile." if awake else first
+        first = f"Model, prompt and picture come first, then {section}." if timed(live) is None else ""
+        return f"{first} The computer stays awake meanwhile.".strip() if awake else first
+    if timed(live) is not None:
+        return ""  # its time is the remark
     if live.is_guess:
         return "This first video shows how fast the machine is."
     if live.job.request.mode == "inverted" and live.sections > 1:
@@ -158,11 +206,11 @@ def usual(live: LiveJob) -> tuple[str, float]:
             return f"decoding a section usually takes {duration(tail)}", tail
         return "the first decode of a job may take minutes", 120.0
     step = live.timing.step
+    if live.in_section and (step is None or _prepares_kernels(live)):
+        return "kernels are being searched or compiled, which happens once", 120.0
     if live.in_section and step is not None:
         return f"a step usually takes {duration(step)}", step
-    if live.in_section:
-        return "the first step may take a minute", 60.0
-    return "loading a model may take minutes", 120.0
+    return f"{STAGES[live.stage or 'load'].running} may take minutes", max(120.0, live.expected)
 
 
 def trusted(live: LiveJob, seconds: float | None) -> float | None:

@@ -143,6 +143,9 @@ class ModelPresenter:
             return f"a video of 5 s takes {seconds}", f"A video of 5 seconds takes {seconds} on this machine."
         if self._catalogue.planner.takes_days(info):
             return "takes days without a GPU", _TAKES_DAYS
+        if times := self._catalogue.planner.forecast(self._request(name, info), info):
+            fact = f"a video of 5 s takes {about(times.video_seconds.later)}"
+            return f"{fact} ({times.step.source_words})", f"A video of 5 seconds: {times.words}"
         return "", "The first video will show how long it takes on this machine."
 
 

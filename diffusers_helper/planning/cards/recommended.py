@@ -3,10 +3,10 @@
 The rule:
 
 1. The resolution is the model's own, or the largest that fits.
-2. The first set-up is taken whose copies are hidden: in a step, they take at most half as long as an RTX
-   4090 computes. Slower cards compute for longer, so they hide copies all the more. The most precise weights
-   come first, which are those of the largest file; for each file, the card's usual preserved memory comes
-   before as little as the estimates allow.
+2. The first set-up is taken whose copies are hidden: in a step, they take at most half as long as the card
+   computes, or as an RTX 4090 does, for a card whose time is not known. The most precise weights come first,
+   which are those of the largest file; for each file, the card's usual preserved memory comes before as
+   little as the estimates allow.
 3. If the copies of none are hidden, the set-up whose copies take least time is taken.
 
 Weights that each pass has to copy are not rounded on the way, which would take longer than the copy.
@@ -24,16 +24,12 @@ from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards.by_size import transformer_in, with_fewest_copies
-from diffusers_helper.planning.estimates import largest_bucket, latent_tokens
+from diffusers_helper.planning.cards.speeds import RTX_4090, Duration
 from diffusers_helper.planning.video import VideoPlan
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import duration, gb_text
 
-# FramePack's README: 2.5 s per frame on an RTX 4090; 25 steps make the 36 frames of a section.
-_STEP_SECONDS, _FULL_SIDE, _MULTIPLE = 2.5 * 36 / 25, 640, 32
 _HIDDEN = 0.5
-# What an SSD on PCIe 3.0 reads, for a disk whose speed is not known yet.
-_DISK_SPEED = 2e9
 _STORED, _SMALL = SETTINGS["weight_dtype"].default, "int8"
 
 PlanOf = Callable[..., VideoPlan]
@@ -51,21 +47,17 @@ class SetUp:
 
     @property
     def seconds(self) -> float:
+        """Return the time of a step's copies. Weights that are rounded on the way take longer than any."""
         plan = self.plan
-        if plan.step_bytes and self.request.weight_dtype != _STORED:
-            return math.inf
-        return plan.copy_seconds + (plan.seconds_per_step or plan.disk_bytes / _DISK_SPEED)
+        return math.inf if plan.step_bytes and self.request.weight_dtype != _STORED else plan.copy_seconds
 
     @property
-    def computing_seconds(self) -> float:
-        """Return the time that an RTX 4090 computes for a step of this size."""
-        whole = latent_tokens(*largest_bucket(_FULL_SIDE, _MULTIPLE))
-        passes = len(self.request.texts)
-        return _STEP_SECONDS * passes * latent_tokens(self.plan.height, self.plan.width) / whole
+    def computing(self) -> Duration:
+        return self.plan.computing or RTX_4090.step(self.plan.work)
 
     @property
     def is_hidden(self) -> bool:
-        return self.seconds <= _HIDDEN * self.computing_seconds
+        return self.seconds <= _HIDDEN * self.computing.seconds
 
     @property
     def side(self) -> int:
@@ -82,11 +74,7 @@ class SetUp:
         if not self.plan.step_bytes:
             return "Nothing is streamed in a step."
         if self.is_hidden:
-            computing = duration(self.computing_seconds)
-            return (
-                "A step computes for longer than it copies: "
-                f"{computing} even on an RTX 4090, by FramePack's README."
-            )
+            return f"A step computes for longer than it copies: {self.computing.words}."
         disk = " from the disk" if self.plan.disk_bytes else ""
         seconds = duration(self.seconds)
         return f"A step takes about {seconds} to copy{disk}; with these files, no set-up is faster."
@@ -182,7 +170,9 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
             if not place:
                 raise
             continue
-        yield SetUp(own, model, copy is not None, usual)
-        if usual.saved_bytes:
+        is_rounded, fewest = weight_dtype != _STORED, usual.fewest_copies
+        if fewest is None or not is_rounded:
+            yield SetUp(own, model, copy is not None, usual)
+        if fewest is not None and (is_rounded or usual.saved_bytes):
             own = with_fewest_copies(own, usual)
             yield SetUp(own, model, copy is not None, plan(own, model, transformer=copy))

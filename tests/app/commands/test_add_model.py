@@ -310,7 +310,5 @@ def test_the_files_that_are_mapped_may_be_larger_than_that(tmp_path: Path) -> No
     with file.open("wb") as stream:
         stream.write(len(header).to_bytes(8, "little") + header)
         stream.truncate(8 + len(header) + 2 * count)  # without content, so it takes no room on the disk
-    with pytest.raises(OSError, match="allocate"), limited_memory(2**26):
-        read_tensors([file])
-    with limited_memory(2**26, mapped=[file]):
+    with limited_memory(2**26):
         assert read_tensors([file])["a"].shape == (count,)

@@ -23,7 +23,8 @@ from app.ui.catalogue import Catalogue
 from app.ui.models.endpoints import ModelCalls
 from diffusers_helper.files import file_sum
 from diffusers_helper.loading import copying
-from diffusers_helper.loading.loaders import load_models, own_bytes
+from diffusers_helper.loading.loaders import load_models
+from diffusers_helper.loading.reading import own_bytes
 from diffusers_helper.machine.sysfs import slow_types
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import built_in_names, find_model, model_names

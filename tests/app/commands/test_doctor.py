@@ -17,7 +17,7 @@ from app.commands.doctor import Finding, examine
 from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache
 from diffusers_helper.machine.local import Local, seen_kernel
-from diffusers_helper.planning.video import FORGET
+from diffusers_helper.planning.notes import FORGET
 from tests.support.machines import GB, write, write_card, write_memory
 
 CPU = {
@@ -67,7 +67,7 @@ def test_a_machine_without_a_gpu_is_well(root: Path) -> None:
     report = look(root, CPU)
     assert not problems(report)
     texts = [finding.text for finding in report]
-    assert "no GPU was found; the CPU is used" in texts
+    assert "no GPU is used; the CPU is" in texts
     assert "50 of 64 GB available" in texts
     assert "SDPA runs _scaled_dot_product_flash_attention (flash); plans assume it" in texts
     assert any("OMP_WAIT_POLICY=PASSIVE (Longtake's" in text for text in texts)
@@ -84,9 +84,10 @@ def test_a_radeon_is_described_with_whose_values_are_in_force(root: Path) -> Non
     assert [problem.partition(":")[0] for problem in problems(report)] == ["weights"]
     text = "\n".join(f"{finding.topic} {finding.text}" for finding in report)
     for part in (
-        "RX 7900 XTX, gfx1100; VRAM 1 of 24 GB used, GTT 0 of 32 GB", "cap 20 GB",
+        "RX 7900 XTX, gfx1100; VRAM 1 of 24 GB used", "cap 20 GB",
+        "machine torch 2.13.0 for ROCm 7.2; RX 7900 XTX (gfx1100); 24 GB of VRAM; cap 20 GB: 3.5 GB",
         "preserved 18 GB", "2.13.0 for ROCm 7.2", "MIOpen 3005000", "MIOPEN_FIND_MODE=NORMAL (yours",
-        "PYTORCH_ALLOC_CONF=garbage_collection_threshold:0.8,max_split_size_mb:64 (Longtake's",
+        "PYTORCH_ALLOC_CONF=garbage_collection_threshold:0.8 (Longtake's",
         "7.2.0 in /opt/rocm",
         "job 22.3 GB are streamed per step: about 1.7 s over PCIe 3.0 x16 (from the card's link), while",
         "set-up Recommended for this card: FramePack I2V at 640 pixels, weights as they are stored, 18 GB",
@@ -171,11 +172,15 @@ def test_what_is_odd_but_works_is_a_note_with_a_remedy(root: Path) -> None:
         assert any(part in text and remedy for text, remedy in notes.items()), part
 
 
-def test_hidden_cards_and_an_apu_that_comes_first_are_noted(root: Path) -> None:
+def test_hidden_cards_and_a_processors_graphics_are_told(root: Path) -> None:
     write_card(root, 110501, GB, gtt=GB, cores=16, number=1)
     write_card(root, 110000, 24 * GB, number=2)
-    first = look(root, {**ROCM, "arch": "gfx1151"})
-    assert any("the processor's integrated GPU is used first" in finding.text for finding in first)
+    texts = [finding.text for finding in look(root, {**ROCM, "arch": "gfx1100"})]
+    assert "AMD card, gfx1151; VRAM 0 of 1 GB used; left out, beside a card of its own" in texts
+    assert (
+        "ROCR_VISIBLE_DEVICES=1 (Longtake's; hides the processor's graphics, which may be the first device)"
+        in texts
+    )
     hidden = look(root, CPU, {"HIP_VISIBLE_DEVICES": ""})
     assert any("hides all AMD cards" in finding.text for finding in hidden)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 from app.jobs.pace import Effort, Pace, PaceBook, pace_of, usual
 from app.jobs.service import JobService
 from app.jobs.storage.logs import EventReader
-from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, StepDone
+from diffusers_helper.events import (
+    Event,
+    Finished,
+    JobStarted,
+    PieceDone,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+)
 from diffusers_helper.families.packing import (
     MODES,
     OWN_CHUNK,
@@ -55,6 +64,24 @@ def reported(work: Effort, true: Pace) -> list[Event]:
             SectionFinished(job="j", time=now, section=section, sections=sections, video="v", frames=1)
         )
     return [*events, Finished(job="j", time=now, video="v", frames=1, seconds=now)]
+
+
+def test_what_a_card_tries_once_is_no_part_of_its_pace() -> None:
+    job = job_of("forward", 3.6)
+    about: dict[str, Any] = {"job": job.id}
+    plain = history(job, load=40, first=14, step=12, latent=2)
+    made, spent = list[Event](), 0.0
+    for event in plain:
+        # They are tried before the first section, and for another shape before it is decoded.
+        if isinstance(event, StageStarted) and event.section == 1 and event.stage in ("sample", "decode"):
+            now, spent = event.time + spent, spent + 90
+            made.append(StageStarted(**about, time=now, stage="convolutions"))
+            made.append(
+                PieceDone(**about, time=now + 50, stage="convolutions", section=None, piece=1, pieces=2)
+            )
+        made.append(replace(event, time=event.time + spent))
+    assert made[-1].time == plain[-1].time + 180
+    assert pace_of(made, job.request) == pace_of(plain, job.request)
 
 
 def request_of(work: Effort) -> GenerationRequest:

@@ -28,8 +28,8 @@ from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.ladder import level_key
+from diffusers_helper.planning.notes import FORGET
 from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.planning.video import FORGET
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.pages import write_photo
@@ -39,6 +39,11 @@ from tests.support.threads import join_threads
 RADEON = Planner(profile_for(named_machine("gfx1100:24"), {}))
 COMPUTER = Planner(profile_for(Machine("cpu", "", "CPU", 32 * GB), {}))
 SHAPE = (640, 640)
+
+
+@pytest.fixture(autouse=True)
+def enough_main_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.ui.planner.host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
 
 
 def reported(planner: Planner, model: str = "framepack-i2v", **settings: Any) -> tuple[str, str]:
@@ -72,7 +77,7 @@ def test_a_plan_that_fits_says_what_it_costs() -> None:
     peak = state.removeprefix("fits, peak ").removesuffix(" GB")
     assert (
         f"Fits: peak {peak} of 20 GB. 58 of 60 blocks of the transformer are streamed, 22.3 GB per step: "
-        "about 0.8 s over PCIe 4.0 x16 (assumed), while the card computes." in text
+        "about 1.9 s, limited by main memory (assumed), while the card computes." in text
     )
     assert "cap 20 " in text
     assert "no GPU" not in text
@@ -89,10 +94,9 @@ def test_a_plan_that_fits_says_what_it_costs() -> None:
     assert "44.6 GB per step" in reported(RADEON, cfg=2.0)[1]
 
 
-def test_the_set_up_of_the_card_is_said_or_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.ui.planner.host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
+def test_the_set_up_of_the_card_is_said_or_offered() -> None:
     best = (
-        "This is the recommended set-up for this card. A step computes for longer than it copies: 3.6 s even"
+        "This is the recommended set-up for this card. A step computes for longer than it copies: about 7.8 s"
     )
     assert best in reported(RADEON)[1]
     offer = (
@@ -267,12 +271,16 @@ def test_where_main_memory_is_short_the_page_says_what_a_step_costs(
 
     monkeypatch.setattr("diffusers_helper.machine.local.disk_speed", speed)
     planner = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
-    assert "22.3 GB of streamed weights do not fit into 8 GB of free main memory" in reported(planner)[1]
+    text = reported(planner)[1]
+    assert (
+        "Only 8 GB of main memory are free for 22.3 GB of weights to stream, so 4.4 GB are preserved" in text
+    )
+    assert "8.4 GB of streamed weights do not fit into 8 GB of free main memory" in text
     join_threads("disk")
-    assert "this adds about 11 s per step" in reported(planner)[1]
-    assert "this adds about 22 s per step" in reported(planner, cfg=2.0)[1]
+    assert "(about 4.2 s per step)" in reported(planner)[1]
+    assert "(about 8.4 s per step)" in reported(planner, cfg=2.0)[1]
     again = Planner(RADEON.profile, local=Local(folder=tmp_path / "cache"))
-    assert "this adds about 11 s per step" in reported(again)[1]
+    assert "(about 4.2 s per step)" in reported(again)[1]
     assert threads == ["disk"]
 
 

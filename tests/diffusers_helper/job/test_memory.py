@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
+from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
-from diffusers_helper.events import Event, Failed, Finished, StepDone, Warned
-from diffusers_helper.job.memory import MemoryPlans
+from diffusers_helper.events import Event, Failed, Finished, Reading, StepDone, Warned
+from diffusers_helper.job import plans
+from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.job.setup import OpenJob
+from diffusers_helper.loading import reading
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.local import Local, keep_kernel
+from diffusers_helper.machine.local import Local, keep_kernel, speeds
 from diffusers_helper.memory.store import Store
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.budget import DoesNotFit, JobPlan
+from diffusers_helper.planning.vae import Task
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.runner import Runner
 from diffusers_helper.units import GB
+from diffusers_helper.vae.engine import Part
 from tests.support.jobs import asked_in
 from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
 from tests.support.moves import DOCUMENT, SECTION, moves
+from tests.support.page_cache import cached_bytes, write_uncached
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +82,55 @@ def test_under_every_cap_the_bytes_are_the_same(
     log = [move for move in stores[0].log if not move.startswith("load ") or kind != "all stay"]
     unloaded_at_the_end = 5 if kind == "all stay" else 0
     assert log[: len(log) - unloaded_at_the_end] == moves(expected)
+
+
+@pytest.mark.parametrize("kind", ["all stay", "one at a time", "streamed"])
+def test_a_gpu_that_shares_main_memory_holds_resident_weights_once(
+    kind: str, deep_model: Path, deep_models: Models, small_scene: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    folder = tmp_path / "model"
+    shutil.copytree(deep_model, folder)
+    files = {file.parent.name: file for file in folder.glob("*/*.safetensors")}
+    for file in files.values():
+        write_uncached(file, file.read_bytes())
+    monkeypatch.setattr(MemoryPlans, "is_apu", True)
+    monkeypatch.setattr(reading, "_TELL_SECONDS", 0.0)
+    decode, kept = JobMemory.vae_on_device, dict[str, int]()
+
+    def look(memory: JobMemory, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
+        if task == "decode":
+            kept.update({name: cached_bytes(file) for name, file in files.items()})
+        return decode(memory, task, part)
+
+    monkeypatch.setattr(JobMemory, "vae_on_device", look)
+    models = load_tiny(folder)
+    request = tiny_request(small_scene, **limits(deep_models, small_scene, kind))
+    for number in range(2):
+        result, events = make(request, models, tmp_path / f"job {number}")
+        dropped = {name for name, num_bytes in kept.items() if num_bytes < files[name].stat().st_size / 10}
+        assert dropped == (set(files) if kind == "all stay" else set())
+        # What was dropped is read again by the next job.
+        sizes = {event.total_bytes for event in events if isinstance(event, Reading)}
+        assert (files["transformer"].stat().st_size in sizes) == (kind == "all stay" or not number)
+        assert result.latents.equal(make(request, deep_models, tmp_path / f"as ever {number}")[0].latents)
+
+
+def test_the_first_job_that_streams_measures_copies_within_main_memory(
+    deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, measured = Local({}, tmp_path / "cache"), list[str]()
+    monkeypatch.setattr(
+        plans, "host_copy_speed", lambda network: measured.append(type(network).__name__) or 12.5e9
+    )
+    for number, kind in enumerate(("one at a time", "streamed", "streamed")):
+        request = tiny_request(small_scene, steps=1, **limits(deep_models, small_scene, kind))
+        make(request, deep_models, tmp_path / f"job {number}", local=local)
+        assert len(measured) == min(number, 1)
+        known = speeds(local.speeds, "cpu").host_copy_bytes_per_second
+        assert known == (12.5e9 if number else None)
+    make(request, deep_models, tmp_path / "without a folder", local=Local())
+    assert len(measured) == 1
 
 
 def test_a_job_keeps_a_record_of_its_stages(deep_models: Models, small_scene: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.weights.reading import is_complete
 from diffusers_helper.weights.safetensors_file import make_header
-from tests.support.making import tiny_request, write_scene
+from tests.support.making import load_tiny, make, tiny_request, write_scene
 from tests.support.published import part_folder, write_published
 from tests.support.weights import PAGE, POINTER
 
@@ -308,6 +308,21 @@ def test_a_file_that_is_larger_than_main_memory_is_mapped(tmp_path: Path) -> Non
     assert tensors["small"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert tensors["large"].shape == (memory + 1024,)
     assert (int(tensors["large"][0]), int(tensors["large"][-1])) == (0, 7)
+
+
+def test_weights_are_mapped_for_reading_alone_and_a_job_keeps_them_so(
+    tiny_model: Path, small_scene: Path, tmp_path: Path
+) -> None:
+    models = load_tiny(tiny_model)
+    make(tiny_request(small_scene, steps=1), models, tmp_path / "job")  # a write would end the process
+    names = {name for name in models.info.parts if list((tiny_model / name).glob("*.safetensors"))}
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    rights = {
+        Path(words[-1]).parent.name: words[1]
+        for words in map(str.split, lines)
+        if words[-1].startswith(str(tiny_model)) and words[-1].endswith(".safetensors")
+    }
+    assert rights == dict.fromkeys(names, "r--s")
 
 
 def test_pickles_keep_strides_and_shared_values_and_need_no_gpu(

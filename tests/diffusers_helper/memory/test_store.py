@@ -40,6 +40,7 @@ class Parts:
             )
             for name, layers in LAYERS.items()
         }
+        self.staying: list[str] = []
 
     def part(self, name: str) -> Any:
         return self.networks[name]
@@ -49,6 +50,9 @@ class Parts:
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
         return None
+
+    def stays_on_device(self, name: str) -> None:
+        self.staying.append(name)
 
 
 def weights() -> dict[str, Weights]:
@@ -106,6 +110,13 @@ def test_everything_stays_where_everything_fits() -> None:
     assert store.device.allocated_bytes() == sum(known.total_bytes for known in weights().values())
     store.clear()
     assert store.device.allocated_bytes() == 0
+
+
+def test_the_source_is_told_of_networks_that_stay_as_a_whole() -> None:
+    for cap, expected in ((1000, list(dict(USES).values())), (200, []), (60, [])):
+        parts = Parts()
+        job(Store(Device(), parts, plan_for(cap)), sections=2)
+        assert parts.staying == (expected and [*expected, "transformer"])
 
 
 def test_caps_change_neither_results_nor_are_they_passed() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from diffusers_helper.memory.residency import Residency
-from diffusers_helper.memory.weights import Layout, weights_of
+from diffusers_helper.memory.staging import Staging
+from diffusers_helper.memory.streaming import Streamer
+from diffusers_helper.memory.weights import Layout, Weight, weights_of
 from tests.support.deep_model import run_pass as run
 from tests.support.jobs import TIMEOUT
 
@@ -210,10 +215,11 @@ def test_blocks_may_be_left_out_and_run_in_another_order(
 def test_an_error_of_the_copying_thread_reaches_the_one_that_waits(
     network: HunyuanVideoFramepackTransformer3DModel, residency: Residency, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_disk(self: Layout, storage: Tensor) -> None:
-        raise OSError("the disk is gone")
+    class NoDisk(Staging):
+        def send(self, write: Callable[[Tensor], object], target: Tensor) -> None:
+            raise OSError("the disk is gone")
 
-    monkeypatch.setattr(Layout, "fill", no_disk)
+    monkeypatch.setattr("diffusers_helper.memory.streaming.Staging", NoDisk)
     residency.move_model_to_device_with_memory_preservation(network, blocks=blocks_of(network), streamed=(2,))
     with pytest.raises(OSError, match="the disk is gone"):
         run(network)
@@ -270,8 +276,29 @@ def test_a_layout_keeps_every_tensor_apart_and_aligned(tmp_path: Path) -> None:
     assert spans[-1][1] == layout.num_bytes
     storage = torch.zeros(layout.num_bytes, dtype=torch.uint8)
     before = [parameter.clone() for parameter in module]
-    layout.fill(storage)
+    for piece in layout.pieces():
+        piece.write(storage[piece.begin : piece.end])
     layout.use(storage)
     assert all(torch.equal(old, new) for old, new in zip(before, module, strict=True))
     read: Callable[[nn.Parameter], int] = lambda parameter: parameter.untyped_storage().data_ptr()  # noqa: E731
     assert {read(parameter) for parameter in module} == {storage.untyped_storage().data_ptr()}
+
+
+def test_on_a_gpu_a_slot_is_written_after_its_release_and_told_as_copied_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Run the copying for a stream of a GPU, of which there is only a stand-in here."""
+    notes: list[Any] = []
+    stream = SimpleNamespace(wait_event=notes.append)
+    monkeypatch.setattr(torch.cuda, "stream", lambda given: nullcontext(notes.append(given)))
+    layout = Layout.of([Weight.of(torch.arange(8))], CPU)
+    streamer: Any = Streamer.__new__(Streamer)
+    streamer._stream, streamer._layouts, streamer._pieces = stream, [layout], [[*layout.pieces()] * 2]
+    streamer._staging = SimpleNamespace(send=lambda write, target: notes.append(write(target)))
+    streamer.bytes_copied = 0
+    copied = SimpleNamespace(record=lambda given: notes.append(("copied", given)))
+    slot = SimpleNamespace(storage=torch.zeros(80, dtype=torch.uint8), released="released", copied=copied)
+    streamer._copy(0, slot)
+    assert notes == [stream, "released", None, None, ("copied", stream)]
+    assert torch.equal(slot.storage[:64].view(torch.int64), torch.arange(8))
+    assert streamer.bytes_copied == 64

@@ -32,7 +32,7 @@ def test_a_job_has_the_documents_lines_in_its_log(
         "[MIOpen Fallback] Fallback system initialized",
         "[MIOpen Fallback] Strategy: miopen → taps → native → tiles → cpu",
         "job_started: sections 1, frames 37, width 64, height 64",
-        "[worker-start] Gave back: garbage ",
+        "[worker-start] Gave back: cache ",
         "stage_started: stage sample, section 1",
         "[Before Transformer Load] Free: ",
         "[Before VAE Load] Free: ",

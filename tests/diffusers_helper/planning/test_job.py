@@ -19,9 +19,9 @@ from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.planning.ladder import Level, level_key
+from diffusers_helper.planning.notes import FORGET
 from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
 from diffusers_helper.planning.video import (
-    FORGET,
     VideoPlan,
     known_networks,
     longest_text,
@@ -245,9 +245,11 @@ def test_where_main_memory_is_short_the_plan_says_seconds_per_step() -> None:
         return plan_video(request, FULL, RADEON, free_ram_bytes=free, disk_speed=lambda file: speed)
 
     short = plan(8 * GB, 2 * GB)
-    assert short.seconds_per_step == pytest.approx(2 * short.waiting_bytes / (2 * GB))
+    assert short.seconds_per_step == short.copy_seconds == pytest.approx(short.waiting_bytes / GB)
+    assert short.copies is not None
+    assert (short.copies.name, short.copies.source) == ("the disk", "measured")
     assert "8-bit" in short.notes[-1]
-    assert "22 s per step" in short.notes[-1]
+    assert "(about 8.4 s per step)" in short.notes[-1]
     unknown = plan(8 * GB, None)
     assert unknown.seconds_per_step is None
     assert "the disk's speed is not known yet" in unknown.notes[-1]

@@ -11,7 +11,7 @@ import pytest
 
 from app.jobs.making.engine_client import EngineProcess
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, host_memory, rocm_version
+from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, rocm_version
 from diffusers_helper.planning.profiles import (
     FAMILIES,
     Machine,
@@ -60,14 +60,18 @@ def test_without_render_nodes_the_memory_banks_tell_the_size(tmp_path: Path) -> 
 def test_an_apu_may_use_main_memory_as_far_as_there_is_any(tmp_path: Path) -> None:
     write_card(tmp_path, 110501, GB, gtt=60 * GB, cores=16)
     write_memory(tmp_path, 64 * GB, 40 * GB)
-    assert detect({}, tmp_path).total_bytes == 41 * GB
+    machine = detect({}, tmp_path)
+    assert (machine.total_bytes, machine.memory) == (40 * GB, "main memory, lent as GTT")
+    write_memory(tmp_path, 128 * GB, 100 * GB)
+    assert detect({}, tmp_path).total_bytes == 60 * GB
 
 
 def test_hidden_cards_and_overridden_names(tmp_path: Path) -> None:
     write_card(tmp_path, 110501, GB, cores=16, number=1)
     write_card(tmp_path, 110001, 16 * GB, number=2)
     write_memory(tmp_path, 32 * GB, 30 * GB)
-    assert detect({}, tmp_path).arch == "gfx1151"
+    assert detect({}, tmp_path).arch == "gfx1101"
+    assert detect({"HIP_VISIBLE_DEVICES": "0"}, tmp_path).arch == "gfx1151"
     assert detect({"HIP_VISIBLE_DEVICES": "1"}, tmp_path).arch == "gfx1101"
     assert (
         detect({"HIP_VISIBLE_DEVICES": "1", "HSA_OVERRIDE_GFX_VERSION": "11.0.0"}, tmp_path).arch == "gfx1100"
@@ -85,17 +89,6 @@ def test_other_machines(tmp_path: Path) -> None:
     assert rocm_version(tmp_path) == ""
     write(tmp_path / "opt/rocm/.info/version", "7.2.0\n")
     assert rocm_version(tmp_path) == "7.2.0"
-
-
-def test_a_containers_limit_counts_as_the_memory(tmp_path: Path) -> None:
-    write_memory(tmp_path, 64 * GB, 60 * GB)
-    write(tmp_path / "sys/fs/cgroup/memory.max", f"{16 * GB}\n")
-    write(tmp_path / "sys/fs/cgroup/memory.current", f"{10 * GB}\n")
-    write(tmp_path / "sys/fs/cgroup/memory.stat", f"anon 5\nfile {4 * GB}\n")
-    memory = host_memory(tmp_path)
-    assert (memory.total, memory.available) == (16 * GB, 10 * GB)
-    write(tmp_path / "sys/fs/cgroup/memory.max", "max\n")
-    assert host_memory(tmp_path).total == 64 * GB
 
 
 # Cap and preserved memory in GB, as the page first shows them.
@@ -183,7 +176,7 @@ def test_values_that_cannot_be_used_are_refused_by_name(name: str, value: str) -
 def test_the_engines_environment_leaves_a_users_own_values_alone() -> None:
     found = profile("gfx1100", 24)
     ours = engine_environment(found.environment, {})
-    assert ours["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8,max_split_size_mb:64"
+    assert ours["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8"
     assert ours["MIOPEN_FIND_MODE"] == "FAST"
     assert ours["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] == "1"
     environ = {"MIOPEN_FIND_MODE": "NORMAL", "PYTORCH_HIP_ALLOC_CONF": "max_split_size_mb:512"}
@@ -230,8 +223,34 @@ def test_the_engine_starts_with_the_profiles_environment(
     engine.close()
     found = json.loads(file.read_text())
     assert found["MIOPEN_FIND_MODE"] == "NORMAL"
-    assert found["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8,max_split_size_mb:64"
+    assert found["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8"
     assert "PYTORCH_ALLOC_CONF" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("torch", "setting"),
+    [
+        ("2.13.0+rocm10.0.0", "expandable_segments:True"),
+        ("2.14.0+rocm10.1.0", "expandable_segments:True"),
+        ("2.13.0+rocm7.2", "garbage_collection_threshold:0.8"),
+        ("2.11.0+rocm10.0.0", "garbage_collection_threshold:0.8"),
+        ("2.13.0+cu130", "garbage_collection_threshold:0.8"),
+        ("", "garbage_collection_threshold:0.8"),
+    ],
+)
+def test_segments_are_expandable_where_pytorch_tests_them_with_a_limit(
+    torch: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffusers_helper.machine.packages.version_of", lambda name: torch)
+    assert profile("gfx1100", 24).environment["PYTORCH_ALLOC_CONF"].value == setting
+
+
+@pytest.mark.parametrize(
+    ("arch", "naive"), [("gfx1100", "0"), ("gfx1201", "0"), ("gfx1032", "0"), ("gfx942", None)]
+)
+def test_naive_kernels_are_kept_out_on_rdna(arch: str, naive: str | None) -> None:
+    found = engine_environment(profile(arch, 16).environment, {})
+    assert found.get("MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD") == naive
 
 
 def test_kernels_for_matrix_cores_are_asked_for_where_there_are_such_cores() -> None:

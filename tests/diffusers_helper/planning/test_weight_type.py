@@ -66,6 +66,39 @@ def test_the_files_type_stays_where_int8_would_be_streamed_too() -> None:
     assert "models convert" in found.notes[-1]
 
 
+@pytest.mark.parametrize(
+    ("free_gb", "name", "weight_dtype", "preserved_gb", "streamed_gb"),
+    [
+        (64, "auto", "default", 18, 22.3),
+        (16, "auto", "default", 4.4, 8.4),  # as little is preserved as the estimates allow
+        (4, "auto", "int8", 4.4, 0),  # which alone would not be enough
+        (4, "default", "default", 4.4, 8.4),  # a type that is set stays
+    ],
+)
+def test_where_main_memory_is_too_small_the_plan_chooses_what_helps(
+    free_gb: int, name: str, weight_dtype: str, preserved_gb: float, streamed_gb: float
+) -> None:
+    profile = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
+    request = replace(REQUEST, weight_dtype=name)
+    found = plan_video(request, INFO, profile, free_ram_bytes=free_gb * GB)
+    assert found.weight_dtype == weight_dtype
+    assert round(found.job.budget.preserved_bytes / GB, 1) == preserved_gb
+    assert round(found.job.stage("sample").streamed_bytes / GB, 1) == streamed_gb
+    notes = " ".join(found.notes)
+    assert ("of main memory are free for 22.3 GB of weights to stream" in notes) == (preserved_gb != 18)
+    assert ("from the disk again" in notes) == (streamed_gb > free_gb)
+
+
+def test_what_is_set_stays_and_the_warning_names_what_would_help() -> None:
+    profile = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
+    request = replace(REQUEST, preserved_gb=18.0, weight_dtype="default")
+    found = plan_video(request, INFO, profile, free_ram_bytes=16 * GB)
+    assert found.job.preserved_bytes == 18 * GB
+    warning = found.notes[-1]
+    assert "What helps: preserve 4.4 GB, with which 8.4 GB are streamed; a copy with 8-bit weights" in warning
+    assert "a smaller model" in warning
+
+
 def test_int8_is_chosen_where_nothing_else_fits() -> None:
     stored, least = (plan(8, name=name).job.smallest_cap_bytes for name in ("default", "int8"))
     assert least < stored

@@ -32,6 +32,7 @@ from diffusers_helper.events import (
 from diffusers_helper.families.packing import Mode
 from diffusers_helper.planning.profiles import Machine
 from diffusers_helper.request import GenerationRequest
+from tests.support.reported_jobs import job_of, slow_start
 
 ABOUT: dict[str, Any] = {"job": "job", "time": 0.0}
 STARTED = JobStarted(**ABOUT, sections=3, frames=109, width=64, height=64)
@@ -278,9 +279,45 @@ def test_the_first_time_is_given_long_and_explained_where_kernels_are_compiled(c
     assert not warnings(make(Script([events], clock)))
     made = make(Script([events], clock), compiles=True)
     assert [
-        text for text in warnings(made) if "MIOpen is compiling kernels, on the first run only" in text
+        text
+        for text in warnings(made)
+        if "kernels are being searched or compiled, which happens once" in text
     ] == warnings(made)
     assert len(warnings(made)) == 1
+
+
+@pytest.mark.parametrize("name", ["attention", "convolutions"])
+def test_a_trial_is_given_long_however_short_the_last_one_was(name: Any, clock: Clock) -> None:
+    timeouts = WatchdogTimeouts()
+    trial = StageStarted(**ABOUT, stage=name)
+    assert make(Script([[STARTED, trial, 2.0, stage(1), 3.0, step(1), END]], clock), timeouts)[-1] == END
+    assert timeouts.limit(f"CPU: demo {name} 64x64") == 60.0  # which holds for work that is repeated
+    slow = Script([[STARTED, trial, FIRST_SECONDS - 60, stage(1), step(1), END]], clock)
+    assert not warnings(make(slow, timeouts))
+    endless = Script([[STARTED, trial, FIRST_SECONDS + 600, END], [END]], clock)
+    words = "while trying attention kernels" if name == "attention" else "while choosing convolutions"
+    assert words in warnings(make(endless, timeouts))[0]
+
+
+def test_what_follows_the_trials_of_attention_is_given_the_time_of_a_load(clock: Clock) -> None:
+    trial = StageStarted(**ABOUT, stage="attention")
+    engine = Script([[trial, 30.0, STARTED, FIRST_SECONDS + 600, stage(1), step(1), END]], clock)
+    assert not warnings(make(engine))
+    assert engine.attempts == 1
+
+
+def test_a_first_job_with_a_silent_minute_in_each_stage_is_left_alone(clock: Clock) -> None:
+    events = list[Any]()
+    for event in slow_start(job_of()):
+        events += [event, 120.0] if isinstance(event, StageStarted) else [event]
+    engine, timeouts = Script([[*events, END]], clock), WatchdogTimeouts()
+    made = make(engine, timeouts, compiles=True)
+    assert made[-1] == END
+    assert engine.attempts == 1
+    for name in ("load", "text", "convolutions", "vae_encode", "sample", "decode"):
+        assert timeouts.knows(f"CPU: demo {name} 96x64")
+    assert timeouts.knows("CPU: demo attention")
+    assert warnings(made) == [module._COMPILING]
 
 
 def test_an_engine_that_cannot_start_again_is_left_alone(clock: Clock) -> None:
@@ -366,7 +403,7 @@ def test_a_kernel_search_after_a_clean_up_is_given_its_time(
     timeouts.learn("CPU: demo decode 64x64", 1.0)
     quiet = [STARTED, stage(1, "decode"), 1800.0, done(1), END]
     reported = warnings(make(Script([quiet], clock), timeouts, compiles=True))
-    assert ["MIOpen is compiling kernels" in text for text in reported] == [True]
+    assert ["kernels are being searched or compiled" in text for text in reported] == [True]
     (tmp_path / ".cache" / "miopen").mkdir(parents=True)
     timeouts = WatchdogTimeouts()
     timeouts.learn("CPU: demo decode 64x64", 1.0)

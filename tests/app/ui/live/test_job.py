@@ -28,7 +28,7 @@ from diffusers_helper.events import (
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.provenance.lineage import Lineage, Span
 from tests.support.jobs import Studio
-from tests.support.reported_jobs import history, job_of
+from tests.support.reported_jobs import history, job_of, slow_start
 
 
 def test_a_changed_job_is_shown_with_its_new_words(tmp_path: Path) -> None:
@@ -119,14 +119,16 @@ def test_the_words_follow_the_work() -> None:
         live.apply(event)
         line = words.headline(live, 0)
         reported += [] if reported[-1:] == [line] else [line]
-    assert reported[:3] == ["Starting the engine", "Loading the model", "Section 1 of 2, step 0 of 25"]
+    assert reported[:2] == ["Starting the engine", "Loading the model"]
+    assert reported[2] == "First step: one-time kernel setup"
     assert reported[3:5] == ["Section 1 of 2, step 1 of 25", "Section 1 of 2, step 2 of 25"]
     assert "Decoding section 1 of 2" in reported
+    assert "Decoding section 1 of 2, part 2 of 3" in reported
     assert "Writing section 2 of 2" in reported
     live.apply(StageStarted(job=live.job.id, time=60, stage="decode", section=2))
     live.sections_done = 1
     live.apply(PieceDone(job=live.job.id, time=61, stage="decode", section=2, piece=3, pieces=6))
-    assert words.headline(live, 0) == "Decoding section 2 of 2"
+    assert words.headline(live, 0) == "Decoding section 2 of 2, part 3 of 6"
     assert words.doing(live) == "decoding, part 3 of 6"
     live.apply(StageStarted(job=live.job.id, time=62, stage="write", section=2))
     assert words.headline(live, 0) == "Writing section 2 of 2"
@@ -240,6 +242,38 @@ def test_a_job_that_ends_in_the_middle_of_a_section_is_shown_before_its_last_eve
     assert "/video-0001.mp4" in shown["video"]["url"]
 
 
+def test_the_page_gets_the_time_of_each_stage_of_a_first_job_with_its_estimate() -> None:
+    live, told = LiveJob(job_of()), dict[str, tuple[Any, ...]]()
+    for event in slow_start(live.job):
+        live.apply(event)
+        shown = scene_of(live, now=1000 + live.last_sign + 12)
+        facts = tuple(shown[name] for name in ("spent", "expected", "expectedText", "due", "left"))
+        if isinstance(event, StageStarted):
+            told[event.stage] = facts
+        assert shown["percent"] <= 99
+    assert told == {
+        "attention": (12, 60, "about 1 min", "", None),
+        "load": (12, 60, "about 1 min", "first part in about 6 min", None),
+        "text": (12, 60, "about 1 min", "first part in about 5 min", None),
+        "convolutions": (12, 60, "about 1 min", "first part in about 4 min", None),
+        "vae_encode": (12, 60, "about 1 min", "first part in about 3 min", None),
+        "sample": (12, 0, "", "first part in about 2 min", pytest.approx(700, abs=50)),
+        "decode": (12, 60, "about 1 min", "first part in about 50 s", pytest.approx(700, abs=50)),
+    }
+    assert (facts[1], facts[3]) == (None, "")  # there is a first part, and the whole time is told from now on
+    assert shown["headline"] == "Section 1 of 5 is finished"
+    assert facts[4] > 300
+
+
+def test_a_stage_tells_no_time_while_steps_tell_that_the_engine_lives() -> None:
+    live = LiveJob(job_of())
+    for event in slow_start(live.job):
+        live.apply(event)
+        if isinstance(event, StepDone):
+            assert scene_of(live)["expected"] is None
+            assert scene_of(live)["remark"] == "This first video shows how fast the machine is."
+
+
 def test_a_finished_job_tells_where_the_time_went() -> None:
     live = LiveJob(job_of())
     for event in history(live.job, load=10, first=2, step=2, latent=0.1):
@@ -302,7 +336,7 @@ def test_the_reading_of_a_model_is_told_by_bytes_until_the_model_is_loaded() -> 
     live.apply(Reading(job="j", time=13.0, done_bytes=2 * 2**30, total_bytes=24 * 2**30))
     assert words.headline(live, 0) == "Reading the model: 2 of 24 GB"
     live.apply(StageStarted(job="j", time=20.0, stage="sample", section=1))
-    assert words.headline(live, 0) == "Section 1 of 5, step 0 of 25"
+    assert words.headline(live, 0) == "First step: one-time kernel setup"
 
 
 def test_what_there_is_of_a_video_is_saved_under_another_name_than_the_whole() -> None:

@@ -102,7 +102,9 @@ def test_while_the_engine_starts_the_machine_s_history_tells_the_time_left() -> 
     events = history(live.job, **COSTS[0])
     assert live.seconds_left(0.0) == pytest.approx(events[-1].time, rel=0.05)
     assert live.seconds_left(30.0) == pytest.approx(events[-1].time - 30.0, rel=0.05)
-    assert "then section 1 of 5" in words.remark(live)
+    assert words.line(live, 30.0) == "Starting the engine · 30 s · about 30 min left"
+    assert words.remark(live) == ""  # the page shows how long it has been starting
+    assert words.remark(live, awake=True) == "The computer stays awake meanwhile."
     waiting = LiveJob(replace(job_of(), state="queued"))
     assert words.remark(waiting).startswith("It starts by itself")
     assert words.remark(waiting, held=True) == "You may close this tab."

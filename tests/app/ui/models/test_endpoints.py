@@ -15,12 +15,13 @@ from app.ui.catalogue import Catalogue
 from app.ui.models.endpoints import ModelCalls
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
+from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models import downloads
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.models.downloads import NotHere, bytes_in
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.planning.profiles import profile_for
-from diffusers_helper.units import about
+from diffusers_helper.units import GB, about
 from tests.support.hub import LIGHT_BYTES, Hub
 from tests.support.jobs import wait_until
 from tests.support.published import part_folder
@@ -30,7 +31,8 @@ F1 = "framepack-f1"
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Any:
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("app.ui.planner.host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
     service = JobService(tmp_path / "outputs", StagedEngine())
     service.start()
     yield service
@@ -67,10 +69,13 @@ def test_they_list_what_each_model_needs_here(
     radeon = one(calls_of(service, "gfx1100:24"))
     assert radeon["needs"][0].endswith("of device memory; the cap of this machine is 20 GB.")
     assert radeon["needs"][1].startswith(
-        "22.3 GB of its weights are streamed in each step, in about 0.8 s over PCIe 4.0 x16 (assumed), while "
-        "the card computes, and should fit into main memory, of which "
+        "22.3 GB of its weights are streamed in each step, in about 1.9 s, limited by main memory "
+        "(assumed), while the card computes, and should fit into main memory, of which "
     )
-    assert radeon["needs"][2] == "The first video will show how long it takes on this machine."
+    assert radeon["needs"][2].startswith("A video of 5 seconds: A step takes about 7.8 s, a section about")
+    assert radeon["facts"].endswith(
+        "a video of 5 s takes about 15 min (estimate, others' reports of an RX 7900 XTX)"
+    )
     small = one(calls_of(service, "gfx1100:8"))
     assert small["needs"][1].startswith(
         "The default cap of 4.5 GB is too small for this video, which gets 5.1"
@@ -190,7 +195,7 @@ def test_the_plans_by_card_are_told(service: JobService, lit_hub: tuple[Hub, Pat
     plans = calls_of(service).models_plan("framepack-i2v")
     assert [plan["card"] for plan in plans] == ["8 GB", "12 GB", "16 GB", "20 GB", "24 GB"]
     assert (plans[0]["rows"][0][1], plans[0]["cap"], plans[0]["least"]) == ("0.77", "5", "5.1")
-    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "0.8 s", "22.3", "22.3", "5.9", "as stored"]
+    assert plans[-1]["rows"][0] == ["18", "1.7", "22.3", "1.9 s", "22.3", "22.3", "5.9", "as stored"]
     assert len(plans[-1]["rows"]) == 2
     automatic = calls_of(service).models_plan("framepack-i2v", "auto")[-1]["rows"]
     assert [row[-1] for row in automatic] == ["as stored", "int8"]

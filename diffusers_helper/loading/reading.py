@@ -1,0 +1,111 @@
+"""The reading of files with weights into the page cache, before they are used, and the dropping of pages."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.loading.tensors import MAPS
+from diffusers_helper.machine.sysfs import host_memory, resident_bytes
+from diffusers_helper.units import gb_text
+
+_log = logging.getLogger(__name__)
+# Fast disks need several requests at a time, and slow ones need them close together.
+_READERS, _PIECE_BYTES = 4, 2 * 1024**2
+# The share of the free memory that the files may take.
+_SHARE = 0.9
+_TELL_SECONDS = 1.0
+
+
+def read_ahead(
+    files: Sequence[Path],
+    cancel: CancelToken,
+    on_bytes: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Read files once from the beginning to the end, if the free memory can keep them all.
+
+    Args:
+        on_bytes: A function that is called about once a second with the bytes that are read, and all bytes.
+
+    Raises:
+        GenerationCancelled: If the job was cancelled.
+        OSError: If a file cannot be read.
+    """
+    total = _total(files)
+    if not can_keep(files):
+        _log.info(
+            "%s GB of weights stay on the disk until they are used: %s GB of main memory are free",
+            gb_text(total), gb_text(host_memory().available),
+        )  # fmt: skip
+        return
+    begin = reported = time.monotonic()
+    done = 0
+    with closing(pieces_of(files)) as pieces:
+        for count in pieces:
+            done += count
+            cancel.check()
+            if (now := time.monotonic()) - reported >= _TELL_SECONDS:
+                reported = now
+                on_bytes(done, total)
+    seconds = time.monotonic() - begin
+    _log.info(
+        "read %s GB of weights in %.1f s (%.2f GB/s); %s GB of this process's memory are its own",
+        gb_text(done), seconds, done / 1e9 / max(seconds, 1e-9), gb_text(own_bytes()),
+    )  # fmt: skip
+
+
+def can_keep(files: Sequence[Path]) -> bool:
+    """Return whether the free memory can keep the content of files without pushing anything else out."""
+    return _total(files) <= _SHARE * host_memory().available
+
+
+def _total(files: Sequence[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def pieces_of(files: Sequence[Path]) -> Generator[int]:
+    """Read files in several threads, and yield the number of bytes of each piece that is in memory.
+
+    To ask for pages with `posix_fadvise` is not enough: the kernel then reads no more at a time than the
+    disk's `read_ahead_kb`. If the iterator is closed, the threads end with the pieces that they are reading.
+    """
+    for file in files:
+        with (
+            file.open("rb") as source,
+            Path(os.devnull).open("wb") as sink,
+            ThreadPoolExecutor(_READERS, "reader") as pool,
+        ):
+            read = partial(_read_piece, source.fileno(), sink.fileno())
+            yield from pool.map(read, range(0, file.stat().st_size, _PIECE_BYTES))
+
+
+def _read_piece(source: int, sink: int, begin: int) -> int:
+    """Read a piece, and return its size.
+
+    Unlike `read`, `sendfile` leaves the bytes where they are, which takes a third of the processor's time.
+    """
+    done = 0
+    while done < _PIECE_BYTES and (count := os.sendfile(sink, source, begin + done, _PIECE_BYTES - done)):
+        done += count
+    return done
+
+
+def own_bytes() -> int:
+    """Return the memory of this process that no file backs; 0 if the kernel does not say."""
+    return resident_bytes(os.getpid(), kind="RssAnon")
+
+
+def drop_pages(file: Path) -> None:
+    """Drop a file's pages from main memory, also those of its tensors, which the next use reads again."""
+    for pages in MAPS.get(file, ()):
+        pages.madvise(mmap.MADV_DONTNEED)
+    with file.open("rb") as stream:
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,0 +1,236 @@
+"""The time that a card takes to compute a step and to decode, from others' figures or measured here.
+
+A step is matrix products, attention, and element-wise work (norms, rotations, modulation, activations),
+which only moves memory. The network's shape says how much of each there is. What a card does of each in a
+second comes from others' reports of one card of its kind. For other cards of that kind these figures are
+scaled by the makers' figures for arithmetic (fp32) and memory. A card without a row is not known, and nothing
+is said of it before its first job, whose times take the place of all of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diffusers_helper.machine.local import Facts
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.sizes import Network
+from diffusers_helper.planning.profiles import Machine, family_of
+from diffusers_helper.units import GB, duration
+
+MEASURED, NOT_MEASURED = "measured here", "not measured on a Radeon"
+# Passes over a tensor of all tokens in each block: RMS norm with its copies in fp32, RoPE by stack and
+# unbind, modulation, GELU and concatenations, counted in diffusers' code for FramePack.
+_PASSES = 118
+_PASS_BYTES = 2  # of a value in bf16
+_LEAST_FLOP = 1e12  # the launches of kernels rule the time of a smaller step
+# The latents that a first section decodes in windows, at 640x608 pixels, to which reports of decoding refer
+_DECODED, _PIXELS, _CHANNELS = 13, 640 * 608, 128
+# The share of the makers' memory bandwidth that element-wise work reaches; assumed
+_REACHED = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A duration in seconds, and whose figures it follows from: `MEASURED`, or a phrase for an estimate."""
+
+    seconds: float
+    source: str
+
+    @property
+    def source_words(self) -> str:
+        return self.source if self.source == MEASURED else f"estimate, {self.source}"
+
+    @property
+    def words(self) -> str:
+        return f"about {duration(self.seconds)} ({self.source_words})"
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """The work of a step: operations of products and of attention, and the bytes of element-wise work."""
+
+    products: float
+    attention: float
+    traffic: float
+
+    @property
+    def flop(self) -> float:
+        return self.products + self.attention
+
+
+def work_of(network: Network, tokens: Sequence[float], passes: int = 1) -> StepWork:
+    """Return the work of a transformer's step.
+
+    Args:
+        tokens: The number of tokens at each of the sizes in which a step may compute, equally often.
+        passes: The passes of guidance.
+    """
+    config = network.config
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    blocks = config["num_layers"] + config.get("num_single_layers", 0)
+    # Query, key, value and result, and those of the text for queries and results; and the feed-forward part.
+    inner, own = (config["ffn_dim"], 6) if "ffn_dim" in config else (config["mlp_ratio"] * width, 4)
+    each = blocks * width * passes / len(tokens)
+    return StepWork(
+        2 * each * (own * width + 2 * inner) * sum(tokens),
+        4 * each * sum(count**2 for count in tokens),
+        _PASSES * _PASS_BYTES * each * sum(tokens),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What was reported of one card.
+
+    Attributes:
+        family: The family of cards for which it stands (`profiles.FAMILIES`).
+        products, attention: Operations per second in products and in attention with heads of 128 values.
+        memory: The bytes per second of element-wise work.
+        decode: The seconds to decode the first section of FramePack at 640x608 pixels.
+        source: Where the figures come from.
+    """
+
+    card: str
+    family: str
+    products: float
+    attention: float
+    memory: float
+    decode: float
+    source: str
+
+
+# torch-performance-test-data#58, #68 and #103: 82 to 99 TFLOP/s; comfy-kitchen's PR 104: 66 in attention on a
+# new ROCm, 20 to 25 with an AOTriton of 2024. The decode, by 2D convolutions (`taps`), is an estimate.
+_XTX = Reported(
+    "RX 7900 XTX", "gfx1100", 90.5e12, 66e12, _REACHED * 960e9, 20, "others' reports of an RX 7900 XTX"
+)
+# torch-performance-test-data#173: 116 to 133; aiter#4188: 47 to 51 in SDPA. The decode follows from the
+# products.
+_9070 = Reported(
+    "RX 9070 XT", "gfx1200", 124.5e12, 49e12, _REACHED * 640e9, 14.5, "others' reports of an RX 9070 XT"
+)
+# rocm-libraries#8104: 22 to 36, and 12 to 20 in attention. The decode follows from the products.
+_HALO = Reported(
+    "Strix Halo", "gfx1151", 29e12, 16e12, _REACHED * 256e9, 62, "others' reports of a Strix Halo"
+)
+# torch-performance-test-data#186 and #199: 8.4 in fp32, in which this card has to compute the transformer,
+# and which doubles the memory of element-wise work; 15.6 in fp16, for the decode. Slices of attention are
+# assumed to reach a third of the products.
+_6600 = Reported(
+    "RX 6600 XT", "gfx103x", 8.4e12, 2.7e12, _REACHED * 256e9 / 2, 116,
+    "others' reports of an RX 6600 XT, in fp32",
+)  # fmt: skip
+# docs/log/gpu.md: 1.07 to 1.18 s per step, split by the card's limits, and a decode of 2.7 s
+_H200 = Reported("H200", "cuda", 790e12, 650e12, 2.1e12, 2.7, "docs/log/gpu.md, measured on an H200")
+# 2.5 s for each of the 36 frames of 25 steps, decoding included. The split into three parts is assumed.
+_4090 = Reported("RTX 4090", "cuda", 165e12, 165e12, 1.46e12, 0, "FramePack's README for an RTX 4090")
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card, as shares of the one that was reported: of its arithmetic and of its memory bandwidth.
+
+    Attributes:
+        name: The part of the driver's name that tells it from other cards of its gfx name and memory.
+        gb: The size of its memory in GB; 0 for any.
+    """
+
+    name: str
+    arch: str
+    gb: int
+    reported: Reported
+    arithmetic: float = 1.0
+    bandwidth: float = 1.0
+
+    @property
+    def source(self) -> str:
+        scaled = "" if self.name == self.reported.card else f", scaled to the {self.name}"
+        return f"{self.reported.source}{scaled}"
+
+    def step(self, work: StepWork) -> Duration:
+        known = self.reported
+        computing = work.products / known.products + work.attention / known.attention
+        moving = work.traffic / (known.memory * self.bandwidth)
+        return Duration(computing / self.arithmetic + moving, self.source)
+
+
+# By AMD's figures for fp32 (TFLOP/s) and memory (GB/s)
+CARDS = (
+    Card("RX 7900 XTX", "gfx1100", 24, _XTX),
+    Card("RX 7900 XT", "gfx1100", 20, _XTX, 51.6 / 61.4, 800 / 960),
+    Card("PRO W7900", "gfx1100", 48, _XTX, 61.3 / 61.4, 864 / 960),
+    Card("RX 7800 XT", "gfx1101", 16, _XTX, 37.3 / 61.4, 624 / 960),
+    Card("RX 7700 XT", "gfx1101", 12, _XTX, 35.2 / 61.4, 432 / 960),
+    Card("RX 7600 XT", "gfx1102", 16, _XTX, 22.6 / 61.4, 288 / 960),
+    Card("RX 7600", "gfx1102", 8, _XTX, 21.8 / 61.4, 288 / 960),
+    Card("RX 9070 XT", "gfx1201", 16, _9070),
+    Card("RX 9070", "gfx1201", 16, _9070, 36.1 / 48.7),
+    Card("PRO R9700", "gfx1201", 32, _9070, 47.8 / 48.7),
+    Card("RX 9060 XT", "gfx1200", 16, _9070, 25.6 / 48.7, 320 / 640),
+    Card("RX 9060 XT", "gfx1200", 8, _9070, 25.6 / 48.7, 320 / 640),
+    Card("Strix Halo", "gfx1151", 0, _HALO),
+    Card("Radeon 890M", "gfx1150", 0, _HALO, 16 / 40, 120 / 256),
+    Card("RX 6900 XT", "gfx1030", 16, _6600, 23.0 / 10.6, 512 / 256),
+    Card("RX 6800 XT", "gfx1030", 16, _6600, 20.7 / 10.6, 512 / 256),
+    Card("RX 6800", "gfx1030", 16, _6600, 16.2 / 10.6, 512 / 256),
+    Card("RX 6700 XT", "gfx1031", 12, _6600, 13.2 / 10.6, 384 / 256),
+    Card("RX 6600 XT", "gfx1032", 8, _6600),
+    Card("RX 6600", "gfx1032", 8, _6600, 8.9 / 10.6, 224 / 256),
+    Card("H200", "", 0, _H200),
+    RTX_4090 := Card("RTX 4090", "", 0, _4090),
+)
+
+
+def card_of(machine: Machine) -> Card | None:
+    """Return the row of a machine's card; None if it has none.
+
+    The driver often gives no name. Of several cards with a gfx name and memory, the slowest is taken then. A
+    discrete card whose gfx name has no row with its memory counts as one of its family.
+    """
+    family, size = family_of(machine), round(machine.total_bytes / GB)
+    rows = [row for row in CARDS if row.gb in (0, size) and row.reported.family == family]
+    named = [row for row in rows if row.name in machine.name]
+    if named:
+        return max(named, key=lambda row: len(row.name))
+    same = [row for row in rows if row.arch and row.arch == machine.arch]
+    if not same and machine.kind == "rocm" and not machine.is_apu:
+        same = rows
+    return min(same, key=lambda row: row.reported.products * row.arithmetic, default=None)
+
+
+def step_key(machine: Machine, info: ModelInfo) -> str:
+    """Return the key of what steps and decodes of a model took on a machine (`Local.step_times`)."""
+    return f"{machine.card}, {info.folder or info.name}"
+
+
+def keep_times(facts: Facts, key: str, work: StepWork, step_seconds: float, decode_speed: float) -> None:
+    """Store what a job's steps and decodes took; `decode_speed` is in latent frames x pixels per second."""
+    entry = {"flop_per_second": work.flop / step_seconds, "decode_per_second": decode_speed}
+    facts.write(key, {name: round(value) for name, value in entry.items() if value})
+
+
+def step_time(machine: Machine, work: StepWork, facts: Facts, key: str) -> Duration | None:
+    """Return the time in which a card computes a step; None if it is not known."""
+    speed = facts.read(key).get("flop_per_second")
+    if isinstance(speed, int | float) and speed > 0:
+        return Duration(work.flop / speed, MEASURED)
+    card = card_of(machine)
+    if card is None or work.flop < _LEAST_FLOP:
+        return None
+    return card.step(work)
+
+
+def decode_time(machine: Machine, vae: Network, pixels: int, facts: Facts, key: str) -> Duration | None:
+    """Return the time to decode a latent frame of so many pixels; None if it is not known.
+
+    Others' figures are for HunyuanVideo's VAE.
+    """
+    speed = facts.read(key).get("decode_per_second")
+    if isinstance(speed, int | float) and speed > 0:
+        return Duration(pixels / speed, MEASURED)
+    card = card_of(machine)
+    if card is None or vae.config.get("block_out_channels", (0,))[0] != _CHANNELS:
+        return None
+    seconds = card.reported.decode / card.arithmetic * pixels / _PIXELS / _DECODED
+    return Duration(seconds, NOT_MEASURED if card.arch else card.source)

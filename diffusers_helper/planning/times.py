@@ -1,0 +1,134 @@
+"""The time that a person waits for a video: that of each stage, of a section, and of the whole video.
+
+Where nothing was measured on this machine, these are estimates, each with its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from diffusers_helper.events import Stage
+from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.planning.cards.speeds import MEASURED, NOT_MEASURED, Duration
+from diffusers_helper.planning.profiles import YOU, Profile
+from diffusers_helper.planning.video import VideoPlan, known_networks
+from diffusers_helper.units import about, duration
+
+# The trial of attention, 15 to 20 s on a Radeon, and MIOpen's first search for FramePack's 56 shapes of
+# convolutions, 0.5 to 2 minutes; the middle of each
+ATTENTION = {
+    "rocm": Duration(18, NOT_MEASURED),
+    "cuda": Duration(9, "docs/log/gpu.md, measured on an H200"),
+}
+_PER_SECTION: tuple[Stage, ...] = ("sample", "decode")
+_CONVOLUTIONS = {"rocm": Duration(75, NOT_MEASURED)}
+
+
+def expected_times(
+    plan: VideoPlan, profile: Profile, info: ModelInfo, *, is_first: bool, section: int = 1
+) -> Mapping[Stage, Duration]:
+    """Return how long the stages of a job will probably take; those that are not known are left out.
+
+    "sample" and "decode" are those of one section; the others come once.
+
+    Args:
+        section: The number of that section, from 1 in the order of making.
+        is_first: Whether it is the first job of this kind on this machine, whose weights come from the disk,
+            and which tries kernels.
+
+    Raises:
+        LongtakeError: If a local model's files cannot be read.
+    """
+    kind, found = profile.machine.kind, dict[Stage, Duration]()
+    if is_first:
+        disk, is_tried = plan.disk, plan.attention.source in (YOU, "measured")
+        size = sum(network.file_bytes for network in known_networks(info, profile).values())
+        found["load"] = Duration(size / disk.bytes_per_second, f"{disk.name}, {disk.source}")
+        if kind in ATTENTION and not is_tried:
+            found["attention"] = ATTENTION[kind]
+        if kind in _CONVOLUTIONS:
+            found["convolutions"] = _CONVOLUTIONS[kind]
+    if plan.copies:
+        copied = sum(cost.copied_bytes for cost in plan.costs if cost.stage in ("text", "text_2"))
+        source = f"{plan.copies.name}, {plan.copies.source}"
+        found["text"] = Duration(copied / plan.copies.bytes_per_second, source)
+    if plan.step:
+        lead = 0.0
+        if plan.copies and not plan.job.keep_all_resident:
+            lead = plan.job.stage("sample").resident_bytes / plan.copies.bytes_per_second
+        found["sample"] = Duration(plan.steps[section - 1] * plan.step.seconds + lead, plan.step.source)
+    if plan.decoding:
+        seconds = plan.latents[section - 1] * plan.decoding.seconds
+        found["decode"] = Duration(seconds, plan.decoding.source)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Seconds from the start of the first job on a machine, which tries kernels, and of later ones."""
+
+    first_job: float
+    later: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The time that a person waits for a video, by the figures that a step's time follows from.
+
+    Attributes:
+        section_seconds: The time of the first section, with its decoding.
+        first_second_seconds, video_seconds: The time to the end of the first section, and of the video.
+        has_decode: Whether the time to decode is known and contained.
+    """
+
+    step: Duration
+    section_seconds: float
+    first_second_seconds: Wait
+    video_seconds: Wait
+    has_decode: bool
+
+    @property
+    def video_words(self) -> str:
+        """Return a phrase for the time of the whole video, with its source."""
+        rest = "" if self.has_decode else ", without the time to decode, which is not known"
+        return f"{self._in_jobs(self.video_seconds)}{rest} ({self.step.source_words})"
+
+    @property
+    def words(self) -> str:
+        """Return sentences on all of it."""
+        return (
+            f"A step takes about {duration(self.step.seconds)}, a section {about(self.section_seconds)}. The "
+            f"first second of video comes after {self._in_jobs(self.first_second_seconds)}; the whole video "
+            f"takes {self.video_words}."
+        )
+
+    def _in_jobs(self, wait: Wait) -> str:
+        first, later = about(wait.first_job), about(wait.later)
+        if self.step.source == MEASURED or first == later:  # if measured, the first job is over
+            return later
+        return f"{first} in a first job, {later} later"
+
+
+def forecast(plan: VideoPlan, profile: Profile, info: ModelInfo) -> Forecast | None:
+    """Return the time that a video takes; None on a machine whose time for a step is not known.
+
+    Raises:
+        LongtakeError: If a local model's files cannot be read.
+    """
+    if plan.step is None:
+        return None
+    first, later = (expected_times(plan, profile, info, is_first=is_first) for is_first in (True, False))
+    begin_first, begin_later = (sum(one.seconds for one in times.values()) for times in (first, later))
+    sections = [
+        expected_times(plan, profile, info, is_first=False, section=number + 1)
+        for number in range(plan.sections)
+    ]
+    each = [sum(times[name].seconds for name in _PER_SECTION if name in times) for times in sections]
+    return Forecast(
+        plan.step,
+        each[0],
+        Wait(begin_first, begin_later),
+        Wait(begin_first + sum(each[1:]), begin_later + sum(each[1:])),
+        plan.decoding is not None,
+    )

@@ -1,0 +1,95 @@
+"""Tests of the estimates in the events of a job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffusers_helper.events import Event, Stage, StageStarted
+from diffusers_helper.families.packing import plan_sections
+from diffusers_helper.machine.local import Local
+from diffusers_helper.output import report as module
+from diffusers_helper.output.report import Report
+from diffusers_helper.output.video import GrowingVideo
+from diffusers_helper.provenance.job_folder import JobFolder
+from tests.support.making import load_tiny, make, tiny_request
+
+EXPECTED = {
+    "attention": 99.0, "load": 20.0, "text": 3.0, "convolutions": 60.0, "vae_encode": 1.0, "sample": 200.0,
+    "decode": 30.0,
+}  # fmt: skip
+STAGES: list[tuple[float, Stage, int | None]] = [
+    (0, "write", None),  # the video that is continued
+    (1, "load", None),
+    (9, "text", None),
+    (10, "load", None),
+    (25, "convolutions", None),
+    (70, "vae_encode", None),
+    (80, "sample", 1),
+    (400, "load", None),  # the decoder
+    (401, "decode", 1),
+    (420, "write", 1),
+    (421, "sample", 2),
+]
+
+
+def foreseen(
+    expected: dict[str, float], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[str, float, float]]:
+    """Return each stage with the seconds that are foreseen for it, and until the section can be watched."""
+    told: list[Event] = []
+    plan, video = plan_sections(3.0), GrowingVideo(folder, width=64, height=64, mode="forward", crf=16)
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    report = Report(JobFolder(folder), plan, video, told.append, expected)
+    for now[0], stage, section in STAGES:
+        report.stage(stage, section)
+    stages = [event for event in told if isinstance(event, StageStarted)]
+    return [(event.stage, event.expected_seconds, event.seconds_to_video) for event in stages]
+
+
+def test_each_stage_tells_how_long_it_and_its_section_will_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert foreseen(EXPECTED, tmp_path, monkeypatch) == [
+        ("write", 0, 314),
+        ("load", 20, 314),
+        ("text", 3, 306),  # 8 of 20 seconds of reading are over
+        ("load", 12, 303),
+        ("convolutions", 60, 291),  # reading took longer than foreseen
+        ("vae_encode", 1, 231),
+        ("sample", 200, 230),
+        ("load", 0, 30),
+        ("decode", 30, 30),
+        ("write", 0, 0),
+        ("sample", 200, 230),
+    ]
+
+
+@pytest.mark.parametrize("expected", [{}, {"load": 20.0}])
+def test_without_the_time_of_a_step_nothing_is_said_about_the_whole(
+    expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {whole for _, _, whole in foreseen(expected, tmp_path, monkeypatch)} == {0.0}
+
+
+def test_a_job_is_foreseen_by_what_this_machine_has_measured(
+    tiny_model: Path, small_scene: Path, tmp_path: Path
+) -> None:
+    models, local = load_tiny(tiny_model), Local(folder=tmp_path / "machine")
+    _, before = make(tiny_request(small_scene), models, tmp_path / "first", local=local)
+    file = tmp_path / "machine" / "step_times.json"
+    measured = json.loads(file.read_text())
+    slower = {key: {name: 1e-6 * speed for name, speed in entry.items()} for key, entry in measured.items()}
+    file.write_text(json.dumps(slower))
+    _, after = make(tiny_request(small_scene), models, tmp_path / "second", local=local)
+    told = [
+        {event.stage: event for event in one if isinstance(event, StageStarted)} for one in (before, after)
+    ]
+    assert told[0]["sample"].expected_seconds == told[0]["sample"].seconds_to_video == 0
+    sample, decode = told[1]["sample"], told[1]["decode"]
+    assert sample.expected_seconds > 60
+    assert sample.seconds_to_video == pytest.approx(sample.expected_seconds + decode.expected_seconds)
