@@ -15,7 +15,7 @@ from app.machine import bytes_named, output_of, this_local, this_machine
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.machine.control_groups import processors
 from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.sysfs import ROOT, amd_gpus, has_nvidia, usable_gpus
+from diffusers_helper.machine.sysfs import ROOT, amd_gpus, has_nvidia, usable_gpus, visible_gpu
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.profiles import (
@@ -25,7 +25,6 @@ from diffusers_helper.planning.profiles import (
     Profile,
     profile_for,
     profile_in_force,
-    visible_gpu,
 )
 from diffusers_helper.planning.video import plan_video
 from diffusers_helper.units import GB, gb_text

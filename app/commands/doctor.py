@@ -26,6 +26,7 @@ from diffusers_helper.machine.local import DiskSpeeds, Local, keep_kernel
 from diffusers_helper.machine.packages import rocm_of_torch, version_numbers
 from diffusers_helper.machine.sysfs import (
     ROOT,
+    VISIBLE_VARIABLES,
     amd_gpus,
     has_nvidia,
     host_memory,
@@ -38,7 +39,6 @@ from diffusers_helper.planning.cards.recommended import recommend
 from diffusers_helper.planning.profiles import YOU, Machine, Profile, profile_for
 from diffusers_helper.planning.variables import (
     ALLOCATOR_VARIABLES,
-    VISIBLE_VARIABLES,
     engine_environment,
     environment_report,
 )

@@ -111,7 +111,7 @@ def _product(
         "operations_per_second": speed(partial(way, ours, kept)),
         "with_quantising_operations_per_second": speed(lambda: way(quantise(x), kept)),
         "deviation": deviation(way(ours, kept), plain()),
-    }
+    }  # fmt: skip
 
 
 def _attention(trial: Trial, heads: int, tokens: int, head_dim: int) -> Iterator[Case]:
@@ -128,20 +128,14 @@ def _attention(trial: Trial, heads: int, tokens: int, head_dim: int) -> Iterator
     def measured(way: Callable[..., Tensor]) -> Figures:
         inputs = trial.random(3, 1, heads, tokens, head_dim, dtype=torch.bfloat16)
         figures = trial.time(lambda: way(*inputs))
-        speed = 4 * heads * tokens * tokens * head_dim / figures["seconds"]
-        return {
-            "operations_per_second": speed,
-            **figures,
-            "deviation": deviation(way(*inputs), attend(None, *inputs)),
-        }
+        figures["operations_per_second"] = 4 * heads * tokens**2 * head_dim / figures["seconds"]
+        return {**figures, "deviation": deviation(way(*inputs), attend(None, *inputs))}
 
     for name, kernel in _KERNELS.items():
         reason = needs_gpu if name in ("cudnn", "efficient") else ""
         yield f"attention, {name}", reason or partial(measured, partial(attend, kernel))
-    yield (
-        "attention, comfy-kitchen int8",
-        trial.lacks_kitchen or needs_gpu or partial(measured, attend_in_int8),
-    )
+    lacks = trial.lacks_kitchen or needs_gpu
+    yield "attention, comfy-kitchen int8", lacks or partial(measured, attend_in_int8)
 
 
 def _elementwise(trial: Trial, heads: int, tokens: int, head_dim: int) -> Iterator[Case]:
@@ -194,6 +188,7 @@ def _copies(trial: Trial, file: Path) -> Iterator[Case]:
     yield "copy, pinned", pinned if trial.device.has_gpu else NEEDS_GPU
     yield "copy, mapped for reading", partial(trial.speed, lambda: place.copy_(read_only), size)
     yield "copy, mapped for writing", partial(trial.speed, lambda: place.copy_(writable), size)
+    yield "copy, mapped anew", partial(trial.speed, lambda: place.copy_(mapped(file, size, 0)), size)
     yield "copy, as Longtake places weights", partial(trial.speed, staged, size)
     yield "copy, within main memory", partial(trial.speed, lambda: host.copy_(writable), size)
 

@@ -17,7 +17,7 @@ from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.guest import Guest
 
-_TILE_PX, _TINY_TILE_PX = 256, 32
+_TILE_PX, _TINY_TILE_PX = 256, 64
 _LAYOUTS = {"plain layout": torch.contiguous_format, "channels last": torch.channels_last_3d}
 
 

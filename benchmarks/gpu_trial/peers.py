@@ -39,6 +39,7 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 
 _CAPS_GB = (24, 16, 12, 8)
+_TINY_SHARE = 1000  # of which a tiny model's caps are one
 _PRESERVED_GB = 128.0  # more than a card has, so that it has all blocks streamed
 _STEPS, _SECTION_STEPS = 3, 8  # the first of the three is the warm-up
 _TILE_PX = 256  # the VAE's tiles under every cap, so that the start picture has the same latents
@@ -75,11 +76,9 @@ def side_by_side(trial: Trial) -> Iterator[Case]:
     jobs = Jobs(trial, trial.request(steps=_STEPS, vae_tile=_TILE_PX), Local({}, trial.folder / "cache"))
     yield "longtake, first job", jobs.ours  # encodes prompt and picture, which later jobs find in the cache
     yield "longtake, resident", jobs.ours
-    for cap in _CAPS_GB:  # a tiny model has MB instead
-        yield (
-            f"longtake, cap of {cap} GB",
-            partial(jobs.ours, vram_cap_gb=cap / (1000 if trial.is_tiny else 1)),
-        )
+    for cap in _CAPS_GB:
+        given = cap / _TINY_SHARE if trial.is_tiny else cap
+        yield f"longtake, cap of {cap} GB", partial(jobs.ours, vram_cap_gb=given)
     yield "longtake, all streamed", partial(jobs.ours, preserved_gb=_PRESERVED_GB)
     for name, place in PLACES.items():
         yield f"diffusers, {name}", partial(jobs.theirs, place)

@@ -44,13 +44,9 @@ class Step:
 
     @contextmanager
     def placed(self, streamed: int = 0) -> Iterator[Callable[[], Tensor]]:
-        """Place the network on the device, with so many of its blocks streamed, and yield the step.
-
-        In inference mode, streamed weights would be tensors of another kind than resident ones, so that
-        torch would compile each class of blocks twice.
-        """
+        """Place the network on the device, with so many of its blocks streamed, and yield the step."""
         count, residency = len(self.blocks), Residency(self.trial.torch_device)
-        with torch.no_grad(), self.trial.device:
+        with self.trial.device:
             residency.move_model_to_device_with_memory_preservation(
                 self.network, blocks=self.blocks,
                 streamed=sorted({place * count // streamed for place in range(streamed)}),

@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -127,8 +128,7 @@ class Trial:
     def time(self, work: Callable[[], object], *, warm_up: int = 1, runs: int | None = None) -> Figures:
         """Return the median seconds of work on the device, and its peaks of memory in bytes."""
         warm_up = 0 if self.is_tiny else warm_up
-        with torch.no_grad():
-            measured = measure(work, self.device, warm_up=warm_up, runs=runs or self.runs)
+        measured = measure(work, self.device, warm_up=warm_up, runs=runs or self.runs)
         return {
             "seconds": measured.median, "device_bytes": measured.peak_bytes or None,
             "reserved_bytes": measured.peak_reserved_bytes or None,
@@ -155,9 +155,12 @@ class Trial:
     def run(self, cases: Iterable[Case], file: Path, facts: Mapping[str, Any]) -> None:
         """Measure cases one after the other, each of which is a row in the file as soon as it is measured.
 
-        A case that fails is a row with the reason, and the next one is measured.
+        A case that fails is a row with the reason, and the next one is measured. In inference mode, streamed
+        weights would be tensors of another kind than resident ones, and be compiled for a second time.
         """
-        with Rows("", file, lambda: facts) as rows:
+        begin = time.monotonic()
+        whole = lambda: {**facts, "seconds": time.monotonic() - begin}  # noqa: E731
+        with torch.no_grad(), Rows("", file, whole) as rows:
             for name, work in cases:
                 rows.add({"name": name, **({"skipped": work} if isinstance(work, str) else _tried(work))})
                 self.clear()

@@ -28,6 +28,8 @@ _NVIDIA, _DISPLAY = "0x10de", "0x03"
 INTEGRATED = frozenset(
     f"gfx{number}" for number in ("90c", 1013, 1033, 1035, 1036, 1103, 1150, 1151, 1152, 1153)
 )
+# Each of them selects cards, the later ones among those that the earlier ones have left.
+VISIBLE_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 # GPUs of no use: those for which nobody builds torch, and that of a desktop Ryzen, whose two compute units
 # are slower than the processor. scripts/setup.sh has both lists, too.
 UNUSABLE = frozenset(f"gfx{number}" for number in (803, "90c", 1013, 1036))
@@ -127,6 +129,37 @@ def usable_gpus(gpus: Sequence[Gpu], *, has_nvidia: bool = False) -> list[Gpu]:
     usable = [gpu for gpu in gpus if gpu.arch not in UNUSABLE]
     own = [gpu for gpu in usable if not gpu.is_apu]
     return own if own or has_nvidia else usable
+
+
+def visible_gpu(gpus: list[Gpu], environ: Mapping[str, str], *, has_nvidia: bool = False) -> Gpu | None:
+    """Return the first card that jobs run on and that the environment does not hide.
+
+    A card that a variable names is taken, whatever it is. Names that are of no card are ignored.
+    """
+    named = [variable for variable in VISIBLE_VARIABLES if variable in environ]
+    if not named or (has_nvidia and named == ["CUDA_VISIBLE_DEVICES"]):
+        gpus = usable_gpus(gpus, has_nvidia=has_nvidia)
+    for variable in named:
+        if is_hidden(environ[variable]):
+            return None
+        first = environ[variable].split(",")[0].strip()
+        if first.isdigit():
+            gpus = gpus[int(first) :]
+        gpus = [gpu for gpu in gpus if first.lower() == gpu.uuid.lower()] or gpus
+    return gpus[0] if gpus else None
+
+
+def names_to_see(gpus: Sequence[Gpu]) -> str:
+    """Return the names of the cards for ROCR_VISIBLE_DEVICES if there are others to be hidden, or ""."""
+    own = usable_gpus(gpus)
+    names = [gpu.uuid or str(number) for number, gpu in enumerate(gpus) if gpu in own]
+    return ",".join(names) if len(own) < len(gpus) else ""
+
+
+def is_hidden(visible: str) -> bool:
+    """Return whether the value of one of `VISIBLE_VARIABLES` hides all cards."""
+    first = visible.split(",")[0].strip()
+    return not first or first.startswith("-")
 
 
 def amd_gpus(root: Path = ROOT) -> list[Gpu]:

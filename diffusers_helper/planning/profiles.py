@@ -24,19 +24,14 @@ from diffusers_helper.machine.sysfs import (
     gfx_name,
     has_nvidia,
     host_memory,
+    is_hidden,
+    names_to_see,
     nvidia_link,
-    usable_gpus,
+    visible_gpu,
 )
 from diffusers_helper.planning.backend import FACTORS, NO_BF16, Attention, Backend, reserve_of
 from diffusers_helper.planning.budget import MAX_VRAM_USAGE_GB, Budget
-from diffusers_helper.planning.variables import (
-    DOCUMENT,
-    VISIBLE_VARIABLES,
-    YOU,
-    Setting,
-    check_choices,
-    variables_for,
-)
+from diffusers_helper.planning.variables import DOCUMENT, YOU, Setting, check_choices, variables_for
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.units import GB, gb_bytes, gb_text
 
@@ -223,41 +218,11 @@ def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None
             total, memory = min(total, host_memory(root).available or total), "main memory, lent as GTT"
         elif gpu.is_apu:
             memory = "main memory that the firmware reserves"
-        visible = "" if gpu.is_apu else _visible(every)
+        visible = "" if gpu.is_apu else names_to_see(every)
         return Machine("rocm", arch, gpu.name or arch, total, gpu.is_apu, gpu.link, memory, visible)
-    if has_nvidia(root) and not _is_hidden(environ.get("CUDA_VISIBLE_DEVICES", "0")):
+    if has_nvidia(root) and not is_hidden(environ.get("CUDA_VISIBLE_DEVICES", "0")):
         return Machine("cuda", "", "NVIDIA GPU", 0, link=nvidia_link(root), memory="VRAM")
     return Machine("cpu", "", "CPU", host_memory(root).total, memory="main memory")
-
-
-def visible_gpu(gpus: list[Gpu], environ: Mapping[str, str], *, has_nvidia: bool = False) -> Gpu | None:
-    """Return the first card that jobs run on and that the environment does not hide.
-
-    A card that a variable names is taken, whatever it is. Names that are of no card are ignored.
-    """
-    named = [variable for variable in VISIBLE_VARIABLES if variable in environ]
-    if not named or (has_nvidia and named == ["CUDA_VISIBLE_DEVICES"]):
-        gpus = usable_gpus(gpus, has_nvidia=has_nvidia)
-    for variable in named:
-        if _is_hidden(environ[variable]):
-            return None
-        first = environ[variable].split(",")[0].strip()
-        if first.isdigit():
-            gpus = gpus[int(first) :]
-        gpus = [gpu for gpu in gpus if first.lower() == gpu.uuid.lower()] or gpus
-    return gpus[0] if gpus else None
-
-
-def _visible(gpus: Sequence[Gpu]) -> str:
-    """Return the names of the cards for ROCR_VISIBLE_DEVICES if there are others to be hidden, or ""."""
-    own = usable_gpus(gpus)
-    names = [gpu.uuid or str(number) for number, gpu in enumerate(gpus) if gpu in own]
-    return ",".join(names) if len(own) < len(gpus) else ""
-
-
-def _is_hidden(visible: str) -> bool:
-    first = visible.split(",")[0].strip()
-    return not first or first.startswith("-")
 
 
 def _overridden(arch: str, environ: Mapping[str, str]) -> str:

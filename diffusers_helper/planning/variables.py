@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.machine.packages import rocm_of_torch, version_numbers
+from diffusers_helper.machine.sysfs import VISIBLE_VARIABLES
 
 T = TypeVar("T")
 
@@ -76,8 +77,6 @@ def find_mode_of(value: str) -> str:
 DOCUMENT = "the memory document, see docs/amd-memory.md"
 # The same setting under its present and its older names. If the user has set any of them, Longtake sets none.
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-# Each of them selects cards, the later ones among those that the earlier ones have left.
-VISIBLE_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 YOU = "you"
 
 

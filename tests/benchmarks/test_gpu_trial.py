@@ -132,6 +132,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Trial:
 def measured(part: str, trial: Trial, out: Path) -> dict[str, dict[str, Any]]:
     """Run a part, and return its rows by name. None of them has failed, and none is left out in silence."""
     trial.run(PARTS[part].load()(trial), file_of(part, out), facts_of(part, is_tiny=True))
+    assert content(part, out)["complete"]
     rows = content(part, out)["rows"]
     found = {row.pop("name"): row for row in rows}
     assert len(found) == len(rows)

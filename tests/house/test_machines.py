@@ -14,9 +14,9 @@ from app.cards import VideoCard, cards_here
 from app.commands.doctor import examine
 from app.machine import this_machine
 from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.sysfs import INTEGRATED, UNUSABLE, amd_gpus
+from diffusers_helper.machine.sysfs import INTEGRATED, UNUSABLE, VISIBLE_VARIABLES, amd_gpus
 from diffusers_helper.planning.profiles import profile_for
-from diffusers_helper.planning.variables import VISIBLE_VARIABLES, engine_environment
+from diffusers_helper.planning.variables import engine_environment
 from diffusers_helper.units import GB, gb_text
 from tests.support.fresh_checkout import FreshCheckout
 from tests.support.machines import TOPOLOGIES, write_machine
