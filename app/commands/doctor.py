@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -19,10 +20,10 @@ from app.jobs.making.awake import can_stay_awake
 from app.jobs.stdio import say
 from app.machine import module_command, output_of, this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
-from diffusers_helper.attention.ways import kernel_words
+from diffusers_helper.attention.ways import WAYS, kernel_words
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import given_path
-from diffusers_helper.machine.local import DiskSpeeds, Local, keep_kernel
+from diffusers_helper.machine.local import DEVIATION_VARIABLE, DiskSpeeds, Local, keep_kernel, refused_ways
 from diffusers_helper.machine.packages import rocm_of_torch, version_numbers
 from diffusers_helper.machine.sysfs import (
     ROOT,
@@ -35,6 +36,7 @@ from diffusers_helper.machine.sysfs import (
 )
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
+from diffusers_helper.planning.backend import missing_kernels
 from diffusers_helper.planning.cards.recommended import recommend
 from diffusers_helper.planning.profiles import YOU, Machine, Profile, profile_for
 from diffusers_helper.planning.variables import (
@@ -119,7 +121,8 @@ def examine(
     return [
         _machine(machine, profile, facts), *_cards(machine, profile, environ, root),
         *_torch(machine, facts, environ, root),
-        *(_attention(machine, kernel) if kernel else ()), *_memory(root), _sleep(), _disk(outputs),
+        *(_attention(machine, kernel) if kernel else ()), *_refused(profile, local), *_memory(root),
+        _sleep(), _disk(outputs),
         *_environment(profile, environ), *_job(model, profile, root, local),
     ]  # fmt: skip
 
@@ -211,6 +214,8 @@ def _torch(
         if machine.kind == "rocm" and facts["hip"]:
             remedy = "Add your user to the groups render and video, log in again, and check /dev/kfd."
         yield Finding("torch", f"does not see the {machine.name}", "problem", remedy)
+    if wrong := missing_kernels(str(facts.get("arch", "")), facts.get("arch_list", ())):
+        yield Finding("torch", wrong[0], "problem", wrong[1])
     found = facts.get("arch")
     if machine.kind == "rocm" and found and found != machine.arch:
         yield Finding(
@@ -230,6 +235,17 @@ def _attention(machine: Machine, kernel: str) -> Iterator[Finding]:
         if machine.kind == "rocm"
         else "Update the driver and torch, and run doctor again.",
     )  # fmt: skip
+
+
+def _refused(profile: Profile, local: Local) -> Iterator[Finding]:
+    """Report the ways to compute attention that `auto` leaves out for their deviation alone."""
+    for way, error in refused_ways(local.kernels, profile.machine.card, profile.deviation).items():
+        yield Finding(
+            "attention",
+            f"{WAYS[way].label} is left out, as its results differ by {error:.1%} from fp32 math; at most "
+            f"{profile.deviation:.1%} is accepted",
+            remedy=f"Set {DEVIATION_VARIABLE}={math.ceil(100 * error)} to accept it.",
+        )
 
 
 def _memory(root: Path) -> Iterator[Finding]:

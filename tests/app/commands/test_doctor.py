@@ -16,7 +16,7 @@ from app.commands import doctor
 from app.commands.doctor import Finding, examine
 from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache
-from diffusers_helper.machine.local import Local, seen_kernel
+from diffusers_helper.machine.local import Local, keep_trial, seen_kernel, shape_key
 from diffusers_helper.planning.notes import FORGET
 from tests.support.machines import GB, write, write_card, write_memory
 
@@ -140,6 +140,32 @@ def test_the_kernel_that_ran_is_kept_for_plans(root: Path, tmp_path: Path) -> No
     assert seen_kernel(local.kernels, "gfx1030") == "_scaled_dot_product_flash_attention"
     look(root, {**facts, "kernel": "_scaled_dot_product_attention_math"}, local=local)
     assert seen_kernel(local.kernels, "gfx1030") == "_scaled_dot_product_attention_math"
+
+
+def test_a_way_that_is_refused_for_its_deviation_is_named(root: Path, tmp_path: Path) -> None:
+    write_card(root, 120001, 16 * GB)
+    local, key = Local(folder=tmp_path / "cache"), shape_key(24, 18485, 128, "bfloat16")
+    sage = {"way": "sage", "seconds": 0.5, "error": 0.0145, "kernel": ""}
+    keep_trial(local.kernels, "gfx1201", key, [sage])
+    facts = {**ROCM, "torch": metadata.version("torch"), "arch": "gfx1201"}
+    (found,) = (one for one in look(root, facts, local=local) if "left out" in one.text)
+    assert (
+        "SageAttention is left out, as its results differ by 1.4% from fp32 math; at most 1.0%" in found.text
+    )
+    assert (found.level, found.remedy) == ("ok", "Set LONGTAKE_ATTENTION_DEVIATION=2 to accept it.")
+    wide = look(root, facts, {"LONGTAKE_ATTENTION_DEVIATION": "2"}, local=local)
+    assert not [one for one in wide if "left out" in one.text]
+
+
+def test_a_torch_without_kernels_for_the_card_is_a_problem(root: Path) -> None:
+    write_card(root, 100301, 12 * GB)
+    facts = {**ROCM, "arch": "gfx1031", "arch_list": ["gfx1030", "gfx1100"], "kernel": ""}
+    (found,) = (one for one in look(root, facts) if one.level == "problem")
+    assert (
+        found.text == "This card is gfx1031, and the installed PyTorch has kernels for gfx1030, gfx1100 only."
+    )
+    assert "HSA_OVERRIDE_GFX_VERSION=10.3.0" in found.remedy
+    assert not problems(look(root, {**facts, "arch_list": ["gfx1030", "gfx1031"]}))
 
 
 def test_smaller_plans_are_forgotten_on_demand(
