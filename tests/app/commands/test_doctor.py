@@ -145,7 +145,7 @@ def test_the_kernel_that_ran_is_kept_for_plans(root: Path, tmp_path: Path) -> No
 def test_a_way_that_is_refused_for_its_deviation_is_named(root: Path, tmp_path: Path) -> None:
     write_card(root, 120001, 16 * GB)
     local, key = Local(folder=tmp_path / "cache"), shape_key(24, 18485, 128, "bfloat16")
-    sage = {"way": "sage", "seconds": 0.5, "error": 0.0145, "kernel": ""}
+    sage = {"way": "sage", "seconds": 0.5, "error": 0.0142, "kernel": ""}
     keep_trial(local.kernels, "gfx1201", key, [sage])
     facts = {**ROCM, "torch": metadata.version("torch"), "arch": "gfx1201"}
     (found,) = (one for one in look(root, facts, local=local) if "left out" in one.text)
