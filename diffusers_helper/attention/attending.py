@@ -24,8 +24,7 @@ from torch.overrides import TorchFunctionMode
 from diffusers_helper.attention.operation import operation_of
 from diffusers_helper.attention.ways import NATIVE, WAYS, slice_of
 from diffusers_helper.errors import InputError, first_line
-from diffusers_helper.foreign_errors import Trouble, trouble_of
-from diffusers_helper.planning.shortage import read_shortage
+from diffusers_helper.foreign_errors import Trouble, memory_sizes, trouble_of
 
 
 class Sliced(TorchFunctionMode):
@@ -189,8 +188,8 @@ def _mark_of(error: Exception) -> dict[str, bool]:
 
     What is larger than the card's memory will never fit.
     """
-    sizes = read_shortage(str(error))
-    is_too_large = (sizes.tried or 0) > (sizes.capacity or inf)
+    sizes = memory_sizes(str(error))
+    is_too_large = sizes.get("tried", 0) > sizes.get("capacity", inf)
     return {"passes": True} if trouble_of(error) in _PASSING and not is_too_large else {}
 
 

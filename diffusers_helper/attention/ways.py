@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Literal
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.packages import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,18 @@ def check_way(name: str, *, has_gpu: bool) -> None:
         )  # fmt: skip
 
 
+@cache
+def _is_installed(package: str) -> bool:
+    return find_spec(package) is not None
+
+
 def tried_ways() -> tuple[str, ...]:
     """Return the ways that the automatic choice tries on a GPU, in their order of preference.
 
     A package that is installed while this process runs does not count, as diffusers does not see it either.
     """
     tried = (name for name, way in WAYS.items() if way.is_tried)
-    return tuple(name for name in tried if not WAYS[name].package or version_of(WAYS[name].package))
+    return tuple(name for name in tried if not WAYS[name].package or _is_installed(WAYS[name].package))
 
 
 def kernel_words(operation: str) -> str:

@@ -277,7 +277,6 @@ def open_job(
         report.warned(doubt)
     if unknown := models.info.unknown_words(" ".join(Timeline.of(request.prompt).texts)):
         report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
-
     told = partial(report.trying, "convolutions")
     choose = partial(choose_convolutions, plans, sections, local, told, cancel)
     memory = JobMemory(plans, opened, report, cancel, choose)

@@ -219,13 +219,6 @@ def first_plan(
         key = level_key(request, info, profile, height, width)
         return request, profile, Ladder(own, needs(profile, request, height, width), learned, key), reason
 
-    def fits(*given: Any) -> bool:
-        try:
-            begin(*given)
-        except InputError:
-            return False
-        return True
-
     try:
         return begin(height, width)
     except DoesNotFit as error:
@@ -235,14 +228,36 @@ def first_plan(
                 request, info, profile, height, width, needs, learned, free_ram_bytes
             )
             return request, profile, ladder, f"{reason} {_IN_BF16}".strip()
-        shape_at = partial(largest_bucket, multiple=info.multiple, offered=info.family.offered)
-        side = request.resolution or info.side
-        sides = range(max(int(SETTINGS["resolution"].low), info.multiple), side, _SIDE_STEP)
-        count = bisect(sides, 0, key=lambda one: 0 if fits(*shape_at(one)) else 1)
         is_wide = profile.machine.kind != "cpu" and not is_eight_bit(request.weight_dtype)
-        fits_in_int8 = is_wide and fits(height, width, replace(request, weight_dtype="int8"))
-        largest = sides[count - 1] if count else 0
-        raise DoesNotFit(error.budget, error.demands, largest, fits_in_int8=fits_in_int8) from None
+        raise _with_remedies(error, request, info, (height, width), begin, is_wide=is_wide) from None
+
+
+def _with_remedies(
+    error: DoesNotFit, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int],
+    begin: Callable[..., object], *, is_wide: bool,
+) -> DoesNotFit:  # fmt: skip
+    """Return a refusal with the largest resolution that fits, and whether int8 does at this one.
+
+    Args:
+        shape: The height and width of the video in pixels.
+        begin: Plans a video, given its height, width and request, or raises InputError.
+        is_wide: Whether the weights can become int8.
+    """
+
+    def fits(*given: Any) -> bool:
+        try:
+            begin(*given)
+        except InputError:
+            return False
+        return True
+
+    shape_at = partial(largest_bucket, multiple=info.multiple, offered=info.family.offered)
+    side = request.resolution or info.side
+    sides = range(max(int(SETTINGS["resolution"].low), info.multiple), side, _SIDE_STEP)
+    count = bisect(sides, 0, key=lambda side: 0 if fits(*shape_at(side)) else 1)
+    fits_in_int8 = is_wide and fits(*shape, replace(request, weight_dtype="int8"))
+    largest = sides[count - 1] if count else 0
+    return DoesNotFit(error.budget, error.demands, largest, fits_in_int8=fits_in_int8)
 
 
 def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int) -> str:

@@ -84,8 +84,7 @@ LONGTAKE: dict[Step, str] = {
     "help, because sections are made one after the other.",
     "preserved": "Raise `preserved_gb` by 1 or 2 (on a card of 24 GB, to 19 or 20) to keep fewer weights on "
     "the device.",
-    "allocator": "Leave the allocator's setting at garbage_collection_threshold:0.8,max_split_size_mb:64; "
-    "`doctor` shows the setting in force.",
+    "allocator": "Leave the allocator's setting as it is; `doctor` shows the one in force.",
     "unload": "Check in the log that each model is unloaded before the next one is loaded.",
     "close": "Close other programs that use the card.",
     "restart": "Restart Longtake: a new process starts with unfragmented memory.",

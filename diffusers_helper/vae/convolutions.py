@@ -19,7 +19,7 @@ from diffusers_helper.loading.quick_vae import quicken
 from diffusers_helper.vae.families import family_of
 
 
-class _Calls(TorchFunctionMode):
+class _ConvCalls(TorchFunctionMode):
     """A context that counts this thread's convolutions, each as often as `times` says."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ def conv_cases(
     nn.Module.to(outline, dtype)  # diffusers' own method warns about layers that it might keep in fp32
     family = family_of(outline)
     latents = [side // family.shrink for side in (height, width)]
-    with torch.inference_mode(), _Calls() as calls:
+    with torch.inference_mode(), _ConvCalls() as calls:
         family.encode(torch.empty(1, 3, 1, height, width, dtype=dtype, device="meta"))
         for count, calls.times in sorted(Counter(windows).items()):
             shape = (1, vae.config.latent_channels, count, *latents)
