@@ -15,6 +15,7 @@ from diffusers.models.autoencoders.autoencoder_kl_hunyuan_video import (
 
 from diffusers_helper.loading import quick_vae
 from diffusers_helper.loading.quick_vae import FoldedUpsample, QuickBlock, quicken
+from diffusers_helper.machine.sysfs import computes_bf16
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 
 
@@ -56,7 +57,8 @@ def test_a_block_gives_the_states_of_diffusers(
     with torch.inference_mode(), patch.object(quick_vae, "_MOST_VALUES", most_values):
         expected = copy.deepcopy(plain).double()(states.double())
         result = quick(states)
-        if most_values and dtype is torch.bfloat16:
+        # Without instructions for bf16, torch's convolutions return another layout.
+        if most_values and dtype is torch.bfloat16 and computes_bf16():
             assert result.is_contiguous(memory_format=torch.channels_last_3d)
     torch.testing.assert_close(result.double(), expected, atol=most, rtol=most)
 
