@@ -137,6 +137,7 @@ def load_network(
     if is_permuted:
         found = rows_in_order(found, known)
     is_gguf = any(isinstance(tensor, GGUFParameter) for tensor in found.values())
+    keeps = keeps_bf16(sum(one.nbytes for one in found.values()), is_quantised=_is_quantised(found))
     compute = _compute_dtype(place, found)
     kept = {name: wanted for name in found if (wanted := _kept_type(network, name, compute))}
     found |= {name: _kept(found[name], wanted, scales.pop(name, None)) for name, wanted in kept.items()}
@@ -158,7 +159,6 @@ def load_network(
     cast_weights(network, compute)
     if part == "vae":
         quicken(network)
-    keeps = keeps_bf16(sum(one.nbytes for one in found.values()), is_quantised=_is_quantised(found))
     return LoadedNetwork(network.eval().requires_grad_(False), compute, is_gguf or bool(scales), keeps)
 
 

@@ -134,7 +134,7 @@ def test_who_imports_torch_itself_gets_the_engines_environment(monkeypatch: pyte
     )
     take_engine_environment()
     assert os.environ[FIND_MODE_VARIABLE] == "NORMAL"
-    assert os.environ["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8,max_split_size_mb:64"
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8"
 
 
 def test_tune_measures_in_the_engines_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
