@@ -141,9 +141,10 @@ def test_a_job_waits_for_a_card_that_another_program_has(
     with card.card_alone(torch.device(device), cache_folder()):
         service.start()
         job = submit(service, tmp_path, tiny_model)
-        wait_until(lambda: service.job(job.id).state == "waiting")
-        assert service.job(job.id).message.startswith("Another Longtake program is making a video")
-        assert "Programs with one outputs folder share a queue." in service.job(job.id).remedy
+        while (waiting := service.job(job.id)).state != "waiting":  # it is tried again and again
+            service.wait(service.changes)
+        assert waiting.message.startswith("Another Longtake program is making a video")
+        assert "Programs with one outputs folder share a queue." in waiting.remedy
     assert isinstance(events_of(service, job)[-1], Finished)
     service.stop()
 

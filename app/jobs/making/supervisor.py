@@ -17,7 +17,7 @@ from pathlib import Path
 
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineDied, EngineProcess, Trial
-from app.jobs.making.watchdog import FIRST_SECONDS, WatchdogTimeouts, has_kernels
+from app.jobs.making.watchdog import WatchdogTimeouts, has_kernels
 from app.jobs.storage.commands import salvage_if_there
 from diffusers_helper.events import (
     STAGES,
@@ -195,14 +195,12 @@ class Supervisor:
             if now - self._asked > max(_CANCEL_SECONDS, usual):
                 self._engine.kill()
             return
-        is_new = self._is_first or self._place.stage in TRIALS or not self._timeouts.knows(kind)
-        limit = self._timeouts.limit(kind, load=loading)
-        if is_new:
-            limit = max(limit, FIRST_SECONDS)
+        is_first = self._is_first or self._place.stage in TRIALS
+        limit = self._timeouts.limit(kind, load=loading, compiles=is_first)
         if self._engine.restarts and silence > limit and not self._hung:
             self._hung = f"gave no sign of life for {duration(silence)}"
             self._engine.kill()
-        first = self._compiles and not loading and is_new
+        first = self._compiles and not loading and (is_first or not self._timeouts.knows(kind))
         if first and silence > _NOTICE_SECONDS and _COMPILING not in self._reported:
             self._reported.add(_COMPILING)
             yield Warned(job=self._job.id, time=0.0, message=_COMPILING)

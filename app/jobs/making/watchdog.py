@@ -73,14 +73,15 @@ class WatchdogTimeouts:
     def knows(self, kind: str) -> bool:
         return kind in self._longest
 
-    def limit(self, kind: str, *, load: bool = False) -> float:
+    def limit(self, kind: str, *, load: bool = False, compiles: bool = False) -> float:
         """Return the seconds of silence after which this work counts as hung.
 
         Args:
             load: Whether the work is loading a model, for which nothing is learned.
+            compiles: Whether the driver may search and compile kernels meanwhile, as in a machine's first job.
         """
         most = FIRST_LOAD_SECONDS if load else FIRST_SECONDS
-        if not self.knows(kind) or load:
+        if not self.knows(kind) or load or compiles:
             return most
         return min(max(_SHORTEST_SECONDS, _FACTOR * self._longest[kind]), most)
 

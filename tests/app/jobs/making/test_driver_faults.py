@@ -37,10 +37,12 @@ class Watchful(WatchdogTimeouts):
     calls: Path = field(kw_only=True)
     has_ended: bool = False
 
-    def limit(self, kind: str, *, load: bool = False) -> float:
+    def limit(self, kind: str, *, load: bool = False, compiles: bool = False) -> float:
         is_asleep = os.environ.get("BAD_DRIVER_FAULT") == "sleep" and self.calls.exists()
         before, self.has_ended = self.has_ended, is_asleep
-        return 0.0 if is_asleep and not before else WatchdogTimeouts.limit(self, kind, load=load)
+        if is_asleep and not before:
+            return 0.0
+        return WatchdogTimeouts.limit(self, kind, load=load, compiles=compiles)
 
 
 class Studio:
