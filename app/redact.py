@@ -92,6 +92,12 @@ def plain_paths(text: str, outputs: Path | None = None) -> str:
     return re.sub(r"<(\w+)>(/?)", plain, without_paths(text, outputs))
 
 
+def as_typed(text: str) -> str:
+    """Return a text with the program's name as a person has typed it: a wheel installs `longtake`."""
+    is_installed = Path(sys.argv[0]).stem == "longtake"
+    return text.replace("python -m app", "longtake") if is_installed else text
+
+
 def without_names(text: str) -> str:
     """Return the text without the names of the user and the machine, and without secrets."""
     for pattern, replacement in _SECRETS:

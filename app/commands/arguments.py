@@ -16,6 +16,7 @@ from urllib.request import getproxies
 
 from app.jobs.stdio import complain, say, start_log
 from app.machine import know_added_models, this_machine, this_profile
+from app.redact import as_typed
 from app.starting import EXIT_CANCELLED, prepare
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, in_words, own_name, short_repr
 from diffusers_helper.events import Failed
@@ -94,12 +95,6 @@ def command_words(text: str, named: Mapping[str, str] = MappingProxyType({})) ->
         return flag(setting) if setting in SETTINGS or setting == "outputs" else own_name(setting)
 
     return as_typed(in_words(text, name))
-
-
-def as_typed(text: str) -> str:
-    """Return a text with the program's name as a person has typed it: a wheel installs `longtake`."""
-    is_installed = Path(sys.argv[0]).stem == "longtake"
-    return text.replace("python -m app", "longtake") if is_installed else text
 
 
 def error_line(error: LongtakeError | Failed, named: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -122,7 +122,8 @@ class Catalogue:
                 raise InputError(found, "Drop it again, or forget it.")
             settings["video"] = str(video)
             if not settings.get("image") and settings.get("extend") != BEFORE:
-                settings |= offered_end(read_footage(video))
+                last = offered_end(read_footage(video))
+                settings |= {name: uploaded_file(file, name) for name, file in last.items()}
         settings[PLACED] = uploaded_pictures(settings.get(PLACED))
         request = GenerationRequest.from_dict(settings)
         self.planner.check(request, self.info(str(model)))

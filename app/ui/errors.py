@@ -1,15 +1,30 @@
-"""The texts of errors as the page shows them, in the terms of its labels and of the memory plan."""
+"""Errors as the page shows them, in the terms of its labels and of the memory plan, and as answers."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from app.redact import plain_paths
-from diffusers_helper.errors import LongtakeError, in_words, own_name
+from starlette.responses import JSONResponse, Response
+
+from app.redact import as_typed, plain_paths
+from diffusers_helper.errors import FailureCode, LongtakeError, in_words, own_name
 from diffusers_helper.events import STAGES
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import gb_text
+
+
+class JsonAnswer(JSONResponse):
+    """An answer as JSON, in which commands begin with the name that is installed."""
+
+    def render(self, content: Any) -> bytes:
+        return as_typed(super().render(content).decode()).encode()
+
+
+def refusal_answer(status: int, message: str, remedy: str = "", code: FailureCode = "bad_input") -> Response:
+    """Return an error in the shape that all of them have."""
+    return JsonAnswer({"code": code, "message": message, "remedy": remedy}, status)
 
 
 def page_words(text: str, outputs: Path | None = None) -> str:

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from app.ui.errors import page_error
+from app.ui.fields import MaybeNumber, Text
 from diffusers_helper.errors import InputError
 from diffusers_helper.lora_choice import MOST_WEIGHT, Choice, lora_folder, lora_names, named, relative, within
 from diffusers_helper.setting import text_of
@@ -30,14 +33,29 @@ def with_lora_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "lora": relative(text, lora_folder(os.environ))} if text else dict(settings)
 
 
-class LoraCalls:
-    """The endpoints of the LoRAs."""
+class ListedLora(TypedDict):
+    """A file in the folder for LoRAs, with its trigger words, or why it cannot be used."""
 
-    def lora_list(self) -> dict[str, Any]:
-        """Return the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
+    name: str
+    triggers: list[str]
+    problem: str
+
+
+class LoraFiles(TypedDict):
+    """The files in the folder for LoRAs, and the number of those that are not listed."""
+
+    folder: str
+    files: list[ListedLora]
+    more: int
+
+
+class LoraCalls:
+    """The calls of the LoRAs."""
+
+    def lora_list(self) -> LoraFiles:
         folder = lora_folder(os.environ)
         names = lora_names(folder)
-        files: list[dict[str, Any]] = []
+        files = list[ListedLora]()
         for name in names[:_MOST_LISTED]:
             files.append({"name": name, "triggers": [], "problem": ""})
             try:
@@ -46,7 +64,7 @@ class LoraCalls:
                 files[-1]["problem"] = " ".join(page_error(error)).strip()
         return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MOST_LISTED)}
 
-    def lora_choose(self, lora: str, name: str, weight: float | None) -> str:
+    def lora_choose(self, lora: Text, name: Text, weight: MaybeNumber) -> str:
         """Return the setting `lora` with a file's weight, at most the largest; without the file for None."""
         chosen = {one.file: one for one in named(lora)}
         possible = min(max(weight or 0.0, -MOST_WEIGHT), MOST_WEIGHT)

@@ -1,4 +1,4 @@
-"""The page: its document, its endpoints, and the updates that keep open pages up to date."""
+"""The page: its document, its routes, and the endpoints of the same calls for programs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+from fastapi import APIRouter
+
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS
 from app.ui import scripts
-from app.ui.calls.cards import CardCalls
-from app.ui.calls.generate import endpoints
-from app.ui.calls.jobs import JobCalls
-from app.ui.calls.serve import Endpoint, served
 from app.ui.catalogue import Catalogue
+from app.ui.doors import Endpoint, ProgramDoor
 from app.ui.form.actions import Actions
 from app.ui.form.controls import form_markup
-from app.ui.form.endpoints import DropCalls, FormCalls
+from app.ui.form.endpoints import DropCalls, FormCalls, form_routes
 from app.ui.form.markup import options, parts_of
-from app.ui.history.endpoints import HistoryCalls
+from app.ui.generate import generate_endpoints
+from app.ui.history.endpoints import HistoryCalls, history_routes
+from app.ui.live.endpoints import LiveCalls, live_routes
 from app.ui.live.subscribe import Updates
 from app.ui.loras import LoraCalls
-from app.ui.models.endpoints import ModelCalls, OwnFileCalls
+from app.ui.models.endpoints import ModelCalls, OwnFileCalls, models_routes
+from app.ui.queue.cards import CardCalls
+from app.ui.queue.endpoints import JobCalls, queue_routes
 from diffusers_helper import __version__
 from diffusers_helper.request import WEIGHT_TYPES
 from diffusers_helper.units import gb_text
@@ -36,23 +39,29 @@ class Page:
     """One service's page."""
 
     document: str
+    routers: list[APIRouter]
     endpoints: list[Endpoint]
-    updates: Updates
 
 
 def build_page(service: JobService, catalogue: Catalogue) -> Page:
     """Return the page of a job service, which may be started later."""
-    groups = (
-        endpoints(service, catalogue),
-        served(
-            JobCalls(service, catalogue), HistoryCalls(service, catalogue), CardCalls(service),
-            FormCalls(catalogue), LoraCalls(), ModelCalls(service, catalogue),
-        ),
-        # These may take seconds, and keep no others waiting.
-        served(OwnFileCalls(service, catalogue), DropCalls(service, catalogue)),
-        served(Actions(service, catalogue)),
-    )  # fmt: skip
-    return Page(_document(catalogue), [one for group in groups for one in group], Updates(service))
+    jobs, cards = JobCalls(service, catalogue), CardCalls(service)
+    history, live = HistoryCalls(service, catalogue), LiveCalls(service)
+    presets, drops = FormCalls(catalogue), DropCalls(service, catalogue)
+    models, files = ModelCalls(service, catalogue), OwnFileCalls(service, catalogue)
+    routers = [
+        form_routes(Actions(service, catalogue), presets, drops, LoraCalls()),
+        queue_routes(jobs, cards),
+        history_routes(history),
+        live_routes(live, Updates(service)),
+        models_routes(models, files),
+    ]
+    door = ProgramDoor()
+    endpoints = [
+        *generate_endpoints(service, catalogue, door),
+        *door.endpoints(jobs, history, live, cards, presets, models, files, drops),
+    ]
+    return Page(_document(catalogue), routers, endpoints)
 
 
 def _document(catalogue: Catalogue) -> str:

@@ -11,7 +11,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+from pydantic import BaseModel
 
 from app.reading.pictures import PlainPicture, Size, read_picture
 from app.reading.process import Limits, ReadingProcess
@@ -27,8 +29,14 @@ from diffusers_helper.setting import text_of
 _LIMITS = Limits(memory=2 * 2**30, seconds=20, wall_seconds=120.0)
 _PICTURE_NAME = "start-picture.png"
 _PICTURES_KNOWN = 512
-_UPLOADS = "uploads/"  # what answers to the page have in place of the folder
+_UPLOADS = "uploads/"  # begins the names by which the page and programs know uploads
 _KEPT_BYTES = 128 * 2**20
+
+
+class Upload(BaseModel):
+    """An uploaded file: what the route for uploads returned as its path, or a name that an answer had."""
+
+    path: str
 
 
 def part_of(size: Size, height: int, width: int, position: float) -> tuple[float, float, float, float]:
@@ -130,31 +138,31 @@ class Pictures:
 
 
 def picture_paths(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return the paths of the pictures among settings, which gradio describes; see `upload_path`."""
+    """Return the paths of the pictures among settings, each of which is described as an `Upload` is."""
     return {name: upload_path(settings.get(name), name) for name in PICTURES}
 
 
 def upload_path(upload: object, name: str) -> str:
-    """Return the path of an upload, given gradio's description of it, or "" for no picture.
+    """Return the path of an upload, given its description, or "" for no picture.
 
-    Gradio checks only descriptions that are marked as its own, and passes others on unchanged.
+    The page describes an upload by its name, and Gradio by its path.
 
     Raises:
         InputError: If it describes anything but an upload, whether or not the file exists.
     """
     if upload is None or upload == "":
         return ""
-    path = upload.get("path") if isinstance(upload, dict) else None
-    if isinstance(path, str) and "\0" not in path and _is_uploaded(Path(path)):
-        return path
+    path = cast(dict[str, Any], upload).get("path") if isinstance(upload, dict) else None
+    if isinstance(path, str) and _is_uploaded(_path_of(path)):
+        return str(_path_of(path))
     raise PictureError(
         f"`{name}` is not an upload; expected an uploaded picture.", "Pass gradio_client.handle_file(path)."
     )
 
 
 def uploaded_file(file: str, name: str) -> str:
-    """Return the path of an upload, of which the form knows only the part after the folder, or refuse it."""
-    path = uploads_folder() / file.removeprefix(_UPLOADS)
+    """Return the path of an upload, given its name, or refuse it."""
+    path = _path_of(file)
     if not _is_uploaded(path):
         raise PictureError(f"`{name}` is not an upload; expected an uploaded file.", "Choose the file again.")
     return str(path)
@@ -177,13 +185,13 @@ def uploaded_pictures(given: object) -> str:
 
 
 def offered(pictures: Contents, file_name: str = _PICTURE_NAME) -> dict[str, str]:
-    """Write pictures to the uploads, where the form finds them, and return their paths."""
+    """Write pictures to the uploads, where the form finds them, and return their names."""
     found = dict[str, str]()
     for name, content in pictures.items():
         file = uploads_folder() / sha256_of([content]) / file_name
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(file, content)
-        found[name] = str(file)
+        found[name] = upload_name(file)
     return found
 
 
@@ -197,8 +205,21 @@ def uploads_folder() -> Path:
     return Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir()) / "gradio").absolute()
 
 
+def upload_name(path: Path) -> str:
+    """Return the name by which the page knows a file in the folder for uploads."""
+    return f"{_UPLOADS}{path.relative_to(uploads_folder()).as_posix()}"
+
+
+def _path_of(name: str) -> Path:
+    """Return the path of an upload, given its name or its path."""
+    return Path(os.path.normpath(uploads_folder() / name.removeprefix(_UPLOADS)))
+
+
 def _is_uploaded(path: Path) -> bool:
+    """Return whether a path leads into the folder for uploads, to a file that opens without blocking."""
     try:
-        return path.resolve().is_relative_to(uploads_folder().resolve())
-    except OSError:  # the name is too long, or links form a ring
+        real = path.resolve()
+        is_ours = real.is_relative_to(uploads_folder().resolve())
+        return is_ours and (not real.exists() or real.is_file())
+    except (OSError, ValueError):  # the name is too long or has a NUL, or links form a ring
         return False

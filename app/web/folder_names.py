@@ -1,6 +1,6 @@
-"""The names that replace folders in messages, so that the messages do not reveal where the folders are.
+"""The names that replace folders in Gradio's messages, so that these do not reveal where the folders are.
 
-Gradio sends the path of an upload to the page and expects it back; the page gets and returns `uploads/...`
+Gradio sends the path of an upload and expects it back; the page and programs get and return `uploads/...`
 instead. Other folders appear only in the texts of errors, which are not sent back. A wheel installs the
 command `longtake`, which messages name there.
 """
@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app.commands.arguments import as_typed
-from app.redact import known_folders
+from app.redact import as_typed, known_folders
 
 _UPLOADS, _PROGRAM = "uploads/", b"python -m app"
 

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import gradio as gr
+from fastapi import APIRouter
+from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.ui.doors import tell_errors
+from diffusers_helper import __version__
+
+API_DOCUMENT = "/api/openapi.json"
 
 # With gradio's own pauses of 1 and 10 milliseconds between two checks for calls, an idle page uses 6 % of a
 # core.
@@ -15,6 +25,7 @@ class GuardedServer(gr.Server):
     """Gradio's engine for named endpoints, with the page's own routes.
 
     Attributes:
+        rooms: The routers of the page's own calls.
         guard: Answers every request, or passes it on to `unguarded`. A middleware would run behind those of
             gradio, which answer some requests themselves.
     """
@@ -23,8 +34,21 @@ class GuardedServer(gr.Server):
     local_url: str = ""
 
     def __init__(self) -> None:
-        super().__init__(title="Longtake", openapi_url=None, docs_url=None, redoc_url=None)
+        super().__init__(title="Longtake", openapi_url=API_DOCUMENT, docs_url=None, redoc_url=None)
         self.guard = self.unguarded
+        self.rooms = list[APIRouter]()
+        tell_errors(self)
+
+    def openapi(self) -> dict[str, Any]:
+        """Describe the page's own calls; Gradio describes those of programs at `/gradio_api/info`."""
+        routes = [route for room in self.rooms for route in room.routes]
+        return get_openapi(title=self.title, version=__version__, routes=routes)
+
+    def add_rooms(self, rooms: Sequence[APIRouter]) -> None:
+        """Add the routes of the page's own calls."""
+        self.rooms += rooms
+        for room in rooms:
+            self.include_router(room)
 
     async def unguarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         await super().__call__(scope, receive, send)

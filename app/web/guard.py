@@ -10,7 +10,9 @@ import asyncio
 import ipaddress
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,11 +22,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.ui import scripts
-from app.web.calls import Calls
+from app.ui.errors import refusal_answer
 from app.web.folder_names import FolderNames
 from app.web.login import Login
 from app.web.served_files import ServedFiles, UploadRoom
-from diffusers_helper.errors import InputError
 
 # Bars have their lengths in their markup, so styles on elements cannot be banned.
 _POLICY = (
@@ -44,32 +45,43 @@ _HEADERS = {
 _REFUSAL = re.compile(rb"\{\"error\":\s*\"[^\"]")
 _CORS = re.compile(rb"access-control-.*", re.IGNORECASE)
 MAX_MESSAGE_BYTES = 2 * 2**20  # the limit for all requests but uploads; settings and a prompt are a few kB
-_JOINS = 4  # the number of calls handled at once, separately for programs and pages; more would delay others
+_JOINS = 4  # the calls of programs that enter Gradio's queue at once; more would delay others
+MOST_CALLS = 200  # that are being answered
 _AROUND_FILES = 2**16  # the bytes that a form may have besides its files
 
-_API = "/gradio_api"
+_API = "/api/"  # begins the routes of the page's own calls
+_GRADIO = "/gradio_api"
 _JOBS = "/jobs/"
-_UPLOAD = f"{_API}/upload"
+_UPLOAD = f"{_GRADIO}/upload"
 # These routes are needed by the login page, or reveal nothing.
-_PUBLIC = re.compile(rf"/|/login|/favicon\.ico|/robots\.txt|{_API}/startup-events")
+_PUBLIC = re.compile(rf"/|/login|/favicon\.ico|/robots\.txt|{_GRADIO}/startup-events")
 _READ = re.compile(
-    rf"/config|/live|/logout|/{scripts.ROUTE}/.+|{_JOBS}[^/]+/.+"
-    rf"|{_API}/(info|openapi\.json|queue/(data|status)|file=uploads/.+|heartbeat/[^/]+|call/(v2/)?[^/]+/[^/]+)"
+    rf"/config|/logout|{_API}.+|/{scripts.ROUTE}/.+|{_JOBS}[^/]+/.+"
+    rf"|{_GRADIO}/(info|openapi\.json|queue/(data|status)|file=uploads/.+|heartbeat/[^/]+|call/(v2/)?[^/]+/[^/]+)"
 )
-_WRITE = re.compile(rf"/login|{_API}/(queue/join|upload|cancel|reset|run/[^/]+|api/[^/]+|call/(v2/)?[^/]+)")
-_JOIN = re.compile(rf"{_API}/(queue/join|call/.+)")
+_WRITE = re.compile(
+    rf"/login|{_API}.+|{_GRADIO}/(queue/join|upload|cancel|reset|run/[^/]+|api/[^/]+|call/(v2/)?[^/]+)"
+)
+_JOIN = re.compile(rf"{_GRADIO}/(queue/join|call/.+)")
+_NUL = re.compile(rb"(?<!\\)(\\\\)*\\u0000")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
+_OTHER_NAME = "Longtake does not answer to this name. Start it with --allowed-host NAME if it should."
+_NOT_USABLE = (
+    "The message is not JSON with whole characters and finite numbers, or nested too deep.",
+    "Type its texts anew.",
+)
 
 
 class Outgoing:
-    """The sender of answers, with Longtake's headers and with folders replaced by their names.
+    """The sender of answers, with Longtake's headers.
 
     Args:
+        names: Replaces folders in answers of Gradio; None for other answers, which name none.
         is_last: Whether the connection closes after the answer. A program that sends another call just when
             uvicorn closes an idle connection would lose it.
     """
 
-    def __init__(self, send: Send, names: FolderNames, *, is_last: bool = False) -> None:
+    def __init__(self, send: Send, names: FolderNames | None, *, is_last: bool = False) -> None:
         self._send, self._names, self._is_last = send, names, is_last
         self._start: Message | None = None  # of an answer that is held until its length is known
         self._body = b""
@@ -78,18 +90,21 @@ class Outgoing:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._set_headers(message)
+            if self._names is None:
+                await self._send(message)
+                return
             kind = Headers(raw=message["headers"]).get("content-type", "")
             self._is_stream = kind.startswith("text/event-stream")
             if kind.startswith("application/json"):
                 self._start = message
                 return
-        elif self._start is not None:
+        elif self._names and self._start is not None:
             self._body += message.get("body", b"")
             if message.get("more_body", False):
                 return
             message = {**message, "body": self._names.outward(self._body)}
             await self._send(_completed(self._start, message["body"]))
-        elif self._is_stream:  # each message holds complete events
+        elif self._names and self._is_stream:  # each message holds complete events
             message = {**message, "body": self._names.outward(message.get("body", b""))}
         await self._send(message)
 
@@ -173,8 +188,8 @@ class Guard:
         login: Login | None = None,
     ) -> None:
         self._app, self._hosts, self._uploads, self._login = app, hosts, uploads, login
-        self.calls = Calls()
-        self._joins = {from_page: asyncio.Semaphore(_JOINS) for from_page in (True, False)}
+        self._calls = 0
+        self._joins = asyncio.Semaphore(_JOINS)
         self._names = FolderNames(files.uploads, files.outputs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -182,7 +197,9 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] == "http":
             is_call = scope["method"] == "POST"
-            await self._answer(scope, receive, Outgoing(send, self._names, is_last=is_call))
+            is_gradio = scope["path"].startswith((f"{_GRADIO}/", "/config"))
+            names = self._names if is_gradio else None
+            await self._answer(scope, receive, Outgoing(send, names, is_last=is_call))
         else:
             await self._app(scope, receive, send)
 
@@ -202,37 +219,39 @@ class Guard:
             await self._app(scope, receive, send)
 
     async def _pass_on(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let gradio answer a message that it can use."""
+        """Let a call be answered whose message can be used."""
         try:
             body = await Request(scope, _bounded(receive, MAX_MESSAGE_BYTES)).body()
-            message = self.calls.read(path, body, self._names.inward)
+            message = _read(body)
+            if path.startswith(_GRADIO):
+                body = json.dumps(self._names.inward(message)).encode()
         except ClientDisconnect:
             return
         except MultiPartException as error:
-            await _refuse(413, error.message)(scope, receive, send)
+            await _refuse(path, 413, error.message)(scope, receive, send)
             return
-        except InputError as error:
-            # The page's script reads one of the names, and gradio's the other.
-            reported = {"error": str(error), "detail": str(error)}
-            await JSONResponse(reported, 400)(scope, receive, send)
+        except (ValueError, RecursionError):
+            await _refuse_call(path, 400, *_NOT_USABLE)(scope, receive, send)
             return
-        received = _received(json.dumps(message).encode(), receive)
-        if _JOIN.fullmatch(path) is None:
-            await self._app(scope, received, send)
+        if self._calls >= MOST_CALLS:
+            sentence = f"{MOST_CALLS} other calls are already waiting."
+            await _refuse_call(path, 429, sentence, "Call again later.")(scope, receive, send)
             return
-        # Only browsers name an origin. Pages have a separate limit, so they need not wait for programs.
-        async with self._joins["origin" in Headers(scope=scope)]:
-            await self._app(scope, received, send)
+        self._calls += 1
+        try:
+            async with self._joins if _JOIN.fullmatch(path) else nullcontext():
+                await self._app(scope, _received(body, receive), send)
+        finally:
+            self._calls -= 1
 
     def _refusal(self, scope: Scope, path: str) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._hosts.allows(hosts[0]):
-            return _refuse(
-                421, "Longtake does not answer to this name. Start it with --allowed-host NAME if it should."
-            )
+            return _refuse(path, 421, _OTHER_NAME)
         if self._is_foreign(headers, method, path):
-            return _refuse(403, "Another site asked for this; only Longtake's own page and programs may.")
+            sentence = "Another site asked for this; only Longtake's own page and programs may."
+            return _refuse(path, 403, sentence)
         public = _PUBLIC.fullmatch(path) is not None
         if method in ("GET", "HEAD"):
             known = public or _READ.fullmatch(path) is not None
@@ -242,13 +261,13 @@ class Guard:
         known = known and "\0" not in path and max(map(len, path.encode().split(b"/"))) < 256
         # The name of a file has no slash, not even an encoded one.
         if not known or (path.startswith(_JOBS) and b"%2f" in scope["raw_path"].lower()):
-            return _refuse(404, "There is nothing here.")
+            return _refuse(path, 404, "There is nothing here.")
         if self._login and not public and not self._login.knows(HTTPConnection(scope)):
-            return _refuse(401, "Log in first.")
+            return _refuse(path, 401, "Log in first.")
         limit = self._uploads.max_bytes + _AROUND_FILES if path == _UPLOAD else MAX_MESSAGE_BYTES
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > limit:
-            return _refuse(413, f"This is too large; at most {limit // 2**20} MiB are accepted.")
+            return _refuse(path, 413, f"This is too large; at most {limit // 2**20} MiB are accepted.")
         return None
 
     def _is_foreign(self, headers: Headers, method: str, path: str) -> bool:
@@ -266,11 +285,33 @@ class Guard:
             await self._app(scope, _bounded(receive, self._uploads.max_bytes + _AROUND_FILES), send)
         else:
             sentence = "The upload cannot be stored now. Free some space on the disk, or try again later."
-            await _refuse(507, sentence)(scope, receive, send)
+            await _refuse(_UPLOAD, 507, sentence)(scope, receive, send)
 
 
-def _refuse(status: int, sentence: str) -> Response:
+def _read(body: bytes) -> Any:
+    """Return the content of a message.
+
+    Raises:
+        ValueError, RecursionError: If it is no JSON, or holds text or numbers that nothing here can use.
+    """
+    message: Any = json.loads(body)
+    # Half a pair of surrogates cannot be encoded, and no file or process takes NUL.
+    if _NUL.search(json.dumps(message, ensure_ascii=False, allow_nan=False).encode()):
+        raise ValueError("NUL")
+    return message
+
+
+def _refuse(path: str, status: int, sentence: str) -> Response:
+    if path.startswith(_API):
+        return refusal_answer(status, sentence)
     return PlainTextResponse(f"{sentence}\n", status)
+
+
+def _refuse_call(path: str, status: int, message: str, remedy: str) -> Response:
+    if path.startswith(_API):
+        return refusal_answer(status, message, remedy)
+    sentences = f"{message} {remedy}"
+    return JSONResponse({"error": sentences, "detail": sentences}, status)  # Gradio's clients read either
 
 
 def _received(body: bytes, receive: Receive) -> Receive:

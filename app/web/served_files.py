@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from app.redact import without_names, without_paths
 from app.ui import scripts
-from app.ui.calls.jobs import SMALL_PICTURE
+from app.ui.queue.records import SMALL_PICTURE
 from diffusers_helper.provenance.job_folder import JobFolder
 
 # Of a job's folder, the pictures, the first frame, a small copy of the start, the versions of the video, the

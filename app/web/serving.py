@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 
 from app.jobs.service import JobService
 from app.machine import cache_folder, this_local, this_profile
 from app.redact import name_folder
-from app.web.calls import Calls
 from app.web.guard import Guard, Hosts
 from app.web.login import Login
 from app.web.served_files import ServedFiles, UploadRoom, page_file
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 7860
 UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit for pictures, whose refusal has a clearer message
-# Gradio gets more slots than clients can hold: 500 waiting calls and 1000 that are being stored.
-_SLOTS = 2000
 _SERVER_SECONDS = 0.5
 _ENVIRONMENT = {
     "GRADIO_ANALYTICS_ENABLED": "False",
@@ -81,6 +78,7 @@ def open_page(
     """
     uploads = _take_environment()
     from app.ui.catalogue import Catalogue
+    from app.ui.generate import MOST_WAITING
     from app.ui.page import build_page
     from app.ui.planner import Planner
     from app.web.gradio_server import GuardedServer
@@ -94,14 +92,14 @@ def open_page(
     room.make_room()
     guard = Guard(page_server.unguarded, hosts=hosts, files=files, uploads=room, login=login)
     page = build_page(service, Catalogue.starting_with(model, Planner(profile, local)))
-    guard.calls = Calls(page.endpoints)
     page_server.guard = guard
     _add_routes(page_server, page, files, login)
     _, page_server.local_url, public_url = page_server.launch(
         prevent_thread_lock=True, server_name=server, server_port=port, share=share, inbrowser=inbrowser,
         # From here gradio copies the answer of /generate; its route for files is closed.
         allowed_paths=[str(outputs)], blocked_paths=[str(outputs / ".longtake")],
-        max_file_size=UPLOAD_BYTES, max_threads=_SLOTS, quiet=True, ssr_mode=False, run_history=False,
+        max_threads=2 * MOST_WAITING,  # so that calls beyond those that may wait are answered, too
+        max_file_size=UPLOAD_BYTES, quiet=True, ssr_mode=False, run_history=False,
         _frontend=False,  # otherwise gradio asks this server for a page, and gives up after a few seconds
     )  # fmt: skip
     page_server.rest()
@@ -111,7 +109,9 @@ def open_page(
 
 
 def _add_routes(server: GuardedServer, page: Page, files: ServedFiles, login: Login | None) -> None:
+    server.add_rooms(page.routers)
     for one in page.endpoints:
+        # Jobs have their own queue: a call that waits in Gradio's must not hold up another.
         server.api(
             one.function,
             name=one.name,
@@ -123,15 +123,11 @@ def _add_routes(server: GuardedServer, page: Page, files: ServedFiles, login: Lo
     async def document(request: Request) -> Response:
         return HTMLResponse(page.document) if login is None or login.knows(request) else login.page()
 
-    async def updates(request: Request) -> Response:
-        job = request.query_params.get("job", "")
-        return StreamingResponse(page.updates.stream(job), media_type="text/event-stream")
-
     def of_path(answer: Callable[[str], Response]) -> Callable[[Request], Response]:
         return lambda request: answer(request.path_params["path"])
 
     routes = {
-        "/": document, "/live": updates, "/scripts/{path:path}": of_path(page_file),
+        "/": document, "/scripts/{path:path}": of_path(page_file),
         "/jobs/{path:path}": of_path(files.of_job),
         "/gradio_api/file=uploads/{path:path}": of_path(files.upload),
     }  # fmt: skip

@@ -20,9 +20,9 @@ from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
 from app.machine import named_machine
-from app.ui.calls.cards import lines
-from app.ui.calls.jobs import JobCalls
 from app.ui.catalogue import Catalogue
+from app.ui.queue.cards import lines
+from app.ui.queue.endpoints import JobCalls
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Failed, Finished, SectionFinished, Warned
 from diffusers_helper.request import GenerationRequest

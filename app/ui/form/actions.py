@@ -1,4 +1,4 @@
-"""The endpoints of the form's controls: its description, what fills it, and the buttons below it.
+"""The calls of the form's controls: its description, what fills it, and the buttons below it.
 
 They return quickly, since jobs run elsewhere and outlive the page. The form's script shows what they return.
 """
@@ -19,10 +19,11 @@ from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.presets import presets_folder, start_settings
 from app.ui.catalogue import Catalogue
+from app.ui.fields import Count, Flag, Text, Values
 from app.ui.form import markup as view
 from app.ui.form import settings as form
 from app.ui.form.controls import model_options, radio_options
-from app.ui.form.describe import Describer
+from app.ui.form.describe import Describer, FormAnswer
 from app.ui.pictures import offered, picture_paths
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.downloads import NotHere
@@ -33,23 +34,21 @@ from diffusers_helper.units import count_text
 _log = logging.getLogger(__name__)
 _ID = re.compile("[0-9a-f]{16,64}")
 _EXAMPLE_SECONDS = 2.4  # two sections are ready soon, and enough to see the video grow
-# What the form is to show: `values` by setting, `markup` by the id of an element, and perhaps a `notice`.
-Shown = dict[str, Any]
 
 
 class Actions:
-    """The endpoints of the form for one job service. The docstring of a method is what programs read."""
+    """The calls of the form for one job service."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue, self._turn = service, catalogue, threading.Lock()
         self._describer = Describer(service, catalogue)
 
-    async def form_describe(self, settings: dict[str, Any]) -> Shown:
+    async def form_describe(self, settings: Values) -> FormAnswer:
         """Return what the form says about its values: `markup` by the id of an element, and `facts`."""
         await self._catalogue.planner.pictures.prepare_uploads(settings)
         return await asyncio.to_thread(self._describer.describe, settings)
 
-    def form_start(self, press: str, settings: dict[str, Any], may_download: bool) -> str:
+    def form_start(self, press: Text, settings: Values, may_download: Flag) -> str:
         """Queue the video that the form describes, once for each press, however often it is sent.
 
         The answer is a notice with its place, a question, or the reason for a refusal.
@@ -83,7 +82,7 @@ class Actions:
         except LongtakeError as error:
             return view.error_box(error)
 
-    def form_save(self, job: str, settings: dict[str, Any]) -> str:
+    def form_save(self, job: Text, settings: Values) -> str:
         """Give a job that has not begun the form's values, and return a notice or a refusal."""
         try:
             settings = settings | picture_paths(settings)
@@ -121,7 +120,7 @@ class Actions:
         done = view.job_note("Ending: the current work is finished first.", job.id)
         return done if self._service.queue.cancel(job.id) else ""
 
-    def form_model(self, model: str, mode: str) -> Shown:
+    def form_model(self, model: str, mode: str) -> FormAnswer:
         """Return what changes with the model."""
         try:
             info = self._catalogue.info(model)
@@ -130,7 +129,7 @@ class Actions:
         except InputError:  # it was removed a moment ago, or the message is forged
             return {}
 
-    def form_models(self, model: str, mode: str) -> Shown:
+    def form_models(self, model: str, mode: str) -> FormAnswer:
         """Return the models to choose from now, and the values of another one if this model is gone."""
         if model in self._catalogue.names:
             return {"markup": {"in-model": model_options(self._catalogue, model)}}
@@ -138,7 +137,7 @@ class Actions:
         text = f"The model {short_repr(model)} was removed, so {self._catalogue.info(other).title} is chosen."
         return self.form_model(other, mode) | {"notice": view.passing_note(text)}
 
-    def form_restore(self, kept: str) -> Shown:
+    def form_restore(self, kept: Text) -> FormAnswer:
         """Return `values` and `markup` for the form's values that a browser kept as JSON, or the start's."""
         usable = form.restored(self._catalogue, kept)
         if not usable:
@@ -147,7 +146,7 @@ class Actions:
         name = self._catalogue.preselected
         return self._shown(usable or {"model": name, "mode": self._catalogue.info(name).modes[0]})
 
-    def form_fill(self, restored: str, kept: str) -> Shown:
+    def form_fill(self, restored: Text, kept: Text) -> FormAnswer:
         """Return `values`, `markup` and a `notice` for settings from outside the form.
 
         Args:
@@ -163,7 +162,7 @@ class Actions:
             return {"notice": view.error_box(error)}
         return self._shown(usable) | {"notice": view.restored_note(found.name, notices)}
 
-    def _shown(self, values: dict[str, Any]) -> Shown:
+    def _shown(self, values: dict[str, Any]) -> FormAnswer:
         name, mode = values["model"], values["mode"]
         info = self._catalogue.info(name)
         options = {
@@ -172,7 +171,7 @@ class Actions:
         }  # fmt: skip
         return {"values": values, "markup": view.parts_of(info) | options}
 
-    def form_reset(self, model: str) -> Shown:
+    def form_reset(self, model: str) -> FormAnswer:
         """Return all settings except picture, prompt and model: the start settings, or the model's own."""
         try:
             info = self._catalogue.info(model)
@@ -190,7 +189,7 @@ class Actions:
             _log.warning("The start settings are not used: %s", error)
             return {}
 
-    def form_example(self, model: str, index: int, starts: bool) -> Shown:
+    def form_example(self, model: Text, index: Count, starts: Flag) -> FormAnswer:
         """Return the picture, if there is one, and the prompt of an example, and start its video if asked.
 
         Its video has the model's own settings, which then fill the form, too.
@@ -214,7 +213,7 @@ class Actions:
             notice = view.error_box(error)
         filled = self.form_reset(model)
         values |= {"seconds": _EXAMPLE_SECONDS}
-        return filled | {"values": filled["values"] | values, "notice": notice}
+        return filled | {"values": filled.get("values", {}) | values, "notice": notice}
 
     def _example(self, name: str, index: object) -> str | None:
         try:

@@ -1,8 +1,8 @@
 // What follows from each change of the form: the browser keeps the settings for another visit, and the server says
 // something about them: markup by the id of its element, facts, values, and a notice.
-import { call, callUntil, request, upload } from '../calls/call.js';
 import { hasChanged } from '../elements.js';
 import { onJobsReported } from '../jobs.js';
+import { post, postUntil, request, upload } from '../server.js';
 import { keep, recall } from '../storage.js';
 import { goTo, place } from '../tabs.js';
 import { check, showNotice } from './notice.js';
@@ -57,7 +57,7 @@ export async function describe() {
     while (isStale) {
       isStale = false;
       // Nobody waits for it. A failure concerns these values only; another change may have come.
-      await callUntil(null, 'form_describe', values()).then(take, (error) => { if (error.isAway) throw error; });
+      await postUntil(null, 'form/describe', { settings: values() }).then(take, (error) => { if (error.isAway) throw error; });
     }
   } catch (error) {
     isStale ||= error.isAway ?? false;
@@ -101,7 +101,7 @@ export async function restoreForm({ text, pictures = {} }) {
     if (pictures[name]) put(name, { path: pictures[name], orig_name: `${name === 'image' ? 'start' : name}-picture.png` });
     else if (isWhole && (name !== 'image' || pictures.image === '')) put(name, null);
   }
-  take(await call('form_fill', text, keptSettings()));
+  take(await post('form/fill', { restored: text, kept: keptSettings() }));
   changed();
 }
 

@@ -10,6 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from app.jobs.pace import Effort, PaceBook
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
@@ -58,6 +60,22 @@ print(video)  # the path of the finished MP4
 """
 
 
+class FormAnswer(TypedDict, total=False):
+    """What the form shows next; what is missing stays as it is.
+
+    Attributes:
+        values: By setting.
+        markup: By the id of an element.
+        facts: See `Describer.describe`.
+        notice: The markup beside Start.
+    """
+
+    values: dict[str, Any]
+    markup: dict[str, str]
+    facts: dict[str, Any]
+    notice: str
+
+
 class Describer:
     """A describer of the form's values. It leaves out unusable values, which the start refuses."""
 
@@ -66,7 +84,7 @@ class Describer:
         self._paces, self._planner = PaceBook(service), catalogue.planner
         self.pictures = catalogue.planner.pictures
 
-    def describe(self, settings: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, settings: dict[str, Any]) -> FormAnswer:
         """Return `markup` by the id of its element, and `facts`.
 
         The facts are `crops` in percent of each picture, `size` as text, a state for each fold, the LoRAs,

@@ -1,4 +1,4 @@
-"""The endpoints of files and presets: what restores the form's settings, and what is dropped on it."""
+"""The calls of files and presets: what restores the form's settings, and what is dropped on it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,30 @@ import json
 from collections.abc import Mapping
 from mimetypes import guess_type
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from typing_extensions import TypedDict
 
 from app import presets
 from app.batch import batch_lines
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.form.settings import PAGE_ONLY, Extras, Restored, defaults, seed_of, to_request, waits
-from app.ui.pictures import offered_end, upload_path
+from app.ui.doors import room
+from app.ui.fields import Text
+from app.ui.form.actions import Actions
+from app.ui.form.settings import (
+    PAGE_ONLY,
+    Extras,
+    Restored,
+    RestoredForm,
+    defaults,
+    seed_of,
+    to_request,
+    waits,
+)
+from app.ui.loras import LoraCalls
+from app.ui.pictures import Upload, offered_end, upload_name, upload_path
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.registry import model_names
@@ -21,18 +37,24 @@ from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import CROPS, PICTURES, PLACED, SETTINGS, START_PICTURE, paths_in, with_pictures
 from diffusers_helper.strangers.limited_json import json_or_none
 
+File = Annotated[Upload, Body(embed=True)]
+Uploads = Annotated[dict[str, Upload], Body(embed=True)]
 _MOST_NAME = 80  # characters of a file's name in a message
 # A picture belongs to one video, and so do its prompt and its crop.
 _NOT_KEPT = (*PICTURES, PLACED, *CROPS, "prompt")
 
 
+class Nothing(TypedDict):
+    """The answer about a file that has nothing for the form but itself."""
+
+
 class FormCalls:
-    """The endpoints of the form. Each raises InputError if an argument cannot be used."""
+    """The calls of recipes and presets. Each raises InputError if an argument cannot be used."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
 
-    def recipe_read(self, file: dict[str, Any], name: str = "the file") -> dict[str, Any]:
+    def recipe_read(self, file: File, name: Text = "the file") -> RestoredForm:
         """Return the settings in an uploaded MP4, PNG or JSON file for the form, and its picture's path.
 
         Args:
@@ -45,13 +67,13 @@ class FormCalls:
         """Return the names of the presets, sorted. The page begins with the one that is named "start"."""
         return list(presets.preset_names(presets.presets_folder()))
 
-    def preset_load(self, name: str) -> dict[str, Any]:
+    def preset_load(self, name: str) -> RestoredForm:
         """Return the settings of a preset, for the form."""
         found = presets.load_preset(presets.presets_folder(), name)
         title = "the default preset" if name == presets.START else f"the preset “{name}”"
         return Restored.of_preset(found, title).to_dict()
 
-    def preset_save(self, name: str, form: str) -> list[str]:
+    def preset_save(self, name: Text, form: Text) -> list[str]:
         """Save the settings of the form, except picture, crop and prompt, as a preset.
 
         Args:
@@ -64,7 +86,7 @@ class FormCalls:
         presets.save_preset(presets.presets_folder(), name, self._settings(form))
         return self.preset_list()
 
-    def preset_import(self, name: str, file: dict[str, Any]) -> list[str]:
+    def preset_import(self, name: Text, file: File) -> list[str]:
         """Save the settings of an uploaded file with a recipe as a preset, and return the names of all."""
         presets.save_preset(presets.presets_folder(), name, read_recipe(uploaded(file)).settings)
         return self.preset_list()
@@ -74,13 +96,13 @@ class FormCalls:
         found = presets.load_preset(presets.presets_folder(), name)
         return json.dumps(dict(found.settings), ensure_ascii=False, indent=1)
 
-    def preset_default(self, name: str) -> list[str]:
+    def preset_default(self, name: Text) -> list[str]:
         """Make a preset the one with which the page begins, and return the names of all."""
         folder = presets.presets_folder()
         presets.save_preset(folder, presets.START, presets.load_preset(folder, name).settings)
         return self.preset_list()
 
-    def preset_remove(self, name: str) -> list[str]:
+    def preset_remove(self, name: Text) -> list[str]:
         """Remove a preset, and return the names of the others."""
         presets.remove_preset(presets.presets_folder(), name)
         return self.preset_list()
@@ -108,25 +130,23 @@ def form_values(form: str) -> dict[str, Any]:
     return {name: values[name] for name in (*SETTINGS, *PAGE_ONLY) if name in values and name not in PICTURES}
 
 
-def uploaded(file: dict[str, Any]) -> Path:
-    """Return the path of an uploaded file, given its description.
+def uploaded(file: Upload) -> Path:
+    """Return the path of an uploaded file.
 
     Raises:
         InputError: If it does not describe an upload.
     """
-    path = upload_path(file, "file")
-    if not path:
-        raise InputError("There is no file; expected an upload.", "Choose a file.")
+    path = upload_path(file.model_dump(), "file")
     return Path(path)
 
 
 class DropCalls:
-    """The endpoints for one service. Each raises InputError if an argument cannot be used."""
+    """The calls of dropped files. Each raises InputError if an argument cannot be used."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
 
-    def file_read(self, file: dict[str, Any], name: str = "the file") -> dict[str, Any]:
+    def file_read(self, file: File, name: Text = "the file") -> RestoredForm | Nothing:
         """Return what an uploaded file brings to the form, as `recipe_read` does; nothing for a mere picture.
 
         A video without settings is continued.
@@ -147,18 +167,18 @@ class DropCalls:
             return {}
         found = read_footage(path)
         notice = f"The new video continues {name} ({found.seconds:.1f} s)."
-        extras = Extras.of({"video": str(path)}, ()).to_text()
+        extras = Extras.of({"video": upload_name(path)}, ()).to_text()
         pictures = offered_end(found)
         return Restored("", {}, extras, is_whole=False, pictures=pictures, notices=(notice,)).to_dict()
 
-    def picture_check(self, file: dict[str, Any]) -> list[int]:
+    def picture_check(self, file: File) -> list[int]:
         """Return the width and the height of an uploaded picture, or refuse it."""
         found = self._catalogue.planner.pictures.judge(str(uploaded(file)))
         if isinstance(found, InputError):
             raise found
         return [found.width, found.height]
 
-    def batch_add(self, file: dict[str, Any], pictures: dict[str, Any], form: str) -> list[str]:
+    def batch_add(self, file: File, pictures: Uploads, form: Text) -> list[str]:
         """Queue a video for each line of an uploaded CSV or JSON-lines file, or none if one cannot be used.
 
         Args:
@@ -170,7 +190,7 @@ class DropCalls:
             The ids of the jobs.
         """
         path = uploaded(file)
-        known = {name: upload_path(upload, "image") for name, upload in pictures.items()}
+        known = {name: upload_path(upload.model_dump(), "image") for name, upload in pictures.items()}
         wanted = list[dict[str, Any]]()
         for line, found in batch_lines(path):
             try:
@@ -207,3 +227,31 @@ def _with_uploads(line: Mapping[str, Any], known: Mapping[str, str]) -> dict[str
                 "Drop the file together with its pictures.",
             )
     return with_pictures(line, {name: known[file] for name, file in wanted.items()})
+
+
+def form_routes(actions: Actions, presets: FormCalls, drops: DropCalls, loras: LoraCalls) -> APIRouter:
+    """Return the page's door to the form."""
+    routes = room("form")
+    routes.post("/describe")(actions.form_describe)
+    routes.post("/start")(actions.form_start)
+    routes.post("/save")(actions.form_save)
+    routes.post("/end")(actions.form_end)
+    routes.post("/restore")(actions.form_restore)
+    routes.post("/fill")(actions.form_fill)
+    routes.post("/example")(actions.form_example)
+    routes.get("/reset")(actions.form_reset)
+    routes.get("/model")(actions.form_model)
+    routes.get("/models")(actions.form_models)
+    routes.get("/presets")(presets.preset_list)
+    routes.get("/presets/load")(presets.preset_load)
+    routes.get("/presets/export")(presets.preset_export)
+    routes.post("/presets/save")(presets.preset_save)
+    routes.post("/presets/import")(presets.preset_import)
+    routes.post("/presets/default")(presets.preset_default)
+    routes.post("/presets/remove")(presets.preset_remove)
+    routes.post("/file")(drops.file_read)
+    routes.post("/picture")(drops.picture_check)
+    routes.post("/batch")(drops.batch_add)
+    routes.get("/loras")(loras.lora_list)
+    routes.post("/lora")(loras.lora_choose)
+    return routes

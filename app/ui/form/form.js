@@ -1,8 +1,8 @@
 // The form: what its keys, clicks and buttons do, and what the server's description changes in it.
-import { call } from '../calls/call.js';
-import { actOnce, offerCopy, setText } from '../elements.js';
+import { actOnce, offerCopy, onPress, setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { expectStage, showStage } from '../live/live.js';
+import { get, post } from '../server.js';
 import { keep, recall, recallTexts } from '../storage.js';
 import { changed, describe, facts, keptSettings, onDescribed, put, restored, take, takeSettings } from './describe.js';
 import { startLoras } from './loras.js';
@@ -34,20 +34,18 @@ function prepareFolds() {
   }
 }
 
-async function fill(name, ...given) {
-  const answer = await call(name, ...given);
-  take(answer);
+/** Fill the form with an answer; a server that is away changes nothing. */
+async function fill(answer) {
+  take(await answer);
   changed();
-  return answer;
 }
 
-/** Ask for something that changes the form, at a press; a server that is away changes nothing. */
-const ask = (control, name, ...given) => actOnce(control, () => fill(name, ...given), refuse);
+const example = (index, starts) => post('form/example', { model: read('model'), index, starts });
 
 let known = null; // the text that changes with the list of models
-let missed = ''; // the endpoint that has not renewed the form, since the server was away
+let missed = ''; // the question whose answer has not renewed the form, since the server was away
 
-const renew = (name) => fill(name, read('model'), read('mode')).catch((error) => {
+const renew = (name) => fill(get(`form/${name}`, { model: read('model'), mode: read('mode') })).catch((error) => {
   if (error.isAway) missed = name;
   else refuse(error.message);
 });
@@ -99,14 +97,14 @@ function showJobs() {
   setText(find('#start'), start);
   find('#end').disabled = !canEnd;
   if (models === known && !missed) return;
-  const name = missed || 'form_models';
+  const name = missed || 'models';
   [known, missed] = [models, ''];
   renew(name);
 }
 
 async function startExample(index) {
   expectStage();
-  const answer = await call('form_example', read('model'), index, true);
+  const answer = await example(index, true);
   take({ ...answer, notice: undefined });
   judge();
   take({ notice: answer.notice });
@@ -127,7 +125,8 @@ function prepareBoxes() {
     if (found) act(found);
   });
   within('#try-it', '[data-example]', (one) => actOnce(one, () => startExample(Number(one.dataset.example)), refuse));
-  within('#examples', 'button', (one) => ask(one, 'form_example', read('model'), [...find('#examples').children].indexOf(one), false));
+  const indexOf = (button) => [...find('#examples').children].indexOf(button);
+  within('#examples', 'button', (one) => actOnce(one, () => fill(example(indexOf(one), false)), refuse));
   within('#memory-plan', '[data-preserved], [data-recommended]', ({ dataset }) => takeMemory(dataset));
   for (const note of ['#end-note', '#timeline-note']) within(note, 'button', () => put('mode', 'inverted'));
   within('#extras-line', '.lt-forget', () => {
@@ -148,7 +147,7 @@ function prepareBoxes() {
   });
   closeDemo();
   find('#dice').addEventListener('click', () => put('seed', newSeed()));
-  find('#reset').addEventListener('click', () => ask(find('#reset'), 'form_reset', read('model')));
+  onPress(find('#reset'), () => fill(get('form/reset', { model: read('model') })), refuse);
 }
 
 function listen() {
@@ -157,7 +156,7 @@ function listen() {
   form.addEventListener('input', ({ target }) => { if (!target.closest('.lt-loras')) changed(); });
   // This reacts to people only, since the settings of a restored model are restored with it.
   form.addEventListener('change', ({ target }) => {
-    if (target.name === 'model') renew('form_model');
+    if (target.name === 'model') renew('model');
   });
   document.addEventListener('keydown', takeEnter, true);
   document.addEventListener('keyup', showWholeField);
@@ -178,7 +177,7 @@ export default async function startForm() {
   startPresets();
   onDescribed(report);
   onJobsReported(showJobs);
-  take(await call('form_restore', keptSettings()));
+  take(await post('form/restore', { kept: keptSettings() }));
   await restorePictures();
   restored();
   showMissing();

@@ -1,8 +1,8 @@
 // The fields of pictures: what they show, the crop over each picture, which can be moved where the picture is longer than
 // the video, and what the browser keeps of them. And the files that are pasted or dropped anywhere on the page, or chosen:
 // pictures, files with a recipe, and batches.
-import { addressOf, call, upload } from '../calls/call.js';
 import { actOnce, make } from '../elements.js';
+import { addressOf, post, upload } from '../server.js';
 import { goTo, place } from '../tabs.js';
 import { changed, facts, onDescribed, put, restoreForm } from './describe.js';
 import { onWritten, pictureNames, read, values, write } from './values.js';
@@ -222,7 +222,7 @@ const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 async function giveFile(file, name) {
   const given = await upload(file);
   const isMeant = name && file.type.startsWith('image/');
-  const found = isMeant ? await call('picture_check', { path: given.path }) : await call('file_read', { path: given.path }, given.orig_name);
+  const found = await (isMeant ? post('form/picture', { file: given }) : post('form/file', { file: given, name: given.orig_name }));
   if (found.text) await restoreForm(found);
   else put(name ?? START, given);
 }
@@ -233,7 +233,7 @@ async function addBatch(file, others) {
   const { image, ...form } = values();
   if (image) pictures[''] = { path: image.path };
   const { path } = await upload(file);
-  await call('batch_add', { path }, pictures, JSON.stringify(form));
+  await post('form/batch', { file: { path }, pictures, form: JSON.stringify(form) });
   goTo('queue');
 }
 

@@ -1,6 +1,6 @@
 // The presets: a button beside the form's end, and a dialog in which settings are saved, used and passed on.
-import { call, upload } from '../calls/call.js';
 import { make, makeButton, onPress, onSubmit, setText } from '../elements.js';
+import { get, post, upload } from '../server.js';
 import { keptSettings, restoreForm } from './describe.js';
 
 const START = 'start'; // the preset with which the page begins
@@ -28,7 +28,7 @@ const makeAct = (label, ariaLabel, act) => makeButton(label, () => act().catch((
 
 async function take(preset, given) {
   const { path } = await upload(given);
-  show(await call('preset_import', preset, { path }));
+  show(await post('form/presets/import', { name: preset, file: { path } }));
 }
 
 function makeRow(preset) {
@@ -38,17 +38,17 @@ function makeRow(preset) {
     'li', {},
     make('b', { textContent: title }),
     act('Use', async () => {
-      await restoreForm(await call('preset_load', preset));
+      await restoreForm(await get('form/presets/load', { name: preset }));
       dialog.close();
     }),
     ...(preset === START ? [] : [act('Make default', async () => {
-      show(await call('preset_default', preset));
+      show(await post('form/presets/default', { name: preset }));
       report(`New pages and “Reset to defaults” now use “${title}”.`);
     })]),
-    act('Export', async () => download(asFile(preset, await call('preset_export', preset)))),
+    act('Export', async () => download(asFile(preset, await get('form/presets/export', { name: preset })))),
     act('Remove', async () => {
-      const text = await call('preset_export', preset);
-      show(await call('preset_remove', preset));
+      const text = await get('form/presets/export', { name: preset });
+      show(await post('form/presets/remove', { name: preset }));
       const undo = makeAct('Undo', `Bring ${title} back`, async () => {
         await take(preset, asFile(preset, text));
         report('The preset is back.');
@@ -63,12 +63,12 @@ async function open() {
   report('');
   dialog.showModal();
   name.focus();
-  show(await call('preset_list'));
+  show(await get('form/presets'));
 }
 
 async function save() {
   const preset = name.value.trim();
-  show(await call('preset_save', preset, keptSettings() || '{}'));
+  show(await post('form/presets/save', { name: preset, form: keptSettings() || '{}' }));
   name.value = '';
   report(`“${titleOf(preset)}” is saved.`);
 }

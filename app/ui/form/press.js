@@ -1,10 +1,10 @@
 // The presses of the buttons below the form. Each is heard at once. One of Start is kept while the server does not
 // answer, also over a reload, and sent until it is answered; its id lets the server start the video only once. While a
 // video that waits is edited, the form shows its settings, and a button in place of Start saves them.
-import { call, callUntil } from '../calls/call.js';
 import { actOnce, fromTemplate, onPress, setText } from '../elements.js';
 import { sceneNow, onJobsReported } from '../jobs.js';
 import { expectStage, showStage } from '../live/live.js';
+import { get, post, postUntil } from '../server.js';
 import { keep, recallValue } from '../storage.js';
 import { goTo } from '../tabs.js';
 import { changed, restoreForm, take } from './describe.js';
@@ -35,7 +35,7 @@ function keepPress(given) {
 /** Send the press, and return a function that shows the answer, or null if there is none. */
 async function attempt({ id, settings, mayDownload }) {
   try {
-    const markup = await callUntil(AbortSignal.timeout(LIMIT), 'form_start', id, settings, mayDownload);
+    const markup = await postUntil(AbortSignal.timeout(LIMIT), 'form/start', { press: id, settings, may_download: mayDownload });
     return () => showNotice(markup);
   } catch (error) {
     return error.isAway ? null : () => refuse(error.message);
@@ -92,7 +92,7 @@ function say(text = '', label = '') {
 
 async function end() {
   const form = before;
-  const restored = form && await call('form_restore', JSON.stringify(form));
+  const restored = form && await post('form/restore', { kept: JSON.stringify(form) });
   [job, before] = [null, null];
   say();
   goTo('queue');
@@ -106,7 +106,7 @@ async function end() {
 /** Put the settings of a job that has not begun into the form. */
 export async function editJob(found) {
   if (!found.offered) throw new Error('This page does not offer the model of this video. Change it with python -m app jobs, or duplicate it.');
-  const restored = await call('history_settings', found.id);
+  const restored = await get(`history/${encodeURIComponent(found.id)}/settings`);
   before ??= values();
   job = found;
   await restoreForm(restored);
@@ -117,13 +117,13 @@ export async function editJob(found) {
 }
 
 async function save() {
-  showNotice(await call('form_save', job?.id ?? '', values()));
+  showNotice(await post('form/save', { job: job?.id ?? '', settings: values() }));
   if (find('#notice [data-saved]')) await end();
 }
 
 export function press(button) {
   if (button.id === 'start') begin();
-  else if (button.id === 'end') actOnce(button, async () => showNotice(await call('form_end')), refuse);
+  else if (button.id === 'end') actOnce(button, async () => showNotice(await post('form/end')), refuse);
   else {
     showNotice('');
     judge();

@@ -1,7 +1,7 @@
 // The strip of the video's sections, each with a field for its words. The server says what each field holds, and turns
 // what is written there into a prompt with times; meanwhile a hidden field keeps it, and a start sends that as well.
-import { addressOf, call, upload } from '../calls/call.js';
 import { actOnce, hasChanged, make, makeButton, setText } from '../elements.js';
+import { addressOf, post, upload } from '../server.js';
 import { changed, facts, onDescribed } from './describe.js';
 import { makeMovable } from './pictures.js';
 import { read, write } from './values.js';
@@ -22,7 +22,7 @@ function makeTile(save, report) {
     const { place } = section;
     const { path } = await upload(input.files[0]);
     input.value = '';
-    await call('picture_check', { path });
+    await post('form/picture', { file: { path } });
     save(place, { path, crop: 0.5 });
   }
 

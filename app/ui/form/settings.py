@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
+from typing_extensions import TypedDict
+
 from app.batch import random_seed
 from app.jobs.job import Job
 from app.ui.catalogue import Catalogue
 from app.ui.loras import with_lora_names
-from app.ui.pictures import offered, uploads_folder
+from app.ui.pictures import offered, upload_name, uploads_folder
 from app.ui.planner import Planner
 from app.ui.timeline import SECTION_WORDS, directed
 from diffusers_helper.conditions.pictures import kept_pictures, named_pictures
@@ -176,6 +178,17 @@ def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
     return usable
 
 
+class RestoredForm(TypedDict):
+    """Settings for the form: pictures by setting, as uploads, and `text`, the rest as JSON.
+
+    A browser would round the large numbers among the settings if it read them.
+    """
+
+    name: str
+    pictures: dict[str, str]
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Restored:
     """The settings of an earlier video, a preset or a file.
@@ -183,7 +196,7 @@ class Restored:
     Attributes:
         settings: The settings that the form has controls for; None stands for the default.
         is_whole: Whether missing settings get their defaults, instead of staying as they are.
-        pictures: The paths of the pictures among the uploads, by setting; "" for a video from words alone.
+        pictures: The names of the pictures among the uploads, by setting; "" for a video from words alone.
     """
 
     name: str
@@ -203,7 +216,7 @@ class Restored:
                 copy = uploads_folder() / job.id / "original.mp4"
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(folder.original, copy)
-                settings["video"] = str(copy)
+                settings["video"] = upload_name(copy)
             pictures = offered(kept_pictures(folder, named_pictures(job.request)))
             spans = Lineage.read(folder.lineage).spans
         except OSError as error:
@@ -245,11 +258,7 @@ class Restored:
         none = {START_PICTURE: ""} if settings.get(START_PICTURE) == "" else {}
         return cls(name, shown, extras, pictures={**none, **pictures}, notices=notices)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the data that the script passes on to the form: the pictures' paths, and the rest as text.
-
-        A browser would round the large numbers among the settings if it read them.
-        """
+    def to_dict(self) -> RestoredForm:
         rest = {name: value for name, value in asdict(self).items() if name != "pictures"}
         return {
             "name": self.name,

@@ -1,6 +1,6 @@
 // A card of the history: a still that plays its video while a user points at it, and facts about the video.
 import { dropVideo, fromTemplate, make, onPress, reducedMotion, setText } from '../elements.js';
-import { call } from '../calls/call.js';
+import { post } from '../server.js';
 import { when } from '../text.js';
 
 const PAUSE = 120; // milliseconds, so that a pointer on its way to another card loads nothing
@@ -80,7 +80,7 @@ export function makeCard(onError) {
 
 /** Mark a video as a favourite, or remove the mark. Return its data with the mark as it is now. */
 export async function setFavourite(video) {
-  const [{ favourite }] = await call('jobs_favourite', [video.job], !video.favourite);
+  const [{ favourite }] = await post('queue/favourite', { jobs: [video.job], favourite: !video.favourite });
   return { ...video, favourite };
 }
 

@@ -1,4 +1,4 @@
-"""The endpoints of the History tab, and the plain data of its cards and of an opened video.
+"""The calls of the History tab, and the plain data of its cards and of an opened video.
 
 The browser inserts the data as text only.
 """
@@ -8,15 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from typing_extensions import TypedDict
 
 from app.jobs.history import Twig
 from app.jobs.job import Command, Job
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS, WORDS, states_named, view
 from app.ui.catalogue import Catalogue
+from app.ui.doors import room
 from app.ui.errors import page_words
-from app.ui.form.settings import Restored
+from app.ui.form.settings import Restored, RestoredForm
 from app.ui.live.scene import Presenter, file_url, start_picture, thumb_url, video_url
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.models.registry import family_of, find_model, model_names, plan_of
@@ -31,6 +35,7 @@ _MOST_WORDS, _MOST_TREE_WORDS = 300, 80
 _THUMB = re.compile(r"\d{4,9}\.webp")
 Shown = dict[str, Any]
 MOST_CARDS = 200
+_MOST_STATES = 20
 _NO_VIDEO = "There is no video yet. Make one in the Create tab, and it appears here."
 
 
@@ -190,8 +195,19 @@ def _tree_row(twig: Twig, parent: Job, opened: str) -> Shown:
     }  # fmt: skip
 
 
+class CardsPage(TypedDict):
+    """A page of the history; see `history_search`."""
+
+    cards: list[Shown]
+    next: str
+    total: int
+    say: str
+    none: str
+    models: list[str]
+
+
 class HistoryCalls:
-    """The endpoints for one job service. Each raises InputError if an argument cannot be used."""
+    """The calls for one job service. Each raises InputError if an argument cannot be used."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
@@ -200,14 +216,14 @@ class HistoryCalls:
     def history_search(
         self,
         text: str = "",
-        states: list[str] | None = None,
+        states: Annotated[list[str] | None, Query(max_length=_MOST_STATES)] = None,
         model: str = "",
         min_seconds: float | None = None,
         max_seconds: float | None = None,
         favourites: bool = False,
         before: str = "",
         limit: int = 24,
-    ) -> dict[str, Any]:
+    ) -> CardsPage:
         """Return the videos that meet all given conditions, newest first, as the page's cards show them.
 
         `cards` has at most `limit` of them, `next` is the argument `before` for the next page, `total` is
@@ -234,7 +250,7 @@ class HistoryCalls:
             "models": sorted({model_title(one) for one in models}),
         }
 
-    def history_open(self, job: str) -> dict[str, Any]:
+    def history_open(self, job: str) -> Shown:
         """Return everything that the page shows of one video, with its states, files and tree of branches."""
         found = self._service.job(job)
         shown = self._presenter.show_job(job)
@@ -249,8 +265,8 @@ class HistoryCalls:
             "branch": branch_facts(found),
         }
 
-    def history_settings(self, job: str) -> dict[str, Any]:
-        """Return the settings of a video for the form, and the path of its picture among the uploads."""
+    def history_settings(self, job: str) -> RestoredForm:
+        """Return the settings of a video for the form, and the names of its pictures among the uploads."""
         return Restored.of_job(self._service.job(job), self._catalogue).to_dict()
 
     def _states(self, job: Job) -> list[Shown]:
@@ -263,3 +279,12 @@ class HistoryCalls:
             }
             for one in self._service.history.transitions(job.id)
         ]
+
+
+def history_routes(calls: HistoryCalls) -> APIRouter:
+    """Return the page's door to the history."""
+    routes = room("history")
+    routes.get("")(calls.history_search)
+    routes.get("/{job}")(calls.history_open)
+    routes.get("/{job}/settings")(calls.history_settings)
+    return routes

@@ -1,10 +1,10 @@
 // The History tab: all videos of the outputs folder as cards, with a search, filters and further pages, or one opened
 // video, which has its own address, its records, the tree of its branches, and the actions on it.
-import { call } from '../calls/call.js';
 import { arrange, fillRows, hasChanged, make, makeUndo, offerCopy, onPress, setOptions, setText } from '../elements.js';
 import { restoreForm } from '../form/describe.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { makeFilm, pastView } from '../live/film.js';
+import { get, post } from '../server.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { exactly, when } from '../text.js';
 import { makeCard } from './card.js';
@@ -40,8 +40,11 @@ const undo = makeUndo(find('.lt-undo'), restore);
 
 function wanted() {
   const chosen = (name) => find(`.lt-find-${name}`).value;
-  const [least, most] = chosen('length').split('-').map((bound) => (bound ? Number(bound) : null));
-  return [chosen('text'), chosen('state').split(' '), chosen('model'), least, most, isPressed()];
+  const [least, most] = chosen('length').split('-').map((bound) => bound || null);
+  return {
+    text: chosen('text'), states: chosen('state').split(' '), model: chosen('model'),
+    min_seconds: least, max_seconds: most, favourites: isPressed(),
+  };
 }
 
 // An observer also reports when it begins, so it sees an end that has stayed in sight.
@@ -77,7 +80,7 @@ async function load(before = '', limit = PAGE) {
   const own = asked;
   more.setAttribute('aria-busy', 'true');
   try {
-    const found = await call('history_search', ...wanted(), before, limit);
+    const found = await get('history', { ...wanted(), before, limit });
     if (own === asked) show(found, before);
   } catch (error) {
     if (error.isAway) lookAgain();
@@ -154,7 +157,7 @@ function prepareVideo() {
   find('.lt-past-open').replaceChildren(pastView);
   film = makeFilm(ofVideo('view'), (job) => goTo('history', job));
   ofVideo('status').ariaLabel = 'This video';
-  onPress(ofVideo('settings-use'), async () => restoreForm(await call('history_settings', open)), film.report);
+  onPress(ofVideo('settings-use'), async () => restoreForm(await get(`history/${encodeURIComponent(open)}/settings`)), film.report);
   onPress(ofVideo('remove'), () => remove(shown));
   offerCopy(ofVideo('copy-link'), ofVideo('address'));
 }
@@ -175,12 +178,12 @@ function showVideo(video) {
 async function refreshVideo() {
   const job = open;
   try {
-    const video = await call('history_open', job);
+    const video = await get(`history/${encodeURIComponent(job)}`);
     if (job === open) showVideo(video);
   } catch (error) {
     if (error.isAway) lookAgain();
     if (job !== open) return;
-    isLost = error.isRefusal;
+    isLost = error.status === 404;
     if (isLost) goTo('history');
     else sayAbove(error.message);
   }
@@ -228,7 +231,7 @@ function follow() {
 
 async function remove({ job, words }) {
   try {
-    await call('jobs_remove', [job]);
+    await post('queue/remove', { jobs: [job] });
   } catch (error) {
     (open ? sayAbove : report)(error.message);
     return;
@@ -242,7 +245,7 @@ async function remove({ job, words }) {
 
 async function restore(jobs) {
   try {
-    await call('jobs_restore', jobs);
+    await post('queue/restore', { jobs });
     await refresh();
     cards.get(jobs[0])?.focus();
     return true;

@@ -1,10 +1,10 @@
 // The actions on a video: those on the job while it is made, and those that lead on from it once it rests, such as
 // branches: another continuation from one of its sections, or a longer version.
-import { call } from '../calls/call.js';
 import { make, makeItem, onPress, onSubmit, setText } from '../elements.js';
 import { offerPicture } from '../form/describe.js';
 import { newSeed } from '../form/values.js';
 import { setFavourite, showStar } from '../history/card.js';
+import { get, post } from '../server.js';
 import { prepareSteer } from './steer.js';
 
 function controlOf({ name, value, choices, low, high, step }) {
@@ -86,14 +86,14 @@ class Branch {
       const value = this.#find(field).value.trim();
       if (value !== String(before).trim()) changes[name] = name === 'seed' || typeof before === 'number' ? Number(value) : value;
     }
-    const made = await call('jobs_branch', job, keep, null, changes);
-    if (isOpen) await call('jobs_pause', [job]); // the branch comes first
+    const made = await post('queue/branch', { job, keep, changes });
+    if (isOpen) await post('queue/pause', { jobs: [job] }); // the branch comes first
     this.#report(`The branch is in the queue. ${branch.kept[keep - 1]}`, made.id);
   }
 
   async #extend() {
     const { branch, job } = this.#video;
-    const made = await call('jobs_branch', job, null, Number(this.#find('more-seconds').value), null);
+    const made = await post('queue/branch', { job, longer: Number(this.#find('more-seconds').value) });
     this.#report(`The longer video is in the queue. ${branch.keptByLonger}`, made.id);
   }
 }
@@ -127,8 +127,8 @@ export class Actions {
 
   #listen() {
     const on = (button, act) => onPress(button, act, (words) => this.report(words));
-    on(this.#jobs.pause, () => call('jobs_pause', [this.#scene.job]));
-    on(this.#jobs.stop_after_section, () => call('jobs_cancel', [this.#scene.job], true));
+    on(this.#jobs.pause, () => post('queue/pause', { jobs: [this.#scene.job] }));
+    on(this.#jobs.stop_after_section, () => post('queue/cancel', { jobs: [this.#scene.job], after_section: true }));
     on(this.#jobs.resume, async () => {
       this.#expect();
       await this.steer.goOn();
@@ -137,7 +137,7 @@ export class Actions {
     on(this.#find('.lt-again'), async () => {
       const seed = newSeed();
       this.#expect();
-      const made = await call('jobs_duplicate', this.#scene.job, { seed });
+      const made = await post('queue/duplicate', { job: this.#scene.job, changes: { seed } });
       this.report(`The same video with the seed ${seed} is in the queue.`, made.id);
     });
     on(this.#find('.lt-first'), () => offerPicture(this.#scene.first));
@@ -187,7 +187,7 @@ export class Actions {
 
   async #offerBranch() {
     const { job } = this.#scene;
-    const opened = await call('history_open', job);
+    const opened = await get(`history/${encodeURIComponent(job)}`);
     if (job === this.#scene.job) this.#branch.show(opened);
   }
 

@@ -3,10 +3,10 @@
 // The server sends the scene of the job that is being made. A video that has just finished stays on the stage while
 // the next one is made; an announcement beside it leads to that one. In windows in which the stage may be out of view, a
 // line of progress above the buttons leads to it.
-import { call } from '../calls/call.js';
 import { setText } from '../elements.js';
 import { describe } from '../form/describe.js';
 import { reportJobs } from '../jobs.js';
+import { get } from '../server.js';
 import { keep, recall } from '../storage.js';
 import { makeFilm } from './film.js';
 import { preparePreview } from './preview.js';
@@ -32,7 +32,8 @@ let watched = false; // whether this page was open when the job on the stage end
 // An id begins with the time of its creation.
 const comesAfter = (scene, other) => scene.isOpen || scene.job > other.job;
 const say = (words) => setText(find('.lt-say'), words.trim());
-const sceneOf = (job) => call('jobs_scene', job).catch(() => null);
+const load = (job) => get(`live/${encodeURIComponent(job)}`);
+const sceneOf = (job) => load(job).catch(() => null);
 
 /** Give the stage to the job that a user is about to start, or not, unless another one is being made. */
 export function expectStage(isExpected = true) {
@@ -62,7 +63,7 @@ export function watchRunning(job = now?.job) {
 
 /** Show a job of any age on the stage, until the user moves on. */
 async function openOnStage(job) {
-  const scene = await call('jobs_scene', job);
+  const scene = await load(job);
   watched = true;
   stays = scene.job !== now?.job;
   showOnStage(scene);

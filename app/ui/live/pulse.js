@@ -1,7 +1,7 @@
 // The stream of updates from the server, which begins again whenever it ends; the times, which advance between two
 // updates; and the signs of life of the engine and the connection.
-import { noteBack, sayLost } from '../calls/call.js';
 import { reducedMotion, setText } from '../elements.js';
+import { noteBack, sayLost } from '../server.js';
 import { duration } from '../text.js';
 
 const AGAIN = 3000; // milliseconds between two attempts to connect
@@ -32,7 +32,7 @@ async function open() {
 export function connect(job = chosen) {
   chosen = job;
   source?.close();
-  const now = source = new EventSource(job ? `live?job=${encodeURIComponent(job)}` : 'live');
+  const now = source = new EventSource(`api/live?job=${encodeURIComponent(job)}`);
   source.onmessage = ({ data }) => {
     const news = JSON.parse(data);
     if (news.version && news.version !== own) window.location.reload(); // these scripts are older than the server

@@ -1,6 +1,6 @@
 // How a user directs a video: other words for what comes next, a wait, takes of a section, and a section again.
-import { call } from '../calls/call.js';
 import { actOnce, arrange, dropVideo, fromTemplate, onPress, onSubmit, reducedMotion, setText } from '../elements.js';
+import { post } from '../server.js';
 
 /** Bring the fold to life with which a video is directed. `report` shows a sentence, with a link to a job if one is given. */
 export function prepareSteer(fold, report) {
@@ -11,19 +11,19 @@ export function prepareSteer(fold, report) {
 
   async function wait() {
     const { checked } = find('wait');
-    await call('jobs_wait', [scene.job], checked);
+    await post('queue/wait', { jobs: [scene.job], wait: checked });
     report(checked ? 'It waits for you after each section; the device is free meanwhile.' : 'It goes on by itself.');
   }
 
   async function change() {
     const { value } = find('words');
-    await call('jobs_change', scene.job, { prompt: value.trim() });
+    await post('queue/change', { job: scene.job, changes: { prompt: value.trim() } });
     shown = value;
     report('What comes next has the new words. What is made keeps its own.');
   }
 
   async function threeTakes() {
-    await call('jobs_takes', scene.job, 3, null);
+    await post('queue/takes', { job: scene.job });
     report('Three takes are in the queue. Each waits after one section, so that you can keep the best.');
   }
 
@@ -35,8 +35,8 @@ export function prepareSteer(fold, report) {
     async goOn(waits = true) {
       const { job, steering } = scene;
       if (steering && find('words').value !== shown) await change();
-      if (!waits) await call('jobs_wait', [job], false);
-      await call('jobs_resume', [job]);
+      if (!waits) await post('queue/wait', { jobs: [job], wait: false });
+      await post('queue/resume', { jobs: [job] });
     },
     edit() {
       fold.open = true;
@@ -63,7 +63,7 @@ export function prepareAnew(box, branch, report) {
   let pressed = { job: '', kept: 0 }; // the sections before it, in the order of making
   onPress(box.querySelector('.lt-anew-branch'), () => branch(pressed.kept), report);
   onPress(box.querySelector('.lt-anew-takes'), async () => {
-    const takes = await call('jobs_takes', pressed.job, 3, pressed.kept);
+    const takes = await post('queue/takes', { job: pressed.job, keep: pressed.kept });
     report('Three takes of this section are in the queue. What was made stays.', takes[0].id);
   }, report);
   return {
@@ -124,7 +124,7 @@ export function prepareTakes(box, steer, open, report) {
     report(`${name} goes on. The others stay in the history.`);
   });
   on('words', () => steer.edit());
-  on('more', () => call('jobs_takes', takes.of, 3, takes.keep));
+  on('more', () => post('queue/takes', { job: takes.of, keep: takes.keep }));
   return (now, job) => {
     takes = now;
     box.hidden = !takes;

@@ -1,7 +1,7 @@
 // The card of one model: what it is, what happens to it, and what can be done with it.
-import { call } from '../calls/call.js';
 import { actionButton, actOnce, fillRows, fromTemplate, hasChanged, make, makeItem, makeTable, setText } from '../elements.js';
 import { chooseModel } from '../form/describe.js';
+import { get, post } from '../server.js';
 
 const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'In about', 'Main memory', 'Disk per step', 'Peak', 'Weights'];
 const LESS = 'less preserved';
@@ -39,10 +39,10 @@ export class Card {
     this.element.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeQuestion(); });
     this.#find('copies').addEventListener('change', () => this.#look());
     const [plans, formats, weights] = ['plans', 'formats', 'weights'].map((name) => this.#find(name));
-    const showPlans = () => { if (plans.open) this.#loadTable(plans, 'models_plan', planTable, weights.value); };
+    const showPlans = () => { if (plans.open) this.#loadTable(plans, 'plan', planTable, { weight_dtype: weights.value }); };
     plans.addEventListener('toggle', showPlans);
     weights.addEventListener('change', showPlans);
-    formats.addEventListener('toggle', () => { if (formats.open) this.#loadTable(formats, 'models_formats', formatTable); });
+    formats.addEventListener('toggle', () => { if (formats.open) this.#loadTable(formats, 'formats', formatTable); });
   }
 
   #find(name) { return this.element.querySelector(`.lt-model-${name}`); }
@@ -126,10 +126,10 @@ export class Card {
     else if (action in this.#model.asks) this.#ask(action);
     else {
       const name = action === 'sure' ? this.#asked : action;
-      const values = name === 'convert' ? [this.#find('copies').value] : [];
+      const message = { model: this.#model.model, ...(name === 'convert' && { weight_dtype: this.#find('copies').value }) };
       this.#closeQuestion();
       const pressed = this.#find('buttons').querySelector(`[data-action="${name}"]`) ?? button; // a question is gone
-      actOnce(pressed, () => this.#change(this, () => call(`models_${name}`, this.#model.model, ...values)));
+      actOnce(pressed, () => this.#change(this, () => post(`models/${name}`, message)));
     }
   }
 
@@ -152,7 +152,7 @@ export class Card {
     const { value } = this.#find('copies');
     const [words, sure] = this.#find('question').querySelectorAll('p, [data-action="sure"]');
     sure.ariaDisabled = 'true'; // `disabled` would take the focus away
-    const offer = await call('models_copy', this.#model.model, value).catch((error) => ({ refusal: error.message }));
+    const offer = await get('models/copy', { model: this.#model.model, weight_dtype: value }).catch((error) => ({ refusal: error.message }));
     if (this.#find('copies').value !== value || this.#asked !== 'convert') return;
     setText(words, offer.refusal || offer.words);
     sure.ariaDisabled = offer.words ? null : 'true';
@@ -165,14 +165,14 @@ export class Card {
     (this.#find('buttons').querySelector(`[data-action="${this.#asked}"]`) ?? this.#find('title')).focus();
   }
 
-  async #loadTable(place, endpoint, tableOf, ...values) {
-    const wanted = values.join();
+  async #loadTable(place, name, tableOf, query = {}) {
+    const wanted = Object.values(query).join();
     if (place.dataset.known === wanted) return;
     place.dataset.known = wanted;
     const known = () => [wanted, undefined].includes(place.dataset.known);
     const [table, note] = place.lastElementChild.children;
     try {
-      const found = tableOf(await call(endpoint, this.#model.model, ...values));
+      const found = tableOf(await get(`models/${name}`, { model: this.#model.model, ...query }));
       if (known()) table.replaceWith(found);
       note.hidden = false;
     } catch (error) {

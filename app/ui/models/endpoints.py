@@ -1,7 +1,7 @@
-"""The endpoints of the models, which have the names and effects of the verbs of `python -m app models`.
+"""The calls of the models, which have the names and effects of the verbs of `python -m app models`.
 
-The weights in a user's own folder are known to the page by name alone. Their endpoints are apart from the
-others, since they may take seconds.
+The weights in a user's own folder are known to the page by name alone. Their calls may take
+seconds.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from fastapi import APIRouter
+
 from app.jobs.job import BEGUN
 from app.jobs.service import JobService
 from app.redact import plain_paths
 from app.ui.catalogue import Catalogue
+from app.ui.doors import room
+from app.ui.fields import Text, Values
 from app.ui.models.present import ModelPresenter, card_plans, copy_offer, format_plans, part_title
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 from diffusers_helper.families.known import models_by_part
@@ -33,7 +37,7 @@ _MOST_LISTED, _MOST_FOLDERS, _MOST_SIGNS = 400, 2000, 1000
 
 
 class ModelCalls:
-    """The endpoints of one service: each public method is one, which programs know by its docstring."""
+    """The calls of one service: each public method is one, which programs know by its docstring."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._downloads = service, service.downloads
@@ -43,20 +47,20 @@ class ModelCalls:
         """List the models, with their parts, sizes, needs and downloads, and the disk that downloads fill."""
         return self._presenter.all()
 
-    def models_get(self, model: str) -> dict[str, Any]:
+    def models_get(self, model: Text) -> dict[str, Any]:
         """Download a model beside the queue, or resume a download that is paused or has failed."""
         self._downloads.get(model)
         return self._presenter.one(model)
 
-    def models_pause(self, model: str) -> dict[str, Any]:
+    def models_pause(self, model: Text) -> dict[str, Any]:
         """Pause a download until `models_get` is called; the downloaded files stay."""
         return self._asked(model, self._downloads.pause)
 
-    def models_cancel(self, model: str) -> dict[str, Any]:
+    def models_cancel(self, model: Text) -> dict[str, Any]:
         """Withdraw a download, a check or a conversion; downloaded files stay until the model is removed."""
         return self._asked(model, self._downloads.cancel)
 
-    def models_verify(self, model: str) -> dict[str, Any]:
+    def models_verify(self, model: Text) -> dict[str, Any]:
         """Begin to compare the checksums of a model's files; `problems` of `models_list` has the result."""
         return self._asked(model, partial(self._downloads.begin, "verify"))
 
@@ -69,7 +73,7 @@ class ModelCalls:
         """Return what a conversion would write and where, or why it is not possible."""
         return copy_offer(self._catalogue.info(model), weight_dtype)
 
-    def models_convert(self, model: str, weight_dtype: str) -> dict[str, Any]:
+    def models_convert(self, model: Text, weight_dtype: Text) -> dict[str, Any]:
         """Write a copy of a model's transformer in another type, beside the queue, as a model of its own."""
         offer = copy_offer(self._catalogue.info(model), weight_dtype)
         if offer["refusal"]:
@@ -77,7 +81,7 @@ class ModelCalls:
         self._downloads.begin("convert", model, weight_dtype)
         return self._presenter.one(model)
 
-    def models_remove(self, model: str) -> dict[str, Any]:
+    def models_remove(self, model: Text) -> dict[str, Any]:
         """Remove a downloaded model, except for parts that another one uses, or forget an added one."""
         first, others = self._service.open_jobs()
         begun = (job for job in (first, *others) if job is not None and job.state in BEGUN)
@@ -255,7 +259,7 @@ def _words(facts: Inspection) -> str:
 
 
 class OwnFileCalls:
-    """The endpoints of one service: each public method is one, which programs know by its docstring."""
+    """The calls of one service: each public method is one, which programs know by its docstring."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._adding = service.downloads.adding
@@ -274,7 +278,7 @@ class OwnFileCalls:
         """Return what the headers of a file or folder of that list tell, as `python -m app inspect` does."""
         return facts_of(weights_folder(os.environ), file)
 
-    def models_add(self, model: str, parts: dict[str, Any], base: str = "") -> dict[str, Any]:
+    def models_add(self, model: Text, parts: Values, base: Text = "") -> dict[str, Any]:
         """Add a model of files in the folder for weights: `parts` has the name of a file by that of a part.
 
         The other parts are those of `base`, or of the model that fits the transformer.
@@ -299,3 +303,22 @@ class OwnFileCalls:
         key = self._catalogue.key(base) if base else ""
         self._adding.add(model, dict(zip(parts, paths, strict=True)), key)
         return self._presenter.one(model)
+
+
+def models_routes(models: ModelCalls, files: OwnFileCalls) -> APIRouter:
+    """Return the page's door to the models."""
+    routes = room("models")
+    routes.get("")(models.models_list)
+    routes.get("/copy")(models.models_copy)
+    routes.get("/plan")(models.models_plan)
+    routes.get("/formats")(models.models_formats)
+    routes.get("/files")(files.models_files)
+    routes.get("/inspect")(files.models_inspect)
+    routes.post("/get")(models.models_get)
+    routes.post("/pause")(models.models_pause)
+    routes.post("/cancel")(models.models_cancel)
+    routes.post("/verify")(models.models_verify)
+    routes.post("/convert")(models.models_convert)
+    routes.post("/remove")(models.models_remove)
+    routes.post("/add")(files.models_add)
+    return routes

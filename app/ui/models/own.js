@@ -1,6 +1,6 @@
 // The user's own files below the models: what each of them is, and the form that makes a model of some of them.
-import { call, callLong } from '../calls/call.js';
 import { fromTemplate, hasChanged, make, makeTable, onPress, onSubmit, setOptions, setText } from '../elements.js';
+import { get, postLong } from '../server.js';
 
 const PAUSE = 1000; // milliseconds between two looks at a model that is being added
 const section = document.querySelector('.lt-own');
@@ -47,7 +47,7 @@ function makeRow(file) {
   fold.addEventListener('toggle', async () => {
     if (!fold.open) return;
     const failed = (error) => make('p', { textContent: error.message });
-    inside.replaceChildren(await call('models_inspect', file.name).then(factsTable).catch(failed));
+    inside.replaceChildren(await get('models/inspect', { file: file.name }).then(factsTable).catch(failed));
   });
   return row;
 }
@@ -102,7 +102,7 @@ export async function loadFiles(isQuiet = false) {
   const before = find('say').textContent;
   try {
     if (!isQuiet) setText(find('say'), 'Looking…');
-    const { files, words, adding } = await call('models_files');
+    const { files, words, adding } = await get('models/files');
     if (own !== asked) return;
     show(files);
     follow(adding);
@@ -122,7 +122,7 @@ async function submit() {
   setBusy(true);
   timer = setTimeout(loadFiles, PAUSE / 4, true);
   try {
-    await callLong('models_add', name, parts, base.value); // it takes its time, which stands here
+    await postLong('models/add', { model: name, parts, base: base.value }); // it takes its time, which stands here
     await added(name); // the focus moves to the new card before the form goes
     for (const { box } of chosen()) box.checked = false;
     isNamed = false;

@@ -1,10 +1,10 @@
 // The Queue tab. It has rows only for the videos near the window, so a thousand videos cost no more than fifty. Above
 // them are the cards, if there are several.
-import { call } from '../calls/call.js';
 import { actionButton, actOnce, arrange, hasChanged, make, makeUndo, onPress, setText } from '../elements.js';
 import { editJob } from '../form/press.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { watchRunning } from '../live/live.js';
+import { get, post } from '../server.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { isMovable, isMoving, makeRow, prepareMoves } from './rows.js';
 
@@ -21,7 +21,7 @@ let revision = null; // that of the data
 let asked = 0; // the number of the last request
 let changes = Promise.resolve();
 let open = 0; // changes that the server has not answered yet
-const undo = makeUndo(find('.lt-undo'), (jobs) => change(() => call('jobs_restore', jobs)));
+const undo = makeUndo(find('.lt-undo'), (jobs) => change(() => post('queue/restore', { jobs })));
 
 // The time for all of them is told anew after each section.
 const revisionNow = () => [queueNow().revision, queueNow().held, sceneNow().sectionsDone].join();
@@ -44,7 +44,7 @@ async function load() {
   asked += 1;
   const own = asked;
   try {
-    const found = await call('jobs_queue', ...wanted());
+    const found = await get('queue', wanted());
     if (own !== asked || open || isMoving()) return;
     revision = now;
     known = found;
@@ -79,7 +79,9 @@ function move(job, to) {
   const isFirst = after === undefined ? data.first === 0 : !isMovable(after);
   draw({ ...data, jobs: others.toSpliced(to, 0, job) });
   report(`${job.title} is now number ${data.first + to + 1} of ${data.total}.`);
-  return change(() => call('jobs_reorder', job.id, before?.id ?? '', before ? '' : after?.id ?? '', isFirst));
+  return change(() => post('queue/reorder', {
+    job: job.id, before: before?.id ?? '', after: before ? '' : after?.id ?? '', first: isFirst,
+  }));
 }
 
 function step(job, by) {
@@ -94,14 +96,14 @@ function sendTo(end, job) {
   const made = others.filter((one) => !isMovable(one));
   if (end === 'first' && data.first === 0) draw({ ...data, jobs: others.toSpliced(made.length, 0, job) });
   report(`${job.title} is now the ${end === 'first' ? 'next one' : 'last one'}.`);
-  return change(() => call('jobs_reorder', job.id, '', '', end === 'first'));
+  return change(() => post('queue/reorder', { job: job.id, first: end === 'first' }));
 }
 
 /** Remove a job, which is gone from the rows before the server answers. */
 function remove(job) {
   draw({ ...data, jobs: data.jobs.filter((one) => one.id !== job.id), total: data.total - 1 });
   return change(async () => {
-    await call('jobs_remove', [job.id]);
+    await post('queue/remove', { jobs: [job.id] });
     undo.offer(job.id, job.title);
   });
 }
@@ -187,7 +189,7 @@ function wanted() {
   const top = -list.getBoundingClientRect().top;
   const height = rowHeight();
   const first = Math.max(0, Math.floor(top / height) - AROUND);
-  return [first, Math.min(MOST_ROWS, Math.ceil(window.innerHeight / height) + 2 * AROUND)];
+  return { first, limit: Math.min(MOST_ROWS, Math.ceil(window.innerHeight / height) + 2 * AROUND) };
 }
 
 function isBeyond() {
@@ -223,17 +225,17 @@ function takeCardClick({ target }) {
   if (!button) return;
   const { action, job } = button.dataset;
   const { card } = button.closest('li').dataset;
-  actOnce(button, () => (action === 'watch' ? watch(job) : change(() => call(`cards_${action}`, card))));
+  actOnce(button, () => (action === 'watch' ? watch(job) : change(() => post(`queue/cards/${action}`, { card }))));
 }
 
 const ACTS = {
   watch: (job) => watch(job.id),
   edit: (job) => editJob(job).catch(complain),
-  pause: (job) => change(() => call('jobs_pause', [job.id])),
-  resume: (job) => change(() => call('jobs_resume', [job.id])),
-  stop_after_section: (job) => change(() => call('jobs_cancel', [job.id], true)),
-  cancel: (job) => change(() => call('jobs_cancel', [job.id], false)),
-  duplicate: (job) => change(() => call('jobs_duplicate', job.id, {}))
+  pause: (job) => change(() => post('queue/pause', { jobs: [job.id] })),
+  resume: (job) => change(() => post('queue/resume', { jobs: [job.id] })),
+  stop_after_section: (job) => change(() => post('queue/cancel', { jobs: [job.id], after_section: true })),
+  cancel: (job) => change(() => post('queue/cancel', { jobs: [job.id] })),
+  duplicate: (job) => change(() => post('queue/duplicate', { job: job.id }))
     .then((isDone) => isDone && report(`A copy of ${job.title} is at the end of the queue.`)),
   remove,
   earlier: (job) => step(job, -1),
@@ -246,7 +248,7 @@ export default function startQueue() {
   prepareMoves(list, { data: () => data, rowOf: (job) => rows.get(job), rowHeight, step, sendTo, move, load });
   list.addEventListener('click', takeClick);
   cards.addEventListener('click', takeCardClick);
-  onPress(hold, () => change(() => call(data.held ? 'jobs_go_on' : 'jobs_hold')));
+  onPress(hold, () => change(() => post(data.held ? 'queue/go_on' : 'queue/hold')));
   document.addEventListener('click', ({ target }) => closeMenus(target));
   document.addEventListener('keydown', (event) => { if (event.key === 'Escape') closeMenus(null); });
   window.addEventListener('scroll', () => requestAnimationFrame(scrolled), { passive: true });

@@ -11,8 +11,8 @@ from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineDied, EngineProcess
 from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.service import JobService
-from app.ui.calls.jobs import JobCalls
 from app.ui.catalogue import Catalogue
+from app.ui.queue.endpoints import JobCalls
 from diffusers_helper.events import Cancelled, Event, Finished, SectionFinished, Warned
 from diffusers_helper.planning.profiles import CAP_VARIABLE
 from tests.support.jobs import STAND_IN, Studio, engine_facts, states_of, wait_until
@@ -111,7 +111,7 @@ def test_engines_that_die_lose_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_queue_counts_all_engines(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
     service, _, _ = open_with(sharing, 2, 4)
-    monkeypatch.setattr("app.ui.calls.jobs.seconds_left", lambda jobs, paces: [10.0, 30.0, 5.0, 40.0])
+    monkeypatch.setattr("app.ui.queue.endpoints.seconds_left", lambda jobs, paces: [10.0, 30.0, 5.0, 40.0])
     found = JobCalls(service, Catalogue()).jobs_queue()
     assert [job["begins_in"] for job in found["jobs"]] == [0, 0, 10, 15]
     assert found["left"] == 55

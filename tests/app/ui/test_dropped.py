@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from gradio.utils import get_upload_folder
@@ -13,6 +12,7 @@ from gradio.utils import get_upload_folder
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.form.endpoints import DropCalls
+from app.ui.pictures import Upload
 from diffusers_helper.errors import InputError
 from tests.support.pages import write_photo
 from tests.support.shared import Sharing
@@ -31,7 +31,7 @@ def calls(service: JobService) -> DropCalls:
     return DropCalls(service, Catalogue())
 
 
-def upload(name: str, content: bytes = b"") -> dict[str, Any]:
+def upload(name: str, content: bytes = b"") -> Upload:
     """Put a file, by default a photo, among the uploads, and return its description."""
     path = Path(get_upload_folder()) / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def upload(name: str, content: bytes = b"") -> dict[str, Any]:
         path.write_bytes(content)
     else:
         write_photo(path)
-    return {"path": str(path)}
+    return Upload(path=str(path))
 
 
 def test_lines_take_their_pictures_from_the_drop_and_the_rest_from_the_form(
@@ -79,7 +79,7 @@ def test_only_a_picture_passes_as_one(calls: DropCalls) -> None:
     with pytest.raises(InputError, match=r"The file .*table\.csv is not a picture"):
         calls.picture_check(upload("table.csv", b"a,b"))
     with pytest.raises(InputError, match="is not an upload"):
-        calls.picture_check({"path": "/etc/passwd"})
+        calls.picture_check(Upload(path="/etc/passwd"))
 
 
 def test_a_file_brings_its_settings_or_is_a_picture(calls: DropCalls) -> None:
@@ -94,4 +94,4 @@ def test_a_file_brings_its_settings_or_is_a_picture(calls: DropCalls) -> None:
         with pytest.raises(InputError, match=words):
             calls.file_read(upload(name, content), name)
     with pytest.raises(InputError, match="is not an upload"):
-        calls.file_read({"path": "/etc/passwd"}, "x.png")
+        calls.file_read(Upload(path="/etc/passwd"), "x.png")

@@ -20,7 +20,7 @@ from app.ui.form import settings as form
 from app.ui.form.actions import Actions
 from app.ui.form.describe import Describer, example_program
 from app.ui.models.present import ModelPresenter
-from app.ui.pictures import Size, part_of
+from app.ui.pictures import Size, part_of, upload_path
 from app.ui.planner import Planner
 from app.ui.timeline import strip
 from diffusers_helper.conditions.picture import fit_picture
@@ -244,7 +244,7 @@ def test_an_example_is_made_with_the_models_own_settings(
     service = JobService(tmp_path / "outputs", StagedEngine())
     actions = Actions(service, Catalogue())
     filled = actions.form_example("demo", 0, True)["values"]
-    assert Path(filled["image"]["path"]).is_relative_to(tmp_path / "uploads")
+    assert Path(upload_path(filled["image"], "image")).is_relative_to(tmp_path / "uploads")
     (job,) = service.jobs()
     request = job.request
     assert request.prompt == filled["prompt"] == DEMO.examples[0]

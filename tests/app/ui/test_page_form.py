@@ -177,7 +177,7 @@ def test_a_prompt_of_unknown_words_alone_is_offered_known_ones(page: Any, photo:
 
 def test_a_description_that_fails_hides_no_later_one(page: Any) -> None:
     held: list[Any] = []
-    page.route("**/run/form_describe", lambda route: held.append(route), times=1)
+    page.route("**/api/form/describe", lambda route: held.append(route), times=1)
     page.locator("#in-seconds").fill("9")
     wait_until(lambda: (page.evaluate("0"), held)[1])
     page.locator("#in-seconds").fill("2.4")

@@ -229,7 +229,7 @@ def test_a_press_whose_answer_is_lost_or_late_makes_one_video(page: Any, stand: 
         elif len(attempts) == 3:
             route.continue_()
 
-    page.route("**/run/form_start", lose_the_first_answers)
+    page.route("**/api/form/start", lose_the_first_answers)
     start(page, photo, seconds=1)
     notice(page, "Your press is kept")
     wait_until(lambda: page.wait_for_timeout(50) or len(attempts) == 2)
@@ -267,10 +267,10 @@ def test_fifty_fast_clicks_on_start_and_end(page: Any, stand: Stand, photo: Path
     page.on("pageerror", lambda error: faults.append(str(error)))
     asked: set[Any] = set()
     answers: list[int] = []
-    page.on("request", lambda request: asked.add(request) if "/run/form_" in request.url else None)
+    page.on("request", lambda request: asked.add(request) if "/api/form/" in request.url else None)
     for end in ("requestfinished", "requestfailed"):
         page.on(end, lambda request: asked.discard(request))
-    page.on("response", lambda answer: answers.append(answer.status) if "/run/form_" in answer.url else None)
+    page.on("response", lambda answer: answers.append(answer.status) if "/api/form/" in answer.url else None)
     start(page, photo, seconds=1)
     page.evaluate("""async () => {
         const all = [...document.querySelectorAll('button')];

@@ -17,7 +17,8 @@ from app.ui.catalogue import Catalogue
 from app.ui.form import settings as form
 from app.ui.form.actions import Actions
 from app.ui.form.endpoints import FormCalls
-from app.ui.form.settings import Extras, Restored, merged
+from app.ui.form.settings import Extras, Restored, RestoredForm, merged
+from app.ui.pictures import Upload, uploaded_file
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
@@ -40,16 +41,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def upload(folder: Path, name: str, content: bytes) -> dict[str, Any]:
+def upload(folder: Path, name: str, content: bytes) -> Upload:
     path = folder / "uploads" / name
     path.write_bytes(content)
-    return {"path": str(path)}
+    return Upload(path=f"uploads/{name}")
 
 
-def filled(reported: dict[str, Any], **kept: object) -> dict[str, Any]:
+def filled(reported: RestoredForm, **kept: object) -> dict[str, Any]:
     """Return the form's values for what an endpoint has returned."""
     answer = Actions(JobService(Path("unused")), CATALOGUE).form_fill(reported["text"], json.dumps(kept))
-    return {**answer["values"], "notice": answer["notice"]}
+    return {**answer.get("values", {}), "notice": answer.get("notice")}
 
 
 def recipe(**settings: object) -> str:
@@ -66,8 +67,7 @@ def test_a_recipe_brings_every_setting_and_its_picture(folder: Path) -> None:
     }  # fmt: skip
     found = Recipe(given_settings, (SPAN,), pictures={"image": photo})
     reported = Restored.of_recipe(found, "a.mp4", CATALOGUE).to_dict()
-    assert Path(reported["pictures"]["image"]).read_bytes() == photo
-    assert Path(reported["pictures"]["image"]).is_relative_to(folder / "uploads")
+    assert Path(uploaded_file(reported["pictures"]["image"], "image")).read_bytes() == photo
     values = filled(reported, prompt="other", steps=99, random_seed=True, variants=7)
     request = form.to_request({**values, "image": "x"}, DEMO, Planner())
     for name in [name for name in request if name not in GenerationRequest.__dataclass_fields__]:
@@ -103,9 +103,10 @@ def test_a_file_without_settings_is_refused(folder: Path, content: bytes) -> Non
 def test_only_uploads_are_read(folder: Path) -> None:
     outside = folder / "request.json"
     outside.write_text(recipe(prompt="secret"))
-    for file in ({"path": str(outside)}, {"path": f"{folder}/uploads/../request.json"}, {"path": 3}, {}):
+    inside = f"{folder}/uploads/../request.json"
+    for path in (str(outside), inside, "uploads/../request.json", "uploads/\0", "uploads/", ""):
         with pytest.raises(InputError):
-            FormCalls(CATALOGUE).recipe_read(file)
+            FormCalls(CATALOGUE).recipe_read(Upload(path=path))
 
 
 anything = st.recursive(

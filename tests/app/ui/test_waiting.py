@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.jobs.service import JobService
-from app.ui.calls import generate as api
+from app.ui import generate
 from app.ui.catalogue import Catalogue
+from app.ui.doors import ProgramDoor
 from app.ui.live import subscribe
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.asking import ask, form
@@ -50,10 +51,9 @@ class Visitor:
         return self.join(self.generate, [*settings.values(), waits], f"call{seed}")
 
     def end(self) -> str:
-        message = {"data": [], "session_hash": "user"}
-        answer = ask(self.url, "/gradio_api/run/form_end", method="POST", data=message)
+        answer = ask(self.url, "/api/form/end", method="POST", data={})
         assert answer.status == 200
-        return json.loads(answer.body)["data"][0]
+        return json.loads(answer.body)
 
     def first_message(self, path: str, mark: str) -> dict[str, Any]:
         """Return the first message with a mark in a stream, and leave the connection."""
@@ -71,13 +71,13 @@ class Visitor:
     def open_page(self) -> http.client.HTTPConnection:
         """Open a page that never reads its updates."""
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
-        connection.request("GET", "/live")
+        connection.request("GET", "/api/live")
         return connection
 
     def is_served(self) -> bool:
         """Return whether a new page opens and receives updates."""
         assert ask(self.url).status == ask(self.url, "/config").status == 200
-        return self.first_message("/live", '"job"')["beat"] > 0
+        return self.first_message("/api/live", '"job"')["beat"] > 0
 
 
 @pytest.fixture
@@ -96,8 +96,7 @@ def test_calls_are_stored_at_once_and_stop_nobody(stand: Stand, tmp_path: Path) 
     wait_until(lambda: len(stand.service.jobs(2 * CALLS)) == CALLS)
     assert len(list(stand.outputs.glob("*/request.json"))) == CALLS
     newest = stand.service.jobs(1)[0]
-    cancel = {"data": [[newest.id], False]}
-    assert ask(stand.url, "/gradio_api/run/jobs_cancel", method="POST", data=cancel).status == 200
+    assert ask(stand.url, "/api/queue/cancel", method="POST", data={"jobs": [newest.id]}).status == 200
     assert stand.service.job(newest.id).state == "cancelled"
     assert "Ending" in visitor.end()
     assert visitor.is_served()
@@ -115,10 +114,10 @@ def test_pages_and_calls_that_nobody_listens_to_stop_nobody(stand: Stand) -> Non
         one.close()
 
 
-def test_beyond_the_bound_the_first_call_gives_way_and_the_newcomer_waits(
+def test_a_call_beyond_the_bound_is_stored_and_answered_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "MOST_WAITING", 2)
+    monkeypatch.setattr(generate, "MOST_WAITING", 2)
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
     with staged_page(tmp_path) as stand:
         visitor = Visitor(stand)
@@ -126,13 +125,13 @@ def test_beyond_the_bound_the_first_call_gives_way_and_the_newcomer_waits(
         for seed in range(3):  # nobody listens
             assert visitor.call(picture, seed) == 200
             wait_until(lambda count=seed + 1: len(stand.service.jobs()) == count)
-        answer = visitor.first_message("/gradio_api/queue/data?session_hash=call0", "process_completed")
-        newest, _, first = stand.service.jobs()
-        assert first.request.seed == 0
-        assert f"Job {first.id} is stored and will be made" in answer["output"]["error"]
-        assert not first.is_over
-        stand.service.queue.cancel(newest.id)
         answer = visitor.first_message("/gradio_api/queue/data?session_hash=call2", "process_completed")
+        newest, second, _ = stand.service.jobs()
+        assert newest.request.seed == 2
+        assert f"Job {newest.id} is stored and will be made" in answer["output"]["error"]
+        assert not newest.is_over
+        stand.service.queue.cancel(second.id)
+        answer = visitor.first_message("/gradio_api/queue/data?session_hash=call1", "process_completed")
         assert "was ended before its video was finished" in answer["output"]["error"]
 
 
@@ -187,7 +186,7 @@ def test_a_call_ends_with_its_job_and_gives_its_room_back(tmp_path: Path) -> Non
     first, second = (service.queue.add(GenerationRequest(image=str(photo), seconds=1)) for _ in range(2))
 
     async def wait() -> None:
-        calls = api._Calls(service, Catalogue())
+        calls = generate._Jobs(service, Catalogue(), ProgramDoor())
         waits = [asyncio.create_task(calls.wait(job)) for job in (first, first, second)]
         await asyncio.sleep(0)
         service.queue.cancel(first.id)

@@ -1,16 +1,21 @@
-"""Tests of the messages that are refused before gradio reads them, at all endpoints."""
+"""Tests of the calls through both doors: what is refused unread, and how errors are told."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.ui.queue.endpoints import JobCalls
+from app.web import guard
+from app.web.guard import MAX_MESSAGE_BYTES
 from tests.support.asking import Answer, ask
+from tests.support.jobs import ROOT
 from tests.support.pages import Stand, staged_page
 
 DEEP = f'{{"job": {"[" * 600}{"]" * 600}}}'
@@ -40,19 +45,32 @@ def endpoints(stand: Stand) -> dict[str, list[str]]:
     }
 
 
+@pytest.fixture(scope="module")
+def routes(stand: Stand) -> dict[str, dict[str, Any]]:
+    """Return the description of each of the page's own calls, by its address."""
+    return json.loads(ask(stand.url, "/api/openapi.json").body)["paths"]
+
+
 def post(stand: Stand, path: str, message: object) -> Answer:
     """Send a message; text is sent as it is."""
     body = (message if isinstance(message, str) else json.dumps(message)).encode()
-    return ask(stand.url, f"/gradio_api/{path}", method="POST", headers=HEADERS, body=body)
+    return ask(stand.url, path, method="POST", headers=HEADERS, body=body)
+
+
+def call(stand: Stand, path: str, message: object) -> Answer:
+    """Send a program's message."""
+    return post(stand, f"/gradio_api/{path}", message)
 
 
 def refusal(answer: Answer) -> str:
-    """Return the sentences of a refusal, which page and programs find under different names."""
+    """Return the sentences of a refusal, which the page and programs find under different names."""
     assert answer.status == 400, answer.text
-    reported = json.loads(answer.body)
-    assert reported["error"] == reported["detail"]
     assert "Traceback" not in answer.text
-    return reported["error"]
+    told = json.loads(answer.body)
+    if "code" in told:
+        assert told.keys() == {"code", "message", "remedy"}
+        return f"{told['message']} {told['remedy']}".strip()
+    return told["error"]
 
 
 def message_with(way: str, names: list[str], value: object) -> dict[str, Any]:
@@ -63,71 +81,109 @@ def message_with(way: str, names: list[str], value: object) -> dict[str, Any]:
     "value", ["\ud800", "a\0b", ["x", "\udfff"], {"a": {"\0": 1}}, {"\ud800": 1}], ids=ascii
 )
 def test_text_that_is_not_whole_is_refused_everywhere(
-    stand: Stand, endpoints: dict[str, list[str]], value: object
+    stand: Stand, endpoints: dict[str, list[str]], routes: dict[str, dict[str, Any]], value: object
 ) -> None:
     assert len(endpoints) > 40
+    assert len(routes) > 40
     for name, parameters in endpoints.items():
         for way in WAYS if parameters else ():
-            reported = refusal(post(stand, f"{way}/{name}", message_with(way, parameters, value)))
+            reported = refusal(call(stand, f"{way}/{name}", message_with(way, parameters, value)))
             assert reported.startswith("The message is not JSON with whole characters and finite numbers")
             assert reported.isprintable()
+    for path in (path for path, methods in routes.items() if "post" in methods):
+        assert "whole characters" in refusal(post(stand, path, {"settings": value, "jobs": value}))
     for path in ("queue/join", "cancel", "reset"):
         message = {"data": [value], "fn_index": 0, "session_hash": "x", "event_id": "x"}
-        assert "whole characters" in refusal(post(stand, path, message))
+        assert "whole characters" in refusal(call(stand, path, message))
     for field in ("session_hash", "event_id", "trigger_id", "event_data"):
         message = {"data": [], "fn_index": 0, "session_hash": "x", field: value}
-        assert "whole characters" in refusal(post(stand, "queue/join", message))
+        assert "whole characters" in refusal(call(stand, "queue/join", message))
     assert not stand.service.jobs()
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_a_number_that_is_none_is_refused(stand: Stand, number: str) -> None:
-    for path in ("run/jobs_queue", "call/jobs_queue", "queue/join"):
-        reported = refusal(post(stand, path, f'{{"data": [{number}, 1], "fn_index": 0}}'))
+    message = f'{{"data": [{number}, 1], "fn_index": 0, "keep": {number}}}'
+    for path in ("gradio_api/run/jobs_queue", "gradio_api/queue/join", "api/queue/branch"):
+        reported = refusal(post(stand, f"/{path}", message))
         assert reported.startswith("The message is not JSON with whole characters and finite numbers")
 
 
-@pytest.mark.parametrize("text", ["", "{", "\xff", "[" * 5000, DEEP, "nan", '{"data": [1]'])
+@pytest.mark.parametrize("text", ["", "{", "\xff", "[" * 5000, "nan", '{"data": [1]'])
 def test_what_is_not_json_is_refused(stand: Stand, text: str) -> None:
-    for path in ("run/jobs_list", "call/generate", "call/v2/generate", "queue/join", "cancel"):
+    for path in (
+        "/gradio_api/run/jobs_list", "/gradio_api/call/generate", "/gradio_api/queue/join",
+        "/gradio_api/cancel", "/api/queue/pause", "/api/form/end",
+    ):  # fmt: skip
         assert refusal(post(stand, path, text)).startswith("The message is not JSON")
 
 
-def test_too_few_and_too_many_arguments_are_refused(stand: Stand, endpoints: dict[str, list[str]]) -> None:
-    for name, parameters in endpoints.items():
-        for way in WAYS[:3]:
-            for values in ([None] * (len(parameters) + 1), [None] * (len(parameters) - 1)):
-                if len(values) != len(parameters):
-                    reported = refusal(post(stand, f"{way}/{name}", {"data": values}))
-                    assert f"data has {len(values)} values; {name} takes {len(parameters)}." in reported
-            assert "expected a list of arguments" in refusal(post(stand, f"{way}/{name}", {"data": "x"}))
-        reported = refusal(post(stand, f"call/v2/{name}", {"surely_not": 1}))
-        assert reported.startswith(f"{name} cannot be called (")
-        assert "surely_not" in reported or "missing a required argument" in reported
-    assert "(missing a required argument: 'job'); expected job." in refusal(
-        post(stand, "call/v2/jobs_show", {})
+def test_a_message_that_is_nested_too_deep_is_refused(stand: Stand) -> None:
+    for path in ("/gradio_api/run/jobs_list", "/gradio_api/queue/join", "/api/queue/pause"):
+        assert refusal(post(stand, path, DEEP))
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "sentence"),
+    [
+        ("queue/pause", {}, "jobs is missing. Pass jobs."),
+        ("queue/pause", {"jobs": "one"}, "jobs is 'one'; expected a valid list. Correct jobs."),
+        ("queue/pause", {"jobs": ["x"] * 5001}, "jobs cannot be used (List should have at most 5000 items"),
+        ("queue/branch", {"job": "x", "keep": 1.5}, "keep is 1.5; expected a valid integer"),
+        ("form/picture", {"file": {"path": 3}}, "file.path is 3; expected a valid string."),
+        ("form/start", {"press": "x", "settings": {}, "may_download": False}, "press is 'x'; expected"),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_what_a_call_cannot_use_is_told_in_a_sentence(
+    stand: Stand, path: str, message: dict[str, Any], sentence: str
+) -> None:
+    assert refusal(post(stand, f"/api/{path}", message)).startswith(sentence)
+
+
+def test_each_error_of_the_page_s_calls_has_one_shape(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(answer: Answer, status: int) -> str:
+        assert answer.status == status, answer.text
+        facts = json.loads(answer.body)
+        assert facts.keys() == {"code", "message", "remedy"}
+        return facts["message"]
+
+    assert told(ask(stand.url, "/api/history/nothing"), 404).startswith("There is no job 'nothing'")
+    assert told(ask(stand.url, "/api/nothing"), 404) == "Not Found."
+    assert told(ask(stand.url, "/api/queue?first=x"), 400).startswith(
+        "first is 'x'; expected a valid integer"
     )
+    assert told(ask(stand.url, "/api/queue", headers={"Origin": "http://evil.example"}), 403)
+    assert told(post(stand, "/api/queue/pause", "x" * (MAX_MESSAGE_BYTES + 1)), 413)
+    monkeypatch.setattr(stand.service.queue, "jobs", cannot_be_read(stand.outputs / "x"))
+    assert told(ask(stand.url, "/api/queue"), 500).endswith("cannot be used now (Permission denied).")
 
 
-@pytest.mark.parametrize("number", [-1, 10**6, 10**400, 1.5, "x", True, [], None])
-def test_a_function_that_does_not_exist_is_refused(stand: Stand, number: object) -> None:
-    message = {"data": [], "fn_index": number, "session_hash": "x"}
-    assert "expected the number of a function" in refusal(post(stand, "queue/join", message))
-    for way in WAYS:
-        assert "There is no endpoint 'nothing'" in refusal(post(stand, f"{way}/nothing", {"data": []}))
+def test_a_crowd_of_calls_is_bounded(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "MOST_CALLS", 0)
+    answer = post(stand, "/api/queue/hold", {})
+    assert answer.status == 429
+    assert json.loads(answer.body)["message"] == "0 other calls are already waiting."
+    assert "Call again later." in json.loads(call(stand, "run/jobs_hold", {"data": []}).body)["error"]
+
+
+def test_programs_find_the_documented_endpoints_and_no_others(endpoints: dict[str, list[str]]) -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `/")]
+    assert {name for row in rows for name in re.findall(r"`/(\w+)`", row)} | {"generate"} == set(endpoints)
 
 
 def test_a_refusal_of_an_endpoint_is_no_failure_of_the_server(stand: Stand) -> None:
-    answer = post(stand, "run/jobs_show", {"data": ["nothing"]})
+    answer = call(stand, "run/jobs_show", {"data": ["nothing"]})
     assert answer.status == 400
     assert json.loads(answer.body)["error"].startswith("There is no job 'nothing' in this outputs folder.")
-    assert post(stand, "run/jobs_hold", {"data": []}).status == 200
-    assert post(stand, "run/jobs_go_on", {"data": []}).status == 200
+    assert call(stand, "run/jobs_hold", {"data": []}).status == 200
+    assert call(stand, "run/jobs_go_on", {"data": []}).status == 200
 
 
 def test_a_result_can_be_read_in_each_way_to_call(stand: Stand) -> None:
     for way, message in (("call", {"data": ["nothing"]}), ("call/v2", {"job": "nothing"})):
-        event = json.loads(post(stand, f"{way}/jobs_show", message).body)["event_id"]
+        event = json.loads(call(stand, f"{way}/jobs_show", message).body)["event_id"]
         result = ask(stand.url, f"/gradio_api/{way}/jobs_show/{event}").text
         assert "event: error" in result
         assert "There is no job 'nothing'" in result
@@ -138,25 +194,28 @@ def test_a_download_is_named_by_a_model_and_never_by_a_path(stand: Stand, name: 
     victim = stand.outputs / "victim.json"
     victim.write_text("kept")
     (stand.outputs / ".longtake" / "downloads").mkdir(parents=True, exist_ok=True)
-    for endpoint in ("models_cancel", "models_pause", "models_get", "models_verify", "models_remove"):
-        answer = post(stand, f"run/{endpoint}", {"data": [name]})
-        assert answer.status == 400
-        assert "expected one of demo" in json.loads(answer.body)["error"]
+    for verb in ("cancel", "pause", "get", "verify", "remove"):
+        assert "expected one of demo" in refusal(call(stand, f"run/models_{verb}", {"data": [name]}))
+        assert "expected one of demo" in refusal(post(stand, f"/api/models/{verb}", {"model": name}))
     assert victim.read_text() == "kept"
 
 
 def test_trouble_with_a_folder_names_no_path(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     place = stand.outputs.parent
     (place / "config").write_text("no folder")
-    answer = post(stand, "run/preset_save", {"data": ["x", '{"steps": 5}']})
-    assert answer.status == 400
-    reported = json.loads(answer.body)["error"]
-    assert reported.startswith("The preset cannot be written to $XDG_CONFIG_HOME/longtake/presets (Not a dir")
+    sentence = "The preset cannot be written to $XDG_CONFIG_HOME/longtake/presets (Not a dir"
+    message = {"name": "x", "form": '{"steps": 5}'}
+    assert refusal(post(stand, "/api/form/presets/save", message)).startswith(sentence)
+    assert refusal(call(stand, "run/preset_save", {"data": [*message.values()]})).startswith(sentence)
     monkeypatch.setattr(stand.service.history, "transitions", cannot_be_read(stand.outputs / "x"))
     stand.outputs.rename(place / "moved")
     try:
         for name, data in (("jobs_hold", []), ("jobs_list", [""] + [None] * 7), ("models_list", [])):
-            text = post(stand, f"run/{name}", {"data": data}).text
+            text = call(stand, f"run/{name}", {"data": data}).text
+            assert str(place) not in text
+            assert "named place" not in text
+        for path in ("queue", "history", "models", "live/x", "form/loras"):
+            text = ask(stand.url, f"/api/{path}").text
             assert str(place) not in text
             assert "named place" not in text
     finally:
@@ -164,7 +223,7 @@ def test_trouble_with_a_folder_names_no_path(stand: Stand, monkeypatch: pytest.M
 
 
 def cannot_be_read(path: Path) -> Any:
-    def fail(_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     return fail
@@ -202,6 +261,4 @@ def test_a_name_that_no_file_can_have_is_not_found(stand: Stand, path: str) -> N
 
 
 def test_names_of_arguments_are_those_of_the_function(endpoints: dict[str, list[str]]) -> None:
-    from app.ui.calls.jobs import JobCalls
-
     assert list(inspect.signature(JobCalls.jobs_list).parameters)[1:] == endpoints["jobs_list"]

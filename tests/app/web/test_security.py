@@ -19,7 +19,7 @@ from app.web import serving
 from app.web.guard import MAX_MESSAGE_BYTES, Guard, Hosts
 from app.web.login import LOGIN_ATTEMPTS, LOGIN_SECONDS
 from app.web.served_files import ServedFiles, UploadRoom
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.asking import Answer, ask
 from tests.support.pages import Stand, free_port, staged_page, write_photo
 
@@ -124,7 +124,8 @@ def test_names_where_other_machines_reach_the_page() -> None:
     [
         ("POST", "/gradio_api/queue/join"), ("POST", "/gradio_api/run/predict"), ("POST", UPLOAD),
         ("POST", "/gradio_api/call/generate"), ("POST", "/login"), ("GET", "/config"), ("GET", "/logout"),
-        ("OPTIONS", "/gradio_api/queue/join"),
+        ("OPTIONS", "/gradio_api/queue/join"), ("OPTIONS", "/api/queue/hold"), ("GET", "/api/queue"),
+        ("POST", "/api/queue/hold"), ("POST", "/api/form/start"), ("POST", "/api/models/remove"),
     ],
 )  # fmt: skip
 def test_another_site_gets_nothing(stand: Stand, headers: dict[str, str], method: str, path: str) -> None:
@@ -133,6 +134,7 @@ def test_another_site_gets_nothing(stand: Stand, headers: dict[str, str], method
     assert answer.status == 403
     assert not [name for name in answer.headers if name.lower().startswith("access-control")]
     assert not stand.service.jobs() or stand.service.jobs()[0].request.prompt == ""
+    assert not stand.service.queue.is_held
 
 
 def handshake(origin: str) -> dict[str, str]:
@@ -184,7 +186,8 @@ def test_another_site_hears_no_events_and_sees_no_file(
     stream = {**headers, "Accept": "text/event-stream"}
     for path in (
         file, "/gradio_api/queue/data?session_hash=x", "/gradio_api/heartbeat/x",
-        "/gradio_api/call/generate/x", "/gradio_api/upload_progress?upload_id=x",
+        "/gradio_api/call/generate/x", "/gradio_api/upload_progress?upload_id=x", "/api/live",
+        f"/api/live/{job.id}", f"/api/history/{job.id}",
     ):  # fmt: skip
         answer = ask(stand.url, path, headers=stream)
         assert answer.status == 403, path
@@ -287,15 +290,19 @@ def test_without_the_password_only_the_way_to_log_in_is_open(locked: tuple[str, 
     url, app = locked
     routes = set(every_route(app))
     assert len(routes) > 60
-    opened = set()
+    opened, own = set(), set()
     for method, path in sorted(routes):
         answer = ask(url, path, method=method, data={} if method == "POST" else None)
+        if path.startswith("/api/"):
+            own.add(path)
+            assert answer.status == (401 if method in ("GET", "POST", "HEAD") else 404), path
         if answer.status not in (401, 404):
             opened.add(path.rstrip("/") or "/")
     assert opened <= {
         "/", "/login", "/favicon.ico", "/robots.txt", "/gradio_api/startup-events",
     }  # fmt: skip
     assert {"/", "/login"} <= opened
+    assert {"/api/form/start", "/api/queue/hold", "/api/live", "/api/openapi.json"} <= own
     assert b"Prompt" not in ask(url).body
     assert ask(url, "/gradio_api/heartbeat/abc").status == 401
 
@@ -363,13 +370,27 @@ def test_no_function_of_the_page_waits_for_a_pipe(stand: Stand) -> None:
             message = {"data": [file] * len(function["inputs"]), "fn_index": function["id"]}
             answer = ask(stand.url, "/gradio_api/run/predict", method="POST", data=message)
             assert answer.status in (200, 400, 404, 500)
+    for name in names:
+        for path in ("file", "picture", "presets/import"):
+            message = {"file": {"path": name}, "name": "x"}
+            assert ask(stand.url, f"/api/form/{path}", method="POST", data=message).status == 400
+        settings = {setting: info.default for setting, info in SETTINGS.items()} | {"image": {"path": name}}
+        message = {"press": os.urandom(16).hex(), "settings": settings, "may_download": False}
+        for path in ("describe", "start"):
+            assert ask(stand.url, f"/api/form/{path}", method="POST", data=message).status == 200
+    assert not stand.service.open_jobs()[0]
     assert ask(stand.url).status == 200
 
 
 def test_a_message_is_bounded(stand: Stand) -> None:
     text = json.dumps({"data": ["x" * MAX_MESSAGE_BYTES], "fn_index": 0}).encode()
     headers = {"Content-Type": "application/json"}
-    for path in ("/gradio_api/run/predict", "/gradio_api/queue/join", "/gradio_api/call/generate"):
+    for path in (
+        "/gradio_api/run/predict",
+        "/gradio_api/queue/join",
+        "/gradio_api/call/generate",
+        "/api/form/start",
+    ):
         assert ask(stand.url, path, method="POST", headers=headers, body=text).status == 413
     answer = ask(stand.url, "/gradio_api/run/predict", method="POST", headers=headers, body=[text])
     assert answer.status >= 400

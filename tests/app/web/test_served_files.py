@@ -211,21 +211,22 @@ def test_an_upload_never_runs(stand: Stand) -> None:
 def messages(image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return path and content of each message with a picture, as the page and programs send it."""
     settings = {name: setting.default for name, setting in SETTINGS.items()} | {"image": image, "seconds": 1}
-    yield "run/form_start", {"data": [os.urandom(16).hex(), settings, False]}
-    yield "run/picture_check", {"data": [image]}
-    yield "run/file_read", {"data": [image, "x.png"]}
-    yield "call/v2/generate", {"image": image, "seconds": 1}
+    yield "api/form/start", {"press": os.urandom(16).hex(), "settings": settings, "may_download": False}
+    yield "api/form/picture", {"file": image}
+    yield "api/form/file", {"file": image, "name": "x.png"}
+    yield "gradio_api/run/picture_check", {"data": [image]}
+    yield "gradio_api/call/v2/generate", {"image": image, "seconds": 1}
 
 
 def send(stand: Stand, image: dict[str, Any]) -> int:
     """Send all messages, wait for their answers, and return the number of jobs that this made."""
     before = len(stand.service.jobs(1000))
     for path, message in messages(image):
-        answer = ask(stand.url, f"/gradio_api/{path}", method="POST", data=message)
-        if path.startswith("call/") and answer.status == 200:
+        answer = ask(stand.url, f"/{path}", method="POST", data=message)
+        if "/call/" in path and answer.status == 200:
             stand.engine.go(1000)
             event = json.loads(answer.body)["event_id"]
-            assert "event: " in ask(stand.url, f"/gradio_api/{path}/{event}").text
+            assert "event: " in ask(stand.url, f"/{path}/{event}").text
     return len(stand.service.jobs(1000)) - before
 
 

@@ -245,6 +245,6 @@ def test_gradio_can_be_kept_from_asking_for_the_page() -> None:
 def test_a_call_ends_its_connection(tmp_path: Path) -> None:
     page, url = open_page(JobService(tmp_path / "outputs"), tmp_path / "outputs", port=free_port())
     with httpx.Client() as client:
-        answer = client.post(f"{url}gradio_api/run/models_list", json={"data": []})
+        answer = client.post(f"{url}api/form/end", json={})
     close_page(page)
     assert answer.headers["Connection"] == "close"  # so no call meets one that uvicorn is just closing

@@ -1,13 +1,14 @@
-"""The endpoints of the cards that make this program's videos, and what the page shows of each."""
+"""The calls of the cards that make this program's videos, and what the page shows of each."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing_extensions import TypedDict
 
 from app.jobs.job import NoSuchJob
 from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
 from app.jobs.view import title_of
+from app.ui.fields import Text
 from diffusers_helper.units import gb_text
 
 _OUT = "Out of service"
@@ -15,12 +16,24 @@ _PAUSE, _LEAVE = ("pause", "Pause this card"), ("leave", "Take out of service")
 _RETURN = ("return", "Put back into service")
 
 
-def lines(service: JobService) -> list[dict[str, Any]]:
+class CardLine(TypedDict):
+    """What the page shows of a card; `buttons` are pairs of an action and a label."""
+
+    card: str
+    name: str
+    memory: str
+    job: str
+    now: str
+    isOut: bool
+    buttons: list[tuple[str, str]]
+
+
+def lines(service: JobService) -> list[CardLine]:
     """Return what the page shows of each card; nothing if there is only one."""
     return [_line(service, one) for one in service.crew.workers] if service.engines > 1 else []
 
 
-def _line(service: JobService, worker: Worker) -> dict[str, Any]:
+def _line(service: JobService, worker: Worker) -> CardLine:
     card, is_in = worker.card, worker.is_in_service
     used = 0 if card.away else worker.used_bytes
     offered = [_PAUSE, _LEAVE] if is_in else [_RETURN, *([_PAUSE] if worker.is_busy else [])]
@@ -50,26 +63,26 @@ def _now(service: JobService, worker: Worker) -> str:
 
 
 class CardCalls:
-    """The endpoints for one service's cards. The docstring of a method is what programs read about it."""
+    """The calls for one service's cards. The docstring of a method is what programs read about it."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service
 
-    def cards_list(self) -> list[dict[str, Any]]:
+    def cards_list(self) -> list[CardLine]:
         """Return the cards, if there are several: `card`, `name`, `memory`, `job`, and what it does `now`."""
         return lines(self._service)
 
-    def cards_leave(self, card: str) -> list[dict[str, Any]]:
+    def cards_leave(self, card: Text) -> list[CardLine]:
         """Take a card out of service after the video that it makes, until `cards_return`."""
         self._service.crew.serve(card, leaves=True)
         return lines(self._service)
 
-    def cards_pause(self, card: str) -> list[dict[str, Any]]:
+    def cards_pause(self, card: Text) -> list[CardLine]:
         """Free a card at once, until `cards_return`; another card goes on with its video."""
         self._service.crew.serve(card, leaves=True, now=True)
         return lines(self._service)
 
-    def cards_return(self, card: str) -> list[dict[str, Any]]:
+    def cards_return(self, card: Text) -> list[CardLine]:
         """Put a card back into service."""
         self._service.crew.serve(card)
         return lines(self._service)

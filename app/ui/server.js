@@ -1,6 +1,6 @@
-// The page's calls to the named endpoints, which programs call by the same names, its uploads, and the line that says
-// what is wrong with the connection, in sight wherever the page is scrolled.
-import { setText } from '../elements.js';
+// The page's questions and messages to the server, its uploads, and the line that says what is wrong with the connection,
+// in sight wherever the page is scrolled.
+import { setText } from './elements.js';
 
 const GATEWAY = [502, 503, 504]; // statuses with which a proxy answers for a server that is away
 const LATE_AFTER = 1500; // milliseconds
@@ -45,26 +45,36 @@ async function waitFor(answer) {
 }
 
 /**
- * Call an endpoint with all of its arguments in order, and return its answer; a refusal is an Error with a sentence.
- * A call is sent once. The error of a server that does not answer has `isAway` and no sentence, since the line about
- * the connection has it.
+ * Return the server's answer to a question at an address below `api/`. A value of the query that is null is left out.
+ * A refusal is an Error with a sentence and the `status`. The error of a server that does not answer has `isAway` and
+ * no sentence, since the line about the connection has it.
  */
-export const call = (name, ...values) => waitFor(callLong(name, ...values));
+export const get = (path, query = {}) => {
+  const pairs = Object.entries(query).flatMap(([name, value]) => [value ?? []].flat().map((one) => [name, one]));
+  return waitFor(missed(answerOf(pairs.length ? `api/${path}?${new URLSearchParams(pairs)}` : `api/${path}`)));
+};
 
-/** Call an endpoint like `call` that may take long, as the caller says. */
-export const callLong = (name, ...values) => missed(callUntil(null, name, ...values));
+/** Send a message, once, and return the server's answer as `get` does. */
+export const post = (path, message = {}) => waitFor(postLong(path, message));
 
-/** Return the server's reply to a request other than a call, with the errors and the line of `call`. */
+/** Send a message whose answer may take long, as the caller says. */
+export const postLong = (path, message) => missed(postUntil(null, path, message));
+
+/** Send a message until `signal` aborts, and leave it to the caller to say that there is no answer. */
+export const postUntil = (signal, path, message) => (
+  answerOf(`api/${path}`, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(message), signal })
+);
+
+/** Return the server's reply to another request, with the errors and the line of `get`. */
 export const request = (address, options) => waitFor(missed(ask(address, options)));
 
-/** Call an endpoint like `call` until `signal` aborts, and leave it to the caller to say that there is no answer. */
-export async function callUntil(signal, name, ...values) {
-  const headers = { 'Content-Type': 'application/json' };
-  const answer = await ask(`gradio_api/run/${name}`, { method: 'POST', headers, body: JSON.stringify({ data: values }), signal });
-  const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw Object.assign(new Error(said.error || `The server refused this (${answer.status}).`), { isRefusal: answer.status === 400 });
-  if (!said.data) throw noAnswer();
-  return said.data[0];
+async function answerOf(address, options) {
+  const reply = await ask(address, options);
+  const text = await reply.text().catch(() => { throw noAnswer(); }); // it broke off
+  if (reply.ok) return JSON.parse(text);
+  const refusal = reply.headers.get('Content-Type') === 'application/json' ? JSON.parse(text) : {};
+  const words = [refusal.message, refusal.remedy].filter(Boolean).join(' ');
+  throw Object.assign(new Error(words || `The server refused this (${reply.status}).`), { status: reply.status });
 }
 
 const noAnswer = () => Object.assign(new Error(''), { isAway: true });

@@ -1,8 +1,7 @@
-"""Tests of the endpoints of the jobs over the real server, with an engine that waits for the test."""
+"""Tests of the calls of the queue over the real server, with an engine that waits for the test."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from gradio_client.exceptions import AppError
 from PIL import Image
 
 from app.cli import main
-from app.ui.calls import serve
 from diffusers_helper.request import GenerationRequest
 from tests.support.asking import ask
 from tests.support.jobs import wait_until
@@ -58,7 +56,7 @@ def stand(shared: Stand) -> Iterator[Stand]:
 
 @pytest.fixture
 def call(stand: Stand) -> Ask:
-    """Return a caller of endpoints as the page's scripts call them, by the arguments in order."""
+    """Return a caller of endpoints as programs in other languages call them, by the arguments in order."""
 
     def call(name: str, *values: object, refused: bool = False) -> Any:
         answer = ask(stand.url, f"/gradio_api/run/{name}", method="POST", data={"data": values})
@@ -218,7 +216,7 @@ def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Pa
     [
         ("jobs_show", (5,), "job is 5; expected a valid string."),
         ("jobs_pause", ("one",), "jobs is 'one'; expected a valid list."),
-        ("jobs_pause", (["x"] * 5001,), "jobs has more than 5000 values."),
+        ("jobs_pause", (["x"] * 5001,), "jobs cannot be used (List should have at most 5000 items"),
         ("jobs_queue", (0, 1.5), "limit is 1.5; expected a valid integer."),
         ("jobs_queue", (True, 5), "first is True; expected a valid integer."),
         ("jobs_show", ("../../etc",), "There is no job '../../etc'"),
@@ -272,21 +270,6 @@ def test_a_small_start_picture_is_served(stand: Stand, ids: list[str]) -> None:
         assert red[0] > 150 > red[2]  # pyright: ignore
     (stand.outputs / ids[1] / "input.png").unlink()
     assert ask(stand.url, f"/jobs/{ids[1]}/picture.webp").status == 404
-
-
-def test_a_crowd_of_calls_is_bounded() -> None:
-    async def crowd() -> list[Any]:
-        room = serve.CallLimiter(1)
-
-        async def call() -> str:
-            async with room.place():
-                return await asyncio.sleep(0, "done")
-
-        return await asyncio.gather(call(), call(), return_exceptions=True)
-
-    first, second = asyncio.run(crowd())
-    assert first == "done"
-    assert "1 other calls are already waiting. Call again later." in str(second)
 
 
 def test_a_folder_that_is_away_is_told(stand: Stand, call: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

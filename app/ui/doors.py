@@ -1,0 +1,136 @@
+"""The two doors to the page's calls: routes of FastAPI for its scripts, and endpoints of Gradio for programs.
+
+A call is a function over plain data. Both doors check its arguments by their types, and tell its errors as a
+message and a remedy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial, wraps
+from inspect import getdoc, signature
+from typing import Any, NamedTuple
+
+import gradio as gr
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exception_handlers import http_exception_handler, request_validation_exception_handler
+from fastapi.exceptions import RequestValidationError
+from pydantic import ConfigDict, ValidationError, validate_call
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from app.jobs.job import NoSuchJob
+from app.jobs.storage.trouble import TROUBLE
+from app.redact import plain_paths
+from app.ui.errors import JsonAnswer, page_error, refusal_answer
+from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
+
+_PREFIX = "/api/"
+_EXPECTED = "Input should be "  # begins most of pydantic's sentences
+_THREADS = 4  # calls of programs that run at once; the page's calls have Starlette's threads
+
+
+def room(prefix: str) -> APIRouter:
+    """Return a router for the calls of one part of the page."""
+    return APIRouter(prefix=f"{_PREFIX}{prefix}", tags=[prefix], default_response_class=JsonAnswer)
+
+
+def tell_errors(app: FastAPI) -> None:
+    """Have the routes of rooms answer an error with its code, message and remedy."""
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        is_ours = request.url.path.startswith(_PREFIX)
+        if isinstance(error, HTTPException):
+            ours = refusal_answer(error.status_code, f"{error.detail}.")
+            return ours if is_ours else await http_exception_handler(request, error)
+        if not is_ours and isinstance(error, RequestValidationError):
+            return await request_validation_exception_handler(request, error)
+        if not is_ours:
+            raise error
+        status = 404 if isinstance(error, NoSuchJob) else 500 if isinstance(error, TROUBLE) else 400
+        refusal = _refusal_of(error)
+        return refusal_answer(status, *page_error(refusal), refusal.code)
+
+    for kind in (HTTPException, LongtakeError, RequestValidationError, *TROUBLE):
+        app.add_exception_handler(kind, refuse)
+
+
+class Endpoint(NamedTuple):
+    """A function that programs call by its name, through Gradio.
+
+    Attributes:
+        is_queued: Whether its calls wait in Gradio's queue, so that a caller may listen for the result.
+    """
+
+    function: Callable[..., Awaitable[Any]]
+    name: str
+    description: str
+    is_queued: bool = False
+
+
+class ProgramDoor:
+    """The door for programs, behind which a few of their calls run at once."""
+
+    def __init__(self) -> None:
+        self.turns = asyncio.Semaphore(_THREADS)
+
+    def endpoints(self, *groups: object) -> list[Endpoint]:
+        """Return an endpoint for each public method of some objects, by its name and with its docstring."""
+        calls = [
+            getattr(group, name)
+            for group in groups
+            for name, member in vars(type(group)).items()
+            if callable(member) and not name.startswith("_")
+        ]
+        return [Endpoint(self._opened(call), call.__name__, getdoc(call) or "") for call in calls]
+
+    def _opened(self, call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        checked = validate_call(config=ConfigDict(strict=True))(call)
+        names = list(signature(call).parameters)
+
+        @wraps(call)
+        async def endpoint(*values: object, **named: object) -> Any:
+            with told_to_programs(names):
+                async with self.turns:
+                    return await asyncio.to_thread(partial(checked, *values, **named))
+
+        return endpoint
+
+
+@contextmanager
+def told_to_programs(names: list[str]) -> Iterator[None]:
+    """Raise an error of a call as Gradio's, with its sentences. `names` are those of the call's arguments."""
+    try:
+        yield
+    except (LongtakeError, ValidationError, *TROUBLE) as error:
+        raise gr.Error(plain_paths(str(_refusal_of(error, names))), print_exception=False) from error
+
+
+def _refusal_of(error: Exception, names: list[str] | None = None) -> LongtakeError:
+    """Return the error to tell: the same one, or one in place of pydantic's or the disk's."""
+    if isinstance(error, LongtakeError):
+        return error
+    if isinstance(error, ValidationError | RequestValidationError):
+        return _invalid(error, names or [])
+    reason = getattr(error, "strerror", None) or first_line(error)
+    remedy = "Check the free space and the rights of its folders, and call again."
+    return LongtakeError(f"A folder of the server cannot be used now ({reason}).", remedy, code="storage")
+
+
+def _invalid(error: ValidationError | RequestValidationError, names: list[str]) -> InputError:
+    first = error.errors()[0]
+    path = list(first["loc"])
+    if path[:1] in (["body"], ["query"], ["path"]):
+        path = path[1:] or ["the message"]
+    if names and isinstance(path[0], int):  # the number of an argument
+        path[0] = names[path[0]] if path[0] < len(names) else f"argument {path[0] + 1}"
+    name = ".".join(map(str, path))
+    problem = first["msg"]
+    if "missing" in first["type"]:
+        return InputError(f"{name} is missing.", f"Pass {name}.")
+    if not problem.startswith(_EXPECTED):
+        return InputError(f"{name} cannot be used ({problem}).", f"Correct {name}.")
+    expected = problem.removeprefix(_EXPECTED)
+    return InputError(f"{name} is {short_repr(first['input'])}; expected {expected}.", f"Correct {name}.")

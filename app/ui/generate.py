@@ -1,0 +1,131 @@
+"""The endpoints that take the settings of the command line and pictures from programs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from inspect import Parameter, Signature
+from typing import Any
+
+from gradio.data_classes import FileData
+
+from app.jobs.job import Job, NoSuchJob
+from app.jobs.service import JobService
+from app.jobs.storage.trouble import TROUBLE
+from app.ui.catalogue import Catalogue
+from app.ui.doors import Endpoint, ProgramDoor, told_to_programs
+from app.ui.pictures import picture_paths, upload_path
+from app.ui.queue.records import Record, Records
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.request import FILES, PICTURES, PLACED, SETTINGS
+
+MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1024 of them
+_LOOK_SECONDS = 0.2
+_LOOK_SECONDS_A_CALL = 0.01  # many calls look more rarely each
+_WAIT = "wait"  # whether the job waits for a user after each section
+_GENERATE = "Make a video from a prompt, a picture or both. Wait for its turn, and return the finished MP4."
+_ADD = "Put a new job into the queue, and return its record without waiting for it."
+
+
+class _Jobs:
+    """The jobs of programs, which are stored at once. A bounded number of calls waits for their videos."""
+
+    def __init__(self, service: JobService, catalogue: Catalogue, door: ProgramDoor) -> None:
+        self._service, self._catalogue, self._door = service, catalogue, door
+        self._waiting = 0
+
+    async def store(self, settings: dict[str, Any]) -> Job:
+        waits = settings.pop(_WAIT)
+        settings |= picture_paths(settings)
+        settings["video"] = upload_path(settings["video"], "video")
+        for path in filter(None, (settings[name] for name in PICTURES)):
+            await self._catalogue.planner.pictures.prepare(path)
+        async with self._door.turns:
+            return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
+
+    async def wait(self, job: Job) -> Job:
+        """Return the job once it is over or interrupted."""
+        if self._waiting >= MOST_WAITING:
+            raise LongtakeError(
+                f"Job {job.id} is stored and will be made, but {MOST_WAITING} other calls wait already.",
+                f"Its video will be on the page, and in the outputs folder as {job.id}/video.mp4.",
+            )
+        self._waiting += 1
+        try:
+            while not job.is_over and job.state != "interrupted":
+                await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_A_CALL * self._waiting)
+                job = await asyncio.to_thread(self._look_at, job)
+        finally:
+            self._waiting -= 1
+        return job
+
+    def _look_at(self, job: Job) -> Job:
+        try:
+            return self._service.job(job.id)
+        except NoSuchJob:  # a user removed it
+            raise
+        except (LongtakeError, *TROUBLE):  # as when the folder is missing for a moment
+            return job
+
+
+def generate_endpoints(service: JobService, catalogue: Catalogue, door: ProgramDoor) -> list[Endpoint]:
+    """Return `/generate` and `/jobs_add`. A job continues even if its caller is gone."""
+    jobs = _Jobs(service, catalogue, door)
+    records = Records(service, catalogue)
+
+    async def generate(settings: dict[str, Any]) -> dict[str, Any]:
+        return _video(await jobs.wait(await jobs.store(settings)))
+
+    async def add(settings: dict[str, Any]) -> Record:
+        return records.of(await jobs.store(settings))
+
+    return [
+        Endpoint(_with_settings(generate, catalogue, FileData), "generate", _GENERATE, is_queued=True),
+        Endpoint(_with_settings(add, catalogue, Record), "jobs_add", _ADD, is_queued=True),
+    ]
+
+
+def _with_settings(
+    call: Callable[[dict[str, Any]], Awaitable[Any]], catalogue: Catalogue, result: Any
+) -> Callable[..., Awaitable[Any]]:
+    """Return a call that takes each setting as an argument of its own, in their order."""
+    parameters = _parameters(catalogue)
+    signature = Signature(parameters, return_annotation=result)
+
+    async def endpoint(*values: object, **named: object) -> Any:
+        bound = signature.bind(*values, **named)
+        bound.apply_defaults()
+        with told_to_programs(list(signature.parameters)):
+            return await call(dict(bound.arguments))
+
+    # Gradio reads names, defaults and the result's type from the signature, and other types from annotations.
+    endpoint.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    endpoint.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return endpoint
+
+
+def _parameters(catalogue: Catalogue) -> list[Parameter]:
+    """Return the settings as parameters. Pictures are uploads; what suits a model defaults to its own."""
+    own = catalogue.info(catalogue.first).own_settings
+    types: dict[str, Any] = (
+        {
+            name: setting.kind | None if setting.is_optional or name in own else setting.kind
+            for name, setting in SETTINGS.items()
+        }
+        | dict.fromkeys(FILES, FileData | None)
+        | {PLACED: dict[str, Any] | None}
+    )
+    defaults = {name: setting.default for name, setting in SETTINGS.items()}
+    defaults |= {**dict.fromkeys(own), "model": catalogue.first, **dict.fromkeys((*FILES, PLACED))}
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
+    parameters.append(Parameter(_WAIT, kind, default=False, annotation=bool))
+    return parameters
+
+
+def _video(job: Job) -> dict[str, Any]:
+    if job.state == "finished" and job.video is not None:
+        return {"path": str(job.video), "meta": {"_type": "gradio.FileData"}}
+    if job.state in ("failed", "interrupted"):
+        raise LongtakeError(job.message, job.remedy)
+    raise LongtakeError("The job was ended before its video was finished.", "Start it again.")

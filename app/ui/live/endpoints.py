@@ -1,0 +1,34 @@
+"""The calls of the live view: the stream that keeps an open page up to date, and the scene of one job."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import StreamingResponse
+
+from app.jobs.service import JobService
+from app.ui.doors import room
+from app.ui.live.scene import Presenter, Shown
+from app.ui.live.subscribe import Updates
+
+
+class LiveCalls:
+    """The calls for one service. The docstring of a method is what programs read about it."""
+
+    def __init__(self, service: JobService) -> None:
+        self._presenter = Presenter(service)
+
+    def jobs_scene(self, job: str) -> Shown:
+        """Return what the page's stage shows of a job: video, sections, figures, settings and memory."""
+        return self._presenter.show_job(job)
+
+
+def live_routes(calls: LiveCalls, updates: Updates) -> APIRouter:
+    """Return the page's door to the live view."""
+    routes = room("live")
+
+    @routes.get("")
+    def follow(job: str = "") -> StreamingResponse:
+        return StreamingResponse(updates.stream(job), media_type="text/event-stream")
+
+    routes.get("/{job}")(calls.jobs_scene)
+    return routes

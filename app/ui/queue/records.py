@@ -1,0 +1,79 @@
+"""The records of jobs, as programs and the Queue tab read them."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from app.jobs.job import Job
+from app.jobs.service import JobService
+from app.jobs.view import Address, full_record, record, title_of, view
+from app.ui.catalogue import Catalogue
+from app.ui.errors import page_words
+from app.ui.live.scene import thumb_url
+from app.ui.loras import with_lora_names
+from diffusers_helper.models.added import ADDED_MODELS
+from diffusers_helper.models.registry import plan_of
+from diffusers_helper.request import SETTINGS, GenerationRequest
+
+Record = dict[str, Any]
+SMALL_PICTURE = "picture.webp"
+"""The name by which the page serves a small copy of a job's start picture, beside the job's files."""
+
+
+class Records:
+    """The records of one service's jobs. Addresses are relative to the page: `jobs/ID/video.mp4`."""
+
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._service, self._catalogue = service, catalogue
+        self._title = cache(self._find_title)
+
+    def of(self, job: Job, turn: int = 0) -> dict[str, Any]:
+        """Return the record and the view of a job, with the address of a small picture and a few words.
+
+        `offered` is whether the page offers the job's model, so its form can take the settings. `turn` is the
+        job's number among those that will begin, if it is known.
+        """
+        commands = self._service.commands(job)
+        held, card = self._service.queue.is_held, self._service.crew.why_waiting(job)
+        shown = view(job, commands, held=held, turn=turn, card=card)
+        address, request = _address(job.folder.parent), job.request
+        tells_card = self._service.engines > 1 or " on " in job.card  # or several cards have made it
+        small = thumb_url(job, 1) or "" if request.is_from_words else address(job.folder / SMALL_PICTURE)
+        order, length = SETTINGS["mode"].choices[request.mode], _length(request)
+        return self._outward(record(job, address) | shown, job.folder.parent) | {
+            "wishes": sorted(commands),
+            "picture": small,
+            "title": title_of(job),
+            "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
+            "about": f"{order} · {length:.1f} s · {self._title(request.model, ADDED_MODELS.revision)}"
+            + (f" · {job.card}" if job.card and tells_card else ""),
+        }
+
+    def _find_title(self, key: str, _revision: str) -> str:
+        """Return the title of a job's model, which may change with the list of added models."""
+        name = self._catalogue.name_of(key)
+        return self._catalogue.info(name).title if name in self._catalogue.names else name
+
+    def everything_of(self, job_id: str) -> dict[str, Any]:
+        """Return everything about a job, as `python -m app jobs show --json` prints it."""
+        outputs = self._service.job(job_id).folder.parent
+        return self._outward(full_record(self._service, job_id, _address(outputs)), outputs)
+
+    def _outward(self, made: dict[str, Any], outputs: Path) -> dict[str, Any]:
+        made["request"] = with_lora_names(made["request"])
+        made["request"]["model"] = self._catalogue.name_of(made["request"]["model"])
+        for name in ("message", "remedy", "sentence"):
+            made[name] = page_words(made[name], outputs)
+        return made
+
+
+@lru_cache(maxsize=1024)
+def _length(request: GenerationRequest) -> float:
+    return plan_of(request).seconds
+
+
+def _address(outputs: Path) -> Address:
+    return lambda path: f"jobs/{quote(path.relative_to(outputs).as_posix())}"
