@@ -16,7 +16,10 @@ from diffusers_helper.units import gb_text
 
 
 class JsonAnswer(JSONResponse):
-    """An answer as JSON, in which commands begin with the name that is installed."""
+    """An answer as JSON, in which commands begin with the name that is installed. Nobody keeps it."""
+
+    def __init__(self, content: Any, status_code: int = 200, **options: Any) -> None:
+        super().__init__(content, status_code, headers={"cache-control": "no-store"}, **options)
 
     def render(self, content: Any) -> bytes:
         return as_typed(super().render(content).decode()).encode()

@@ -51,7 +51,8 @@ async function waitFor(answer) {
  */
 export const get = (path, query = {}) => {
   const pairs = Object.entries(query).flatMap(([name, value]) => [value ?? []].flat().map((one) => [name, one]));
-  return waitFor(missed(answerOf(pairs.length ? `api/${path}?${new URLSearchParams(pairs)}` : `api/${path}`)));
+  const address = pairs.length ? `api/${path}?${new URLSearchParams(pairs)}` : `api/${path}`;
+  return waitFor(missed(answerOf(address, { cache: 'no-store' }))); // an equal question would wait for the cache
 };
 
 /** Send a message, once, and return the server's answer as `get` does. */

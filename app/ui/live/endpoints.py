@@ -27,7 +27,7 @@ def live_routes(calls: LiveCalls, updates: Updates) -> APIRouter:
     routes = room("live")
 
     @routes.get("")
-    def follow(job: str = "") -> StreamingResponse:
+    async def follow(job: str = "") -> StreamingResponse:
         return StreamingResponse(updates.stream(job), media_type="text/event-stream")
 
     routes.get("/{job}")(calls.jobs_scene)

@@ -64,6 +64,8 @@ class Records:
 
     def _outward(self, made: dict[str, Any], outputs: Path) -> dict[str, Any]:
         made["request"] = with_lora_names(made["request"])
+        if video := made["request"]["video"]:
+            made["request"]["video"] = f"{made['folder']}/{quote(Path(video).name)}"
         made["request"]["model"] = self._catalogue.name_of(made["request"]["model"])
         for name in ("message", "remedy", "sentence"):
             made[name] = page_words(made[name], outputs)

@@ -1,0 +1,168 @@
+"""Tests that no answer of the page's own calls names a folder of this machine: each of them is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from app.redact import known_folders
+from benchmarks.continuing import CLIPS
+from diffusers_helper.models.added import ADDED_MODELS
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.request import SETTINGS, GenerationRequest
+from tests.support import staged_engine
+from tests.support.asking import Answer, ask, form
+from tests.support.jobs import TIMEOUT, wait_until
+from tests.support.pages import Stand, staged_page, write_photo
+from tests.support.staged_engine import FAILING_PROMPT, StagedEngine
+
+PLACE = "Annas Vidéos & more"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a telling name, which holds all files of a user."""
+    place = tmp_path / PLACE
+    (place / "loras").mkdir(parents=True)
+    (place / "loras" / "broken.safetensors").write_bytes(b"none")
+    (place / "weights" / "vae").mkdir(parents=True)
+    demo = find_model("demo")
+    (place / "weights" / "vae" / "small").symlink_to(demo.parts["vae"].location)
+    transformer = Path(demo.parts["transformer"].location) / "diffusion_pytorch_model.safetensors"
+    (place / "weights" / "own.safetensors").symlink_to(transformer)
+    for variable, folder in {
+        "GRADIO_TEMP_DIR": "cache", "XDG_CONFIG_HOME": "config", "XDG_DATA_HOME": "data", "HOME": "home",
+        "LONGTAKE_LORAS": "loras", "LONGTAKE_WEIGHTS": "weights", "HF_HOME": "hub",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(variable, str(place / folder))
+    monkeypatch.setattr(ADDED_MODELS, "file", place / "data" / "models.json")
+    monkeypatch.setattr(staged_engine, "MESSAGE", f"`lora` {place}/loras/x.safetensors cannot be read.")
+    return place
+
+
+@pytest.fixture
+def stand(place: Path, tiny_model: Path) -> Iterator[Stand]:
+    with staged_page(place, StagedEngine(), StagedEngine(), model=str(tiny_model)) as stand:
+        yield stand
+
+
+def uploaded(stand: Stand, name: str, content: bytes) -> dict[str, str]:
+    headers, body = form(name.encode(), content)
+    answer = ask(stand.url, "/gradio_api/upload", method="POST", headers=headers, body=body)
+    return {"path": json.loads(answer.body)[0]}
+
+
+def over(stand: Stand, prompt: str, **settings: Any) -> str:
+    """Return the id of a job that is over."""
+    job = stand.service.queue.add(
+        GenerationRequest(prompt=prompt, seconds=2.4, **settings), allow_folder=True
+    )
+    wait_until(lambda: stand.service.job(job.id).is_over)
+    return job.id
+
+
+def get_calls(job: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the addresses of questions, with what is asked."""
+    model = {"model": "demo"}
+    mode = model | {"mode": "forward"}
+    yield from {
+        "queue": {}, "history": {"text": ""}, f"history/{job}": {}, f"history/{job}/settings": {},
+        f"live/{job}": {}, "history/nothing": {}, "form/reset": model, "form/model": mode,
+        "form/models": {"model": "gone", "mode": "forward"}, "form/presets": {},
+        "form/presets/load": {"name": "own"}, "form/presets/export": {"name": "own"}, "form/loras": {},
+        "models": {}, "models/copy": model | {"weight_dtype": "int8"},
+        "models/plan": model | {"weight_dtype": "int8"}, "models/formats": model, "models/files": {},
+        "models/inspect": {"file": "own.safetensors"},
+    }.items()  # fmt: skip
+
+
+def post_calls(
+    stand: Stand, job: str, video: dict[str, str], photo: dict[str, str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the addresses of calls, with their messages."""
+    settings = {name: setting.default for name, setting in SETTINGS.items()}
+    settings |= {"image": photo, "seconds": 1, "mode": "forward", "model": "demo"}
+    continued = json.dumps({"settings": {"video": video["path"]}, "earlier": []})
+    press = {"press": os.urandom(16).hex(), "may_download": False}
+    recipe = uploaded(stand, "recipe.json", b'{"steps": 5, "video": "/nowhere/x.mp4"}')
+    batch = uploaded(stand, "lines.jsonl", b'{"prompt": "a", "image": "none.png"}\n')
+    yield "form/describe", {"settings": settings}
+    yield "form/describe", {"settings": settings | {"extras": continued, "image": None, "lora": "gone"}}
+    yield "form/start", press | {"settings": settings | {"image": {"path": "/etc/passwd"}}}
+    yield "form/start", press | {"settings": settings | {"extras": continued, "image": None}}
+    yield "form/start", {**press, "press": os.urandom(16).hex(), "settings": settings | {"lora": "gone:1"}}
+    yield "form/save", {"job": job, "settings": settings}
+    yield "form/end", {}
+    yield "form/restore", {"kept": json.dumps(settings | {"extras": continued})}
+    yield "form/fill", {"restored": "{}", "kept": ""}
+    yield "form/example", {"model": "demo", "index": 0, "starts": False}
+    yield "form/presets/save", {"name": "own", "form": json.dumps(settings)}
+    yield "form/presets/import", {"name": "other", "file": recipe}
+    yield "form/presets/default", {"name": "own"}
+    yield "form/presets/remove", {"name": "other"}
+    yield "form/file", {"file": video, "name": "clip.mp4"}
+    yield "form/file", {"file": batch, "name": "lines.json"}
+    yield "form/picture", {"file": batch}
+    yield "form/batch", {"file": batch, "pictures": {}, "form": json.dumps(settings)}
+    yield "form/lora", {"lora": "", "name": "broken.safetensors", "weight": 1}
+    jobs, card = {"jobs": [job]}, {"card": stand.service.crew.workers[0].card.key}
+    for name in ("hold", "go_on"):
+        yield f"queue/{name}", {}
+    for name in ("resume", "pause", "cancel", "wait", "favourite", "remove", "restore"):
+        yield f"queue/{name}", jobs
+    for name in ("reorder", "duplicate", "takes"):
+        yield f"queue/{name}", {"job": job}
+    yield "queue/branch", {"job": job, "keep": 1}
+    yield "queue/change", {"job": job, "changes": {"lora": f"/{PLACE}/x.safetensors"}}
+    for name in ("leave", "pause", "return"):
+        yield f"queue/cards/{name}", card
+    for name in ("get", "pause", "verify", "cancel", "remove"):
+        yield f"models/{name}", {"model": "demo"}
+    yield "models/convert", {"model": "demo", "weight_dtype": "int8"}
+    yield "models/add", {"model": "mine", "parts": {"transformer": "own.safetensors"}}
+
+
+def check(answer: Answer, address: str, folders: set[str]) -> None:
+    assert answer.status in (200, 400, 404), (address, answer.text)
+    text = answer.text
+    for form_of_text in (text, text.replace("\\\\", "\\"), json.dumps(json.loads(text), ensure_ascii=False)):
+        for folder in folders:
+            assert folder not in form_of_text, (address, folder, text)
+
+
+@pytest.mark.slow
+def test_no_answer_names_a_folder(stand: Stand, place: Path, tiny_model: Path) -> None:
+    for engine in stand.engines:
+        engine.go(10_000)
+    clip = replace(CLIPS["60"], seconds=1).write(place / "clip.mp4")
+    video = uploaded(stand, "clip.mp4", clip.read_bytes())
+    photo_file = write_photo(place / "photo.png")
+    photo = uploaded(stand, "photo.png", photo_file.read_bytes())
+    (place / "loras" / "x.safetensors").symlink_to(place / "loras" / "broken.safetensors")
+    made = over(stand, "a ball", image=str(photo_file), model=str(tiny_model))
+    continued = over(stand, "a ball", video=str(clip), mode="forward")
+    failed = over(stand, FAILING_PROMPT, image=str(photo_file))
+    folders = {PLACE, "Annas", str(tiny_model), quote(PLACE), json.dumps(PLACE)[1:-1]}
+    folders |= {str(path) for path, _ in known_folders()}
+    asked = set[str]()
+    for job in (made, continued, failed):
+        for address, message in post_calls(stand, job, video, photo):
+            asked.add(address)
+            check(ask(stand.url, f"/api/{address}", method="POST", data=message), address, folders)
+        for address, query in get_calls(job):
+            asked.add(address.replace(job, "{job}"))
+            check(ask(stand.url, f"/api/{address}?{urlencode(query)}"), address, folders)
+    live = urllib.request.urlopen(f"{stand.url}api/live?job={failed}", timeout=TIMEOUT)
+    first = next(line for line in live if line.startswith(b"data: {"))
+    check(Answer(200, live.headers, first.removeprefix(b"data: ")), "live", folders)
+    live.close()
+    described = json.loads(ask(stand.url, "/api/openapi.json").body)["paths"]
+    assert {path.removeprefix("/api/") for path in described} - {"live"} == asked - {"history/nothing"}
