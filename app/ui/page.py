@@ -47,10 +47,10 @@ def build_page(service: JobService, catalogue: Catalogue) -> Page:
     """Return the page of a job service, which may be started later."""
     jobs, cards = JobCalls(service, catalogue), CardCalls(service)
     history, live = HistoryCalls(service, catalogue), LiveCalls(service)
-    presets, drops = FormCalls(catalogue), DropCalls(service, catalogue)
+    presets, drops, loras = FormCalls(catalogue), DropCalls(service, catalogue), LoraCalls()
     models, files = ModelCalls(service, catalogue), OwnFileCalls(service, catalogue)
     routers = [
-        form_routes(Actions(service, catalogue), presets, drops, LoraCalls()),
+        form_routes(Actions(service, catalogue), presets, drops, loras),
         queue_routes(jobs, cards),
         history_routes(history),
         live_routes(live, Updates(service)),
@@ -59,7 +59,7 @@ def build_page(service: JobService, catalogue: Catalogue) -> Page:
     door = ProgramDoor()
     endpoints = [
         *generate_endpoints(service, catalogue, door),
-        *door.endpoints(jobs, history, live, cards, presets, models, files, drops),
+        *door.endpoints(jobs, history, live, cards, presets, drops, loras, models, files),
     ]
     return Page(_document(catalogue), routers, endpoints)
 

@@ -10,7 +10,6 @@ import asyncio
 import ipaddress
 import json
 import re
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -45,7 +44,6 @@ _HEADERS = {
 _REFUSAL = re.compile(rb"\{\"error\":\s*\"[^\"]")
 _CORS = re.compile(rb"access-control-.*", re.IGNORECASE)
 MAX_MESSAGE_BYTES = 2 * 2**20  # the limit for all requests but uploads; settings and a prompt are a few kB
-_JOINS = 4  # the calls of programs that enter Gradio's queue at once; more would delay others
 MOST_CALLS = 200  # that are being answered
 _AROUND_FILES = 2**16  # the bytes that a form may have besides its files
 
@@ -62,10 +60,9 @@ _READ = re.compile(
 _WRITE = re.compile(
     rf"/login|{_API}.+|{_GRADIO}/(queue/join|upload|cancel|reset|run/[^/]+|api/[^/]+|call/(v2/)?[^/]+)"
 )
-_JOIN = re.compile(rf"{_GRADIO}/(queue/join|call/.+)")
 _NUL = re.compile(rb"(?<!\\)(\\\\)*\\u0000")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
-_OTHER_NAME = "Longtake does not answer to this name. Start it with --allowed-host NAME if it should."
+_OTHER_NAME = ("Longtake does not answer to this name.", "Start it with --allowed-host NAME if it should.")
 _NOT_USABLE = (
     "The message is not JSON with whole characters and finite numbers, or nested too deep.",
     "Type its texts anew.",
@@ -189,7 +186,6 @@ class Guard:
     ) -> None:
         self._app, self._hosts, self._uploads, self._login = app, hosts, uploads, login
         self._calls = 0
-        self._joins = asyncio.Semaphore(_JOINS)
         self._names = FolderNames(files.uploads, files.outputs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -219,7 +215,7 @@ class Guard:
             await self._app(scope, receive, send)
 
     async def _pass_on(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a call be answered whose message can be used."""
+        """Have a call answered whose message can be used."""
         try:
             body = await Request(scope, _bounded(receive, MAX_MESSAGE_BYTES)).body()
             message = _read(body)
@@ -231,16 +227,15 @@ class Guard:
             await _refuse(path, 413, error.message)(scope, receive, send)
             return
         except (ValueError, RecursionError):
-            await _refuse_call(path, 400, *_NOT_USABLE)(scope, receive, send)
+            await _refuse(path, 400, *_NOT_USABLE)(scope, receive, send)
             return
         if self._calls >= MOST_CALLS:
             sentence = f"{MOST_CALLS} other calls are already waiting."
-            await _refuse_call(path, 429, sentence, "Call again later.")(scope, receive, send)
+            await _refuse(path, 429, sentence, "Call again later.")(scope, receive, send)
             return
         self._calls += 1
         try:
-            async with self._joins if _JOIN.fullmatch(path) else nullcontext():
-                await self._app(scope, _received(body, receive), send)
+            await self._app(scope, _received(body, receive), send)
         finally:
             self._calls -= 1
 
@@ -248,7 +243,7 @@ class Guard:
         headers, method = Headers(scope=scope), scope["method"]
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._hosts.allows(hosts[0]):
-            return _refuse(path, 421, _OTHER_NAME)
+            return _refuse(path, 421, *_OTHER_NAME)
         if self._is_foreign(headers, method, path):
             sentence = "Another site asked for this; only Longtake's own page and programs may."
             return _refuse(path, 403, sentence)
@@ -284,8 +279,8 @@ class Guard:
         if await asyncio.to_thread(self._uploads.make_room):
             await self._app(scope, _bounded(receive, self._uploads.max_bytes + _AROUND_FILES), send)
         else:
-            sentence = "The upload cannot be stored now. Free some space on the disk, or try again later."
-            await _refuse(_UPLOAD, 507, sentence)(scope, receive, send)
+            remedy = "Free some space on the disk, or try again later."
+            await _refuse(_UPLOAD, 507, "The upload cannot be stored now.", remedy)(scope, receive, send)
 
 
 def _read(body: bytes) -> Any:
@@ -301,17 +296,13 @@ def _read(body: bytes) -> Any:
     return message
 
 
-def _refuse(path: str, status: int, sentence: str) -> Response:
-    if path.startswith(_API):
-        return refusal_answer(status, sentence)
-    return PlainTextResponse(f"{sentence}\n", status)
-
-
-def _refuse_call(path: str, status: int, message: str, remedy: str) -> Response:
+def _refuse(path: str, status: int, message: str, remedy: str = "") -> Response:
     if path.startswith(_API):
         return refusal_answer(status, message, remedy)
-    sentences = f"{message} {remedy}"
-    return JSONResponse({"error": sentences, "detail": sentences}, status)  # Gradio's clients read either
+    sentences = f"{message} {remedy}".strip()
+    if path.startswith(_GRADIO) and path != _UPLOAD:
+        return JSONResponse({"error": sentences, "detail": sentences}, status)  # its clients read either
+    return PlainTextResponse(f"{sentences}\n", status)
 
 
 def _received(body: bytes, receive: Receive) -> Receive:

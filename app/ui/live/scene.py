@@ -129,7 +129,9 @@ def _elapsed(live: LiveJob, now: float) -> float:
 
 def _standing(scene: Scene, live: LiveJob, headline: str) -> Shown:
     state = WORDS[live.job.state]
-    return view(live.job, scene.commands, held=scene.held, work=headline) | {
+    shown = view(live.job, scene.commands, held=scene.held, work=headline)
+    return shown | {
+        "sentence": page_words(shown["sentence"], live.job.folder.parent),
         "buttons": buttons(live.job, scene.commands, live.section, live.sections),
         "steering": _steering(scene, live),
         "isRunning": live.job.state == "running",

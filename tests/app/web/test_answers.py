@@ -153,16 +153,21 @@ def test_no_answer_names_a_folder(stand: Stand, place: Path, tiny_model: Path) -
     folders = {PLACE, "Annas", str(tiny_model), quote(PLACE), json.dumps(PLACE)[1:-1]}
     folders |= {str(path) for path, _ in known_folders()}
     asked = set[str]()
-    for job in (made, continued, failed):
-        for address, message in post_calls(stand, job, video, photo):
-            asked.add(address)
-            check(ask(stand.url, f"/api/{address}", method="POST", data=message), address, folders)
+
+    def look(job: str) -> None:
         for address, query in get_calls(job):
             asked.add(address.replace(job, "{job}"))
             check(ask(stand.url, f"/api/{address}?{urlencode(query)}"), address, folders)
+
+    look(failed)
     live = urllib.request.urlopen(f"{stand.url}api/live?job={failed}", timeout=TIMEOUT)
     first = next(line for line in live if line.startswith(b"data: {"))
     check(Answer(200, live.headers, first.removeprefix(b"data: ")), "live", folders)
     live.close()
+    for job in (made, continued, failed):
+        for address, message in post_calls(stand, job, video, photo):
+            asked.add(address)
+            check(ask(stand.url, f"/api/{address}", method="POST", data=message), address, folders)
+        look(job)
     described = json.loads(ask(stand.url, "/api/openapi.json").body)["paths"]
     assert {path.removeprefix("/api/") for path in described} - {"live"} == asked - {"history/nothing"}
