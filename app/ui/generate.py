@@ -12,8 +12,8 @@ from gradio.data_classes import FileData
 from app.jobs.job import Job, NoSuchJob
 from app.jobs.service import JobService
 from app.jobs.storage.trouble import TROUBLE
+from app.ui.api import Endpoint, GradioApi, as_gradio_error
 from app.ui.catalogue import Catalogue
-from app.ui.doors import Endpoint, ProgramDoor, told_to_programs
 from app.ui.pictures import picture_paths, upload_path
 from app.ui.queue.records import Record, Records
 from diffusers_helper.errors import LongtakeError
@@ -30,8 +30,8 @@ _ADD = "Put a new job into the queue, and return its record without waiting for 
 class _Jobs:
     """The jobs of programs, which are stored at once. A bounded number of calls waits for their videos."""
 
-    def __init__(self, service: JobService, catalogue: Catalogue, door: ProgramDoor) -> None:
-        self._service, self._catalogue, self._door = service, catalogue, door
+    def __init__(self, service: JobService, catalogue: Catalogue, gradio: GradioApi) -> None:
+        self._service, self._catalogue, self._gradio = service, catalogue, gradio
         self._waiting = 0
 
     async def store(self, settings: dict[str, Any]) -> Job:
@@ -40,7 +40,7 @@ class _Jobs:
         settings["video"] = upload_path(settings["video"], "video")
         for path in filter(None, (settings[name] for name in PICTURES)):
             await self._catalogue.planner.pictures.prepare(path)
-        async with self._door.turns:
+        async with self._gradio.turns:
             return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
 
     async def wait(self, job: Job) -> Job:
@@ -68,9 +68,9 @@ class _Jobs:
             return job
 
 
-def generate_endpoints(service: JobService, catalogue: Catalogue, door: ProgramDoor) -> list[Endpoint]:
+def generate_endpoints(service: JobService, catalogue: Catalogue, gradio: GradioApi) -> list[Endpoint]:
     """Return `/generate` and `/jobs_add`. A job continues even if its caller is gone."""
-    jobs = _Jobs(service, catalogue, door)
+    jobs = _Jobs(service, catalogue, gradio)
     records = Records(service, catalogue)
 
     async def generate(settings: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _with_settings(
     async def endpoint(*values: object, **named: object) -> Any:
         bound = signature.bind(*values, **named)
         bound.apply_defaults()
-        with told_to_programs(list(signature.parameters)):
+        with as_gradio_error(list(signature.parameters)):
             return await call(dict(bound.arguments))
 
     # Gradio reads names, defaults and the result's type from the signature, and other types from annotations.

@@ -12,20 +12,20 @@ from fastapi import APIRouter
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS
 from app.ui import scripts
+from app.ui.api import Endpoint, GradioApi
 from app.ui.catalogue import Catalogue
-from app.ui.doors import Endpoint, ProgramDoor
 from app.ui.form.actions import Actions
 from app.ui.form.controls import form_markup
-from app.ui.form.endpoints import DropCalls, FormCalls, form_routes
+from app.ui.form.endpoints import DropCalls, FormCalls, form_router
 from app.ui.form.markup import options, parts_of
 from app.ui.generate import generate_endpoints
-from app.ui.history.endpoints import HistoryCalls, history_routes
-from app.ui.live.endpoints import LiveCalls, live_routes
+from app.ui.history.endpoints import HistoryCalls, history_router
+from app.ui.live.endpoints import LiveCalls, live_router
 from app.ui.live.subscribe import Updates
 from app.ui.loras import LoraCalls
-from app.ui.models.endpoints import ModelCalls, OwnFileCalls, models_routes
+from app.ui.models.endpoints import ModelCalls, OwnFileCalls, models_router
 from app.ui.queue.cards import CardCalls
-from app.ui.queue.endpoints import JobCalls, queue_routes
+from app.ui.queue.endpoints import JobCalls, queue_router
 from diffusers_helper import __version__
 from diffusers_helper.request import WEIGHT_TYPES
 from diffusers_helper.units import gb_text
@@ -50,16 +50,16 @@ def build_page(service: JobService, catalogue: Catalogue) -> Page:
     presets, drops, loras = FormCalls(catalogue), DropCalls(service, catalogue), LoraCalls()
     models, files = ModelCalls(service, catalogue), OwnFileCalls(service, catalogue)
     routers = [
-        form_routes(Actions(service, catalogue), presets, drops, loras),
-        queue_routes(jobs, cards),
-        history_routes(history),
-        live_routes(live, Updates(service)),
-        models_routes(models, files),
+        form_router(Actions(service, catalogue), presets, drops, loras),
+        queue_router(jobs, cards),
+        history_router(history),
+        live_router(live, Updates(service)),
+        models_router(models, files),
     ]
-    door = ProgramDoor()
+    gradio = GradioApi()
     endpoints = [
-        *generate_endpoints(service, catalogue, door),
-        *door.endpoints(jobs, history, live, cards, presets, drops, loras, models, files),
+        *generate_endpoints(service, catalogue, gradio),
+        *gradio.endpoints(jobs, history, live, cards, presets, drops, loras, models, files),
     ]
     return Page(_document(catalogue), routers, endpoints)
 

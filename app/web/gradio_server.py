@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.ui.doors import tell_errors
+from app.ui.api import add_error_handlers
 from diffusers_helper import __version__
 
 API_DOCUMENT = "/api/openapi.json"
@@ -25,7 +25,7 @@ class GuardedServer(gr.Server):
     """Gradio's engine for named endpoints, with the page's own routes.
 
     Attributes:
-        rooms: The routers of the page's own calls.
+        routers: The routers of the page's own calls.
         guard: Answers every request, or passes it on to `unguarded`. A middleware would run behind those of
             gradio, which answer some requests themselves.
     """
@@ -36,19 +36,19 @@ class GuardedServer(gr.Server):
     def __init__(self) -> None:
         super().__init__(title="Longtake", openapi_url=API_DOCUMENT, docs_url=None, redoc_url=None)
         self.guard = self.unguarded
-        self.rooms = list[APIRouter]()
-        tell_errors(self)
+        self.routers = list[APIRouter]()
+        add_error_handlers(self)
 
     def openapi(self) -> dict[str, Any]:
         """Describe the page's own calls; Gradio describes those of programs at `/gradio_api/info`."""
-        routes = [route for room in self.rooms for route in room.routes]
+        routes = [route for router in self.routers for route in router.routes]
         return get_openapi(title=self.title, version=__version__, routes=routes)
 
-    def add_rooms(self, rooms: Sequence[APIRouter]) -> None:
+    def add_routers(self, routers: Sequence[APIRouter]) -> None:
         """Add the routes of the page's own calls."""
-        self.rooms += rooms
-        for room in rooms:
-            self.include_router(room)
+        self.routers += routers
+        for router in routers:
+            self.include_router(router)
 
     async def unguarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         await super().__call__(scope, receive, send)

@@ -109,7 +109,7 @@ def open_page(
 
 
 def _add_routes(server: GuardedServer, page: Page, files: ServedFiles, login: Login | None) -> None:
-    server.add_rooms(page.routers)
+    server.add_routers(page.routers)
     for one in page.endpoints:
         # Jobs have their own queue: a call that waits in Gradio's must not hold up another.
         server.api(

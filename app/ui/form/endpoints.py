@@ -14,8 +14,8 @@ from typing_extensions import TypedDict
 from app import presets
 from app.batch import batch_lines
 from app.jobs.service import JobService
+from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
-from app.ui.doors import room
 from app.ui.fields import Text
 from app.ui.form.actions import Actions
 from app.ui.form.settings import (
@@ -229,29 +229,29 @@ def _with_uploads(line: Mapping[str, Any], known: Mapping[str, str]) -> dict[str
     return with_pictures(line, {name: known[file] for name, file in wanted.items()})
 
 
-def form_routes(actions: Actions, presets: FormCalls, drops: DropCalls, loras: LoraCalls) -> APIRouter:
-    """Return the page's door to the form."""
-    routes = room("form")
-    routes.post("/describe")(actions.form_describe)
-    routes.post("/start")(actions.form_start)
-    routes.post("/save")(actions.form_save)
-    routes.post("/end")(actions.form_end)
-    routes.post("/restore")(actions.form_restore)
-    routes.post("/fill")(actions.form_fill)
-    routes.post("/example")(actions.form_example)
-    routes.get("/reset")(actions.form_reset)
-    routes.get("/model")(actions.form_model)
-    routes.get("/models")(actions.form_models)
-    routes.get("/presets")(presets.preset_list)
-    routes.get("/presets/load")(presets.preset_load)
-    routes.get("/presets/export")(presets.preset_export)
-    routes.post("/presets/save")(presets.preset_save)
-    routes.post("/presets/import")(presets.preset_import)
-    routes.post("/presets/default")(presets.preset_default)
-    routes.post("/presets/remove")(presets.preset_remove)
-    routes.post("/file")(drops.file_read)
-    routes.post("/picture")(drops.picture_check)
-    routes.post("/batch")(drops.batch_add)
-    routes.get("/loras")(loras.lora_list)
-    routes.post("/lora")(loras.lora_choose)
-    return routes
+def form_router(actions: Actions, presets: FormCalls, drops: DropCalls, loras: LoraCalls) -> APIRouter:
+    """Return the routes of the page's calls to the form."""
+    router = api_router("form")
+    router.post("/describe")(actions.form_describe)
+    router.post("/start")(actions.form_start)
+    router.post("/save")(actions.form_save)
+    router.post("/end")(actions.form_end)
+    router.post("/restore")(actions.form_restore)
+    router.post("/fill")(actions.form_fill)
+    router.post("/example")(actions.form_example)
+    router.get("/reset")(actions.form_reset)
+    router.get("/model")(actions.form_model)
+    router.get("/models")(actions.form_models)
+    router.get("/presets")(presets.preset_list)
+    router.get("/presets/load")(presets.preset_load)
+    router.get("/presets/export")(presets.preset_export)
+    router.post("/presets/save")(presets.preset_save)
+    router.post("/presets/import")(presets.preset_import)
+    router.post("/presets/default")(presets.preset_default)
+    router.post("/presets/remove")(presets.preset_remove)
+    router.post("/file")(drops.file_read)
+    router.post("/picture")(drops.picture_check)
+    router.post("/batch")(drops.batch_add)
+    router.get("/loras")(loras.lora_list)
+    router.post("/lora")(loras.lora_choose)
+    return router

@@ -17,8 +17,8 @@ from app.jobs.history import Twig
 from app.jobs.job import Command, Job
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS, WORDS, states_named, view
+from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
-from app.ui.doors import room
 from app.ui.errors import page_words
 from app.ui.form.settings import Restored, RestoredForm
 from app.ui.live.scene import Presenter, file_url, start_picture, thumb_url, video_url
@@ -281,10 +281,10 @@ class HistoryCalls:
         ]
 
 
-def history_routes(calls: HistoryCalls) -> APIRouter:
-    """Return the page's door to the history."""
-    routes = room("history")
-    routes.get("")(calls.history_search)
-    routes.get("/{job}")(calls.history_open)
-    routes.get("/{job}/settings")(calls.history_settings)
-    return routes
+def history_router(calls: HistoryCalls) -> APIRouter:
+    """Return the routes of the page's calls to the history."""
+    router = api_router("history")
+    router.get("")(calls.history_search)
+    router.get("/{job}")(calls.history_open)
+    router.get("/{job}/settings")(calls.history_settings)
+    return router

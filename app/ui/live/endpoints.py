@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import StreamingResponse
 
 from app.jobs.service import JobService
-from app.ui.doors import room
+from app.ui.api import api_router
 from app.ui.live.scene import Presenter, Shown
 from app.ui.live.subscribe import Updates
 
@@ -22,13 +22,13 @@ class LiveCalls:
         return self._presenter.show_job(job)
 
 
-def live_routes(calls: LiveCalls, updates: Updates) -> APIRouter:
-    """Return the page's door to the live view."""
-    routes = room("live")
+def live_router(calls: LiveCalls, updates: Updates) -> APIRouter:
+    """Return the routes of the page's calls to the live view."""
+    router = api_router("live")
 
-    @routes.get("")
+    @router.get("")
     async def follow(job: str = "") -> StreamingResponse:
         return StreamingResponse(updates.stream(job), media_type="text/event-stream")
 
-    routes.get("/{job}")(calls.jobs_scene)
-    return routes
+    router.get("/{job}")(calls.jobs_scene)
+    return router

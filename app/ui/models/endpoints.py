@@ -18,8 +18,8 @@ from fastapi import APIRouter
 from app.jobs.job import BEGUN
 from app.jobs.service import JobService
 from app.redact import plain_paths
+from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
-from app.ui.doors import room
 from app.ui.fields import Text, Values
 from app.ui.models.present import ModelPresenter, card_plans, copy_offer, format_plans, part_title
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
@@ -305,20 +305,20 @@ class OwnFileCalls:
         return self._presenter.one(model)
 
 
-def models_routes(models: ModelCalls, files: OwnFileCalls) -> APIRouter:
-    """Return the page's door to the models."""
-    routes = room("models")
-    routes.get("")(models.models_list)
-    routes.get("/copy")(models.models_copy)
-    routes.get("/plan")(models.models_plan)
-    routes.get("/formats")(models.models_formats)
-    routes.get("/files")(files.models_files)
-    routes.get("/inspect")(files.models_inspect)
-    routes.post("/get")(models.models_get)
-    routes.post("/pause")(models.models_pause)
-    routes.post("/cancel")(models.models_cancel)
-    routes.post("/verify")(models.models_verify)
-    routes.post("/convert")(models.models_convert)
-    routes.post("/remove")(models.models_remove)
-    routes.post("/add")(files.models_add)
-    return routes
+def models_router(models: ModelCalls, files: OwnFileCalls) -> APIRouter:
+    """Return the routes of the page's calls to the models."""
+    router = api_router("models")
+    router.get("")(models.models_list)
+    router.get("/copy")(models.models_copy)
+    router.get("/plan")(models.models_plan)
+    router.get("/formats")(models.models_formats)
+    router.get("/files")(files.models_files)
+    router.get("/inspect")(files.models_inspect)
+    router.post("/get")(models.models_get)
+    router.post("/pause")(models.models_pause)
+    router.post("/cancel")(models.models_cancel)
+    router.post("/verify")(models.models_verify)
+    router.post("/convert")(models.models_convert)
+    router.post("/remove")(models.models_remove)
+    router.post("/add")(files.models_add)
+    return router

@@ -13,8 +13,8 @@ from app.jobs.job import BEGUN, MOVABLE, Job, allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
 from app.jobs.view import row_buttons, states_named
+from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
-from app.ui.doors import room
 from app.ui.fields import Count, Flag, Jobs, MaybeCount, MaybeNumber, MaybeValues, Text, Values
 from app.ui.live.scene import rounded
 from app.ui.loras import with_lora_files
@@ -247,28 +247,28 @@ class JobCalls:
         return request
 
 
-def queue_routes(jobs: JobCalls, cards: CardCalls) -> APIRouter:
-    """Return the page's door to the queue."""
-    routes = room("queue")
-    routes.get("")(jobs.jobs_queue)
-    routes.post("/hold")(jobs.jobs_hold)
-    routes.post("/go_on")(jobs.jobs_go_on)
-    routes.post("/cancel")(jobs.jobs_cancel)
-    routes.post("/pause")(jobs.jobs_pause)
-    routes.post("/resume")(jobs.jobs_resume)
-    routes.post("/reorder")(jobs.jobs_reorder)
-    routes.post("/remove")(jobs.jobs_remove)
-    routes.post("/restore")(jobs.jobs_restore)
-    routes.post("/duplicate")(jobs.jobs_duplicate)
-    routes.post("/branch")(jobs.jobs_branch)
-    routes.post("/change")(jobs.jobs_change)
-    routes.post("/wait")(jobs.jobs_wait)
-    routes.post("/takes")(jobs.jobs_takes)
-    routes.post("/favourite")(jobs.jobs_favourite)
-    routes.post("/cards/leave")(cards.cards_leave)
-    routes.post("/cards/pause")(cards.cards_pause)
-    routes.post("/cards/return")(cards.cards_return)
-    return routes
+def queue_router(jobs: JobCalls, cards: CardCalls) -> APIRouter:
+    """Return the routes of the page's calls to the queue."""
+    router = api_router("queue")
+    router.get("")(jobs.jobs_queue)
+    router.post("/hold")(jobs.jobs_hold)
+    router.post("/go_on")(jobs.jobs_go_on)
+    router.post("/cancel")(jobs.jobs_cancel)
+    router.post("/pause")(jobs.jobs_pause)
+    router.post("/resume")(jobs.jobs_resume)
+    router.post("/reorder")(jobs.jobs_reorder)
+    router.post("/remove")(jobs.jobs_remove)
+    router.post("/restore")(jobs.jobs_restore)
+    router.post("/duplicate")(jobs.jobs_duplicate)
+    router.post("/branch")(jobs.jobs_branch)
+    router.post("/change")(jobs.jobs_change)
+    router.post("/wait")(jobs.jobs_wait)
+    router.post("/takes")(jobs.jobs_takes)
+    router.post("/favourite")(jobs.jobs_favourite)
+    router.post("/cards/leave")(cards.cards_leave)
+    router.post("/cards/pause")(cards.cards_pause)
+    router.post("/cards/return")(cards.cards_return)
+    return router
 
 
 def _say(total: int, left: float | None, *, held: bool) -> str:

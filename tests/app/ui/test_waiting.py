@@ -14,8 +14,8 @@ import pytest
 
 from app.jobs.service import JobService
 from app.ui import generate
+from app.ui.api import GradioApi
 from app.ui.catalogue import Catalogue
-from app.ui.doors import ProgramDoor
 from app.ui.live import subscribe
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.asking import ask, form
@@ -186,7 +186,7 @@ def test_a_call_ends_with_its_job_and_gives_its_room_back(tmp_path: Path) -> Non
     first, second = (service.queue.add(GenerationRequest(image=str(photo), seconds=1)) for _ in range(2))
 
     async def wait() -> None:
-        calls = generate._Jobs(service, Catalogue(), ProgramDoor())
+        calls = generate._Jobs(service, Catalogue(), GradioApi())
         waits = [asyncio.create_task(calls.wait(job)) for job in (first, first, second)]
         await asyncio.sleep(0)
         service.queue.cancel(first.id)

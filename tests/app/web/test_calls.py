@@ -1,4 +1,4 @@
-"""Tests of the calls through both doors: what is refused unread, and how errors are told."""
+"""Tests of the calls, as the page and as programs make them: what is refused unread, and errors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The two doors to the page's calls: routes of FastAPI for its scripts, and endpoints of Gradio for programs.
+"""What the page's calls have in common, as routes of FastAPI for its scripts and as Gradio's for programs.
 
-A call is a function over plain data. Both doors check its arguments by their types, and tell its errors as a
+A call is a function over plain data. Its arguments are checked by their types, and an error is answered as a
 message and a remedy.
 """
 
@@ -32,29 +32,33 @@ _EXPECTED = "Input should be "  # begins most of pydantic's sentences
 _THREADS = 4  # calls of programs that run at once; the page's calls have Starlette's threads
 
 
-def room(prefix: str) -> APIRouter:
+def api_router(prefix: str) -> APIRouter:
     """Return a router for the calls of one part of the page."""
     return APIRouter(prefix=f"{_PREFIX}{prefix}", tags=[prefix], default_response_class=JsonAnswer)
 
 
-def tell_errors(app: FastAPI) -> None:
-    """Have the routes of rooms answer an error with its code, message and remedy."""
+def add_error_handlers(app: FastAPI) -> None:
+    """Have the page's routes answer an error with its code, message and remedy."""
 
     async def refuse(request: Request, error: Exception) -> Response:
-        is_ours = request.url.path.startswith(_PREFIX)
+        if not request.url.path.startswith(_PREFIX):
+            return await _answer_of_gradio(request, error)
         if isinstance(error, HTTPException):
-            ours = refusal_answer(error.status_code, f"{error.detail}.")
-            return ours if is_ours else await http_exception_handler(request, error)
-        if not is_ours and isinstance(error, RequestValidationError):
-            return await request_validation_exception_handler(request, error)
-        if not is_ours:
-            raise error
+            return refusal_answer(error.status_code, f"{error.detail}.")
         status = 404 if isinstance(error, NoSuchJob) else 500 if isinstance(error, TROUBLE) else 400
         refusal = _refusal_of(error)
         return refusal_answer(status, *page_error(refusal), refusal.code)
 
     for kind in (HTTPException, LongtakeError, RequestValidationError, *TROUBLE):
         app.add_exception_handler(kind, refuse)
+
+
+async def _answer_of_gradio(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        return await http_exception_handler(request, error)
+    if isinstance(error, RequestValidationError):
+        return await request_validation_exception_handler(request, error)
+    raise error
 
 
 class Endpoint(NamedTuple):
@@ -70,8 +74,8 @@ class Endpoint(NamedTuple):
     is_queued: bool = False
 
 
-class ProgramDoor:
-    """The door for programs, behind which a few of their calls run at once."""
+class GradioApi:
+    """The calls as endpoints for programs, of which a few run at once."""
 
     def __init__(self) -> None:
         self.turns = asyncio.Semaphore(_THREADS)
@@ -84,15 +88,15 @@ class ProgramDoor:
             for name, member in vars(type(group)).items()
             if callable(member) and not name.startswith("_")
         ]
-        return [Endpoint(self._opened(call), call.__name__, getdoc(call) or "") for call in calls]
+        return [Endpoint(self._endpoint(call), call.__name__, getdoc(call) or "") for call in calls]
 
-    def _opened(self, call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    def _endpoint(self, call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         checked = validate_call(config=ConfigDict(strict=True))(call)
         names = list(signature(call).parameters)
 
         @wraps(call)
         async def endpoint(*values: object, **named: object) -> Any:
-            with told_to_programs(names):
+            with as_gradio_error(names):
                 async with self.turns:
                     return await asyncio.to_thread(partial(checked, *values, **named))
 
@@ -100,7 +104,7 @@ class ProgramDoor:
 
 
 @contextmanager
-def told_to_programs(names: list[str]) -> Iterator[None]:
+def as_gradio_error(names: list[str]) -> Iterator[None]:
     """Raise an error of a call as Gradio's, with its sentences. `names` are those of the call's arguments."""
     try:
         yield
