@@ -53,6 +53,7 @@ class LoraCalls:
     """The calls of the LoRAs."""
 
     def lora_list(self) -> LoraFiles:
+        """Return the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
         folder = lora_folder(os.environ)
         names = lora_names(folder)
         files = list[ListedLora]()
