@@ -162,7 +162,7 @@ def upload_path(upload: object, name: str) -> str:
 
 def uploaded_file(file: str, name: str) -> str:
     """Return the path of an upload, given its name, or refuse it."""
-    path = _path_of(file)
+    path = uploads_folder() / file.removeprefix(_UPLOADS)
     if not _is_uploaded(path):
         raise PictureError(f"`{name}` is not an upload; expected an uploaded file.", "Choose the file again.")
     return str(path)
@@ -212,7 +212,7 @@ def upload_name(path: Path) -> str:
 
 def _path_of(name: str) -> Path:
     """Return the path of an upload, given its name or its path."""
-    return Path(os.path.normpath(uploads_folder() / name.removeprefix(_UPLOADS)))
+    return uploads_folder() / name.removeprefix(_UPLOADS) if name.startswith(_UPLOADS) else Path(name)
 
 
 def _is_uploaded(path: Path) -> bool:

@@ -92,7 +92,7 @@ def test_no_path_leaves_the_server_in_a_whole_job(page: Any, stand: Stand, photo
     (guard,) = guards
     asked = {path for path, _ in guard.pieces}
     assert "/gradio_api/upload" in asked
-    assert "/live" in asked
+    assert "/api/live" in asked
     assert any(path.startswith("/jobs/") for path in asked)
     assert any(b"uploads/" in piece for _, piece in guard.pieces)
     for folder in (stand.outputs, stand.outputs.parent, ROOT):

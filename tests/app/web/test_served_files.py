@@ -241,7 +241,7 @@ def test_a_file_of_the_machine_cannot_be_passed_off_as_an_upload(
     cache = stand.outputs.parent / "cache"
     for path in (
         secret, f"{cache}/../secret.png", job / "link.png", "/nowhere.png", "\0", "x" * 5000,
-        "uploads/../secret.png", f"uploads/{secret}", "uploads/\0", "uploads/",
+        "uploads/../secret.png", f"uploads/{secret}", "uploads/\0", "uploads/", "http://192.0.2.1/x.png", "x",
     ):  # fmt: skip
         assert send(stand, {"path": str(path), **meta}) == 0, path
 
