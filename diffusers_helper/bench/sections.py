@@ -24,7 +24,6 @@ from diffusers_helper.bench.context import (
     stand_in,
 )
 from diffusers_helper.bench.steps import under_caps
-from diffusers_helper.bench.vae_cases import own_vae
 from diffusers_helper.events import Event, StepDone
 from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.families.step_caches import STEP_CACHES
@@ -45,10 +44,10 @@ from diffusers_helper.vae.passes import DTYPES
 _PROMPT = "the camera pans left"
 _SECONDS, _STEPS, _FEW_STEPS = 1.0, 25, 4  # of one section
 _SIDE, _CPU_SIDE = 640, 128
+_SMALL_SIDE, _SMALL_CPU_SIDE = 320, 64
 
 
 def job(context: Context) -> Iterator[Case]:
-    """Yield a section of the bundled model."""
     yield "section", partial(_generate, context, lambda: load_models(find_model(DEFAULT_MODEL)))
 
 
@@ -74,8 +73,8 @@ def framepack(context: Context) -> Iterator[Case]:
         return make(steps=_FEW_STEPS, vram_cap_gb=cap, preserved_gb=preserved)
 
     yield from under_caps(context, capped)
-    for name, found in STEP_CACHES.items():
-        yield f"with {found.label}", partial(make, step_cache=name)
+    for name, cache_info in STEP_CACHES.items():
+        yield f"with {cache_info.label}", partial(make, step_cache=name)
 
 
 def _generate(context: Context, make: Callable[[], Models], **settings: Any) -> Figures:
@@ -121,11 +120,18 @@ def _stage(record: dict[str, Any]) -> Figures:
 
 
 def plans(context: Context) -> Iterator[Case]:
+    return _plans(context, _SIDE if context.has_gpu else _CPU_SIDE)
+
+
+def small_plans(context: Context) -> Iterator[Case]:
+    return _plans(context, _SMALL_SIDE if context.has_gpu else _SMALL_CPU_SIDE)
+
+
+def _plans(context: Context, side: int) -> Iterator[Case]:
     """Yield the encoding of a picture and the decoding of a section by each plan of the VAE."""
     profile, device = profile_in(context), context.device
-    side = _SIDE if context.has_gpu else _CPU_SIDE
     if context.model or not context.has_gpu:
-        vae = own_vae(context.model or DEFAULT_MODEL)
+        vae = load_models(find_model(context.model or DEFAULT_MODEL, allow_folder=True)).part("vae")
     else:
         vae = stand_in("vae", context.folder)
     dtype = DTYPES.get(profile.vae_dtype.value, torch.float32)
@@ -146,19 +152,19 @@ def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figu
     device, family = context.device, family_of(vae)
     engine = VaeEngine(_Fixed(vae, device, plan))
     if plan.task == "encode":
-        given = torch.zeros(1, 3, 1, video.height, video.width, dtype=family.dtype)
-        work = partial(engine.encode, given)
+        pixels = torch.zeros(1, 3, 1, video.height, video.width, dtype=family.dtype)
+        work = partial(engine.encode, pixels)
     else:
         sides = video.height // family.shrink, video.width // family.shrink
-        given = torch.randn(1, 16, video.latents, *sides, generator=torch.Generator().manual_seed(0))
-        work = partial(engine.decode, given.to(family.dtype))
+        latents = torch.randn(1, 16, video.latents, *sides, generator=torch.Generator().manual_seed(0))
+        work = partial(engine.decode, latents.to(family.dtype))
     with driver_peak(device) as driver:
         measured = context.time(work, runs=1)
     weights = sum(tensor.nbytes for tensor in vae.parameters())
     return {
         "seconds": measured.median, **peaks(plan.working_bytes + weights, measured.peak_bytes), **driver,
         "stage": VAE_STAGES[plan.task], "working_bytes": plan.working_bytes,
-        "is_exact": plan.is_exact, "is_reduced": not context.has_gpu,
+        "is_exact": plan.is_exact, "is_reduced": video.width < _SIDE,
     }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ _SMALL_SIDE, _FEW_TOKENS = 64, 16
 def step_arguments(
     config: Any, height: int, width: int, device: torch.device, *, text: int, vision: int
 ) -> dict[str, Any]:
-    """Return random arguments like those of the pipeline in forward order, in bf16.
+    """Make random arguments like those of the pipeline in forward order, in bf16.
 
     Args:
         height, width: The video's sides in pixels.
@@ -80,14 +80,15 @@ def step_arguments(
     }  # fmt: skip
 
 
-class _Bench:
+class _Steps:
     """The network with its plans, and the figures that the others are compared with."""
 
     def __init__(self, context: Context) -> None:
-        self.context, self.profile = context, profile_in(context)
-        has_gpu = context.has_gpu
-        self.shape = largest_bucket(_SIDE, _MULTIPLE) if has_gpu else (_SMALL_SIDE, _SMALL_SIDE)
-        self.text, self.vision = (TEXT_TOKENS, VISION_TOKENS) if has_gpu else (_FEW_TOKENS, _FEW_TOKENS)
+        self.context = context
+        self.profile = profile_in(context)
+        self.shape, self.text, self.vision = (_SMALL_SIDE, _SMALL_SIDE), _FEW_TOKENS, _FEW_TOKENS
+        if context.has_gpu:
+            self.shape, self.text, self.vision = largest_bucket(_SIDE, _MULTIPLE), TEXT_TOKENS, VISION_TOKENS
         self.residency = Residency(context.torch_device)
         self._first: Tensor | None = None
         self._computing: float | None = None
@@ -98,7 +99,7 @@ class _Bench:
         return CONFIGS[_PART] | ({} if self.context.has_gpu else _FEW)
 
     def make(self) -> nn.Module:
-        """Return a network in main memory, with real weights if the context names a model."""
+        """Load a network into main memory, with real weights if the context names a model."""
         if self.context.model and self.context.has_gpu:
             return load_models(find_model(self.context.model, allow_folder=True)).part(_PART)
         return stand_in(_PART, self.context.folder, self.config)
@@ -111,18 +112,18 @@ class _Bench:
     def stage(self) -> Stage:
         total, blocks = sizes_of(self.network, _blocks(self.network))
         weights = Weights(_PART, total, blocks)
-        known = Network(weights, self.config, torch.bfloat16.itemsize, total)
+        network = Network(weights, self.config, torch.bfloat16.itemsize, total)
         working = transformer_bytes(
-            known, *self.shape, text=self.text, vision=self.vision, backend=self.profile.backend
+            network, *self.shape, text=self.text, vision=self.vision, backend=self.profile.backend
         )
         return Stage("sample", weights, working)
 
     def run(
         self, network: nn.Module, streamed: Sequence[int], cap_bytes: int | None = None
     ) -> tuple[Figures, Tensor]:
-        """Return the figures of a step with some blocks streamed, and its result."""
+        """Measure a step with some blocks streamed, and return its figures and its result."""
         context, device = self.context, self.context.device
-        runs = 2 if context.level != "quick" and context.has_gpu else 1
+        runs = 2 if context.has_gpu and not context.is_quick else 1
         results: list[Tensor] = []
         before = self.residency.bytes_streamed  # the first blocks are copied as soon as there are slots
         device.limit(cap_bytes)
@@ -170,7 +171,7 @@ class _Bench:
         return {"seconds_per_step": self._copying, "copied_bytes": figures["copied_bytes"]}
 
     def planned(self, make_budget: Callable[[], Budget]) -> Figures:
-        """Return the figures of a step as it is planned in a budget, which is then enforced.
+        """Measure a step as it is planned in a budget, which is then enforced.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
@@ -194,18 +195,18 @@ class _Bench:
         }  # fmt: skip
 
     def _hidden(self, plan: StagePlan, seconds: float) -> float | None:
-        """Return the share of the copying, 0 to 1, that took place while the network computed."""
+        """The share of the copying, 0 to 1, that took place while the network computed."""
         if not plan.streamed_bytes or self._computing is None or self._copying is None:
             return None
         copying = self._copying * plan.streamed_bytes / sum(self.stage.model.block_bytes)
         return max(0.0, 1 - max(0.0, seconds - self._computing) / copying)
 
     def share(self, streamed: float) -> Budget:
-        """Return a budget under which about this share of the blocks is streamed."""
+        """A budget under which about this share of the blocks is streamed."""
         model = self.stage.model
         cap = 2 * model.total_bytes + self.stage.working_bytes
-        kept = model.fixed_bytes + int((1 - streamed) * sum(model.block_bytes))
-        return Budget(cap, cap, cap - kept, 0)
+        resident = model.fixed_bytes + int((1 - streamed) * sum(model.block_bytes))
+        return Budget(cap, cap, cap - resident, 0)
 
 
 def _blocks(network: Any) -> list[nn.Module]:
@@ -218,7 +219,7 @@ def _pass_on(states: Tensor, text: Tensor, *_: object) -> tuple[Tensor, Tensor]:
 
 def steps(context: Context) -> Iterator[Case]:
     """Yield computing and copying alone, and steps under the card's own plan and under caps."""
-    bench = _Bench(context)
+    bench = _Steps(context)
     if not context.has_gpu:
         yield "no blocks streamed", partial(bench.planned, partial(bench.share, 0.0))
         yield "copying alone", bench.copying
@@ -243,30 +244,31 @@ def under_caps(context: Context, measure: Callable[..., Figures]) -> Iterator[Ca
 
 
 def from_disk(context: Context) -> Iterator[Case]:
-    """Yield the writing of the whole network, and a cold step with small latents and all blocks streamed."""
     yield "all blocks streamed, cold", partial(_from_disk, context)
 
 
 def _from_disk(context: Context) -> Figures:
     """Measure a step for which the kernel has to read all weights. Main memory may be smaller than they."""
-    place = context.folder / "whole" / _PART
+    files = context.folder / "whole" / _PART
     begin = time.perf_counter()
-    size = write_network(_PART, CONFIGS[_PART], place)
+    size = write_network(_PART, CONFIGS[_PART], files)
     written = time.perf_counter() - begin
-    drop_pages(place / WEIGHTS_FILE)
-    network = load_network(_PART, place).network
-    residency, blocks = Residency(context.torch_device), _blocks(network)
-    sides = (_SMALL_SIDE, _SMALL_SIDE, context.torch_device)
-    given = step_arguments(CONFIGS[_PART], *sides, text=_FEW_TOKENS, vision=_FEW_TOKENS)
+    drop_pages(files / WEIGHTS_FILE)
+    network = load_network(_PART, files).network
+    blocks = _blocks(network)
+    residency = Residency(context.torch_device)
+    arguments = step_arguments(
+        CONFIGS[_PART], _SMALL_SIDE, _SMALL_SIDE, context.torch_device, text=_FEW_TOKENS, vision=_FEW_TOKENS
+    )
     with context.device:
         residency.move_model_to_device_with_memory_preservation(
             network, blocks=blocks, streamed=range(len(blocks))
         )
         before = disk_bytes()
-        measured = context.time(lambda: network(**given), warm_up=0, runs=1)
+        measured = context.time(lambda: network(**arguments), warm_up=0, runs=1)
         read = disk_bytes() - before
         residency.unload_complete_models()
-    (place / WEIGHTS_FILE).unlink()
+    (files / WEIGHTS_FILE).unlink()
     return {
         "file_bytes": size, "write_seconds": written, "seconds_per_step": measured.median,
         "read_bytes": read, "copied_bytes": residency.bytes_streamed, "is_reduced": True,
