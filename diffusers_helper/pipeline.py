@@ -210,13 +210,7 @@ def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
     """
     leads = job.original.frames_behind(section) if job.original else 0
     begin = section.begin - (0 if leads else latents.shape[2] - section.decode_latents)
-    part, pieces = Part(section.number, begin), job.pieces("decode", section.number)
-    frames = job.captured(
-        "decode",
-        partial(decode_latents, job.vae, latents, part, pieces, job.cancel),
-        section=section.number,
-        latents=latents,
-    )
+    frames = decode_from(job, section.number, begin, latents)
     if leads:
         frames, latents = (
             frames[: section.decoded_frames + leads],
@@ -227,6 +221,13 @@ def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
     job.preview.fit(Image.fromarray(to_uint8(frames[-1])), latents[:, :, -1:])
     job.report.decoded(section, frames)
     return frames
+
+
+def decode_from(job: OpenJob, number: int, begin: int, latents: Tensor) -> Tensor:
+    """Decode latents of a section, of which the first one has the place `begin` (see `Section.begin`)."""
+    part, pieces = Part(number, begin), job.pieces("decode", number)
+    work = partial(decode_latents, job.vae, latents, part, pieces, job.cancel)
+    return job.captured("decode", work, section=number, begin=begin, latents=latents)
 
 
 def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray) -> None:

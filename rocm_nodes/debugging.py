@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.output.capture import MOST_BYTES, Comparison, Missing, Recorder, read_capture
+from diffusers_helper.output.capture import Comparison, Missing, Recorder, read_capture
 from rocm_nodes.host import comfy, free_bytes, management
 
 VARIABLE, FOLDER_VARIABLE = "ROCM_NINODES_DEBUG", "ROCM_NINODES_DEBUG_DIR"
@@ -30,7 +30,7 @@ def captured(name: str, kind: type) -> type:
     @functools.wraps(plain)
     def call(self: Any, **inputs: Any) -> Any:
         place = management().get_torch_device()
-        return Recorder(_folder(), MOST_BYTES).call(
+        return Recorder(_folder()).call(
             name,
             lambda: plain(self, **inputs),
             inputs=lambda: inputs,

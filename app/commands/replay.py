@@ -13,13 +13,12 @@ from diffusers_helper.files import given_path
 
 
 def add_replay(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the command."""
     add_command(
         commands, "replay", replay_stage,
         argument("file", metavar="FILE", help="the JSON file of a capture"),
         help="run a captured stage of a job again, and compare the results",
-        description="With LONGTAKE_DEBUG=1 in the environment, each job keeps the inputs and outputs of its\n"
-        "stages in the folder `captures` of its own folder. This runs one of them again.",
+        description="A job keeps the inputs of a stage that fails in the folder `captures` of its own folder;\n"
+        "with LONGTAKE_DEBUG=1 in the environment, those and the outputs of all stages. This runs a stage again.",
         epilog="exit codes: 0 the same bits, 1 the results differ or the stage failed, 2 the command cannot\n"
         "be used.",
     )  # fmt: skip
@@ -37,6 +36,6 @@ def replay_stage(arguments: argparse.Namespace) -> int:
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
     from diffusers_helper.replay import replay
 
-    found = replay(file, this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
-    say(str(found))
-    return EXIT_FAILED if found.difference else 0
+    comparison = replay(file, this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
+    say(str(comparison))
+    return EXIT_FAILED if comparison.difference else 0

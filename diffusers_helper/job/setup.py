@@ -45,7 +45,7 @@ from diffusers_helper.planning.variables import DEBUG_VARIABLE, ENCODINGS_VARIAB
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, VaeUse, note_use, read_uses, write_uses
-from diffusers_helper.request import AUTO, START_PICTURE, GenerationRequest
+from diffusers_helper.request import AFTER, AUTO, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import OnStep
 from diffusers_helper.sampling.step_cache import Blocks, Passes, open_passes
 from diffusers_helper.vae.engine import VaeEngine
@@ -64,8 +64,9 @@ class OpenJob:
         original: The video that is continued; None for none.
         earlier: The folder of an earlier run whose results are reused, if there is one.
         lineage: The origin of the first sections of a branch.
-        recorder: The writer of captures of the stages; None if the environment does not ask for any.
-        encodings: The encodings of earlier jobs; none where captures are written.
+        recorder: The writer of captures of the stages: of all if the environment asks for them, else of one
+            that fails.
+        encodings: The encodings of earlier jobs; none where all stages are captured.
         loras: The LoRAs, which leave the transformer at the end of the job.
     """
 
@@ -83,7 +84,7 @@ class OpenJob:
     report: Report
     preview: Preview
     lineage: Lineage
-    recorder: Recorder | None
+    recorder: Recorder
     encodings: EncodingCache
     loras: Loras
 
@@ -158,24 +159,26 @@ class OpenJob:
         """
         reported = shown or section
         number = reported.number if reported else None
-        known = {"section": number} if section else {}
-        return self.captured(stage, lambda: self.memory.run(stage, work, number), **known, **inputs)
+        if section:
+            inputs["section"] = section.number
+        return self.captured(stage, lambda: self.memory.run(stage, work, number), **inputs)
 
     def captured(self, stage: str, work: Callable[[], _T], **inputs: Any) -> _T:
-        """Do a stage's work, and write a capture of it if the environment asks for captures."""
-        if self.recorder is None:
-            return work()
+        """Do a stage's work, and write a capture of it as `recorder` does."""
         free_bytes = self.memory.store.device.free_bytes
         return self.recorder.call(stage, work, inputs=lambda: self._facts() | inputs, free_bytes=free_bytes)
 
     def _facts(self) -> dict[str, Any]:
-        """Return what every stage of this job depends on, with the settings of the VAE in force."""
+        """Return what every stage of this job depends on, with the settings of the VAE in force.
+
+        No stage reads the video that is continued, so it is left out.
+        """
         tile, precision, chunk = self.memory.vae_use(*self.pictures.shape)
-        request = replace(self.request, video="", vae_tile=tile, vae_precision=precision, vae_chunk=chunk)
+        vae = {"vae_tile": tile, "vae_precision": precision, "vae_chunk": chunk}
         return {
-            "request": asdict(request),
+            "request": asdict(self.request) | {"video": "", "extend": AFTER} | vae,
             "lineage": self.lineage.to_dict(),
-            **{name: torch.from_numpy(one) for name, one in self.pictures.arrays().items()},
+            **{name: torch.from_numpy(pixels) for name, pixels in self.pictures.arrays().items()},
         }
 
     def load(self) -> Checkpoints:
@@ -302,11 +305,12 @@ def _joined(
     return original, video.join_to(original.path, frames, is_last=original.is_last)
 
 
-def _recorder_and_encodings(opened: JobFolder, local: Local) -> tuple[Recorder | None, EncodingCache]:
-    """Return the writer of captures, if they are wanted, and the cache, without which all stages run."""
-    if local.environ.get(DEBUG_VARIABLE) == "1":
-        return Recorder(opened.captures), EncodingCache()
-    return None, EncodingCache(None if local.environ.get(ENCODINGS_VARIABLE) == "0" else local.encodings)
+def _recorder_and_encodings(opened: JobFolder, local: Local) -> tuple[Recorder, EncodingCache]:
+    """Return the writer of captures and the cache, without which all stages run."""
+    captures_all = local.environ.get(DEBUG_VARIABLE) == "1"
+    is_cached = not captures_all and local.environ.get(ENCODINGS_VARIABLE) != "0"
+    recorder = Recorder(opened.captures, only_failures=not captures_all)
+    return recorder, EncodingCache(local.encodings if is_cached else None)
 
 
 def _keep_facts(

@@ -132,7 +132,8 @@ def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
         ([1, torch.ones(1)], [1, torch.zeros(1)], "[1]: values that differ by up to 1"),
         (torch.tensor([torch.nan, 1.0]), torch.tensor([torch.nan, 1.0]), ""),
         (torch.tensor(1), torch.tensor(1), ""),
-        ({"a": 1}, {"b": 1}, "the names ['a'] instead of ['b']"), ([1], [1, 2], "1 values instead of 2"),
+        ({"a": 1}, {"b": 1}, "the names ['a'] instead of ['b']"),
+        ([1], [1, 2], "the names ['[0]'] instead of ['[0]', '[1]']"),
         ("a", "b", "'a' instead of 'b'"), (object(), Missing("object"), ""), ({"a": [1]}, {"a": [1]}, ""),
     ],
 )  # fmt: skip
