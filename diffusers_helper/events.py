@@ -171,7 +171,7 @@ class Finished(Event):
         peak_device_bytes: The peak of the memory that tensors took on the device.
         retries: The number of times that a smaller plan was tried.
         vae_tile_px: The side of the VAE's tiles in pixels; None if it used none.
-        advice: A sentence on settings that would have been faster, if measurements support one.
+        advice: Empty. In events of earlier versions, a sentence on settings that would have been faster.
     """
 
     is_final: ClassVar[bool] = True

@@ -114,8 +114,7 @@ def generate(
                 del final, pending  # they would take memory while the next section is sampled
         if request.step_cache == OFF:  # its steps would say little about those of other jobs
             job.memory.keep_times(job.report.step_seconds, decode_work(job.sections, request.vae_chunk))
-        figures = {**job.memory.usage(), "advice": job.memory.advice()}
-        return Result(job.report.finished(figures), job.video.frames, history.latents)
+        return Result(job.report.finished(job.memory.usage()), job.video.frames, history.latents)
     except GenerationCancelled:
         job.report.cancelled()
         raise

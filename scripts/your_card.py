@@ -13,9 +13,8 @@ from huggingface_hub import constants
 from app.machine import named_machine
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import published_bytes
-from diffusers_helper.planning.cards.by_size import transformer_in
-from diffusers_helper.planning.cards.recommended import SetUp, recommend
 from diffusers_helper.planning.profiles import Profile, profile_for
+from diffusers_helper.planning.set_ups import SetUp, recommend, transformer_in
 from diffusers_helper.planning.times import forecast
 from diffusers_helper.planning.video import plan_video
 from diffusers_helper.request import GenerationRequest

@@ -37,8 +37,8 @@ from diffusers_helper.machine.sysfs import (
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.backend import missing_kernels
-from diffusers_helper.planning.cards.recommended import recommend
 from diffusers_helper.planning.profiles import YOU, Machine, Profile, profile_for
+from diffusers_helper.planning.set_ups import recommend
 from diffusers_helper.planning.variables import (
     ALLOCATOR_VARIABLES,
     engine_environment,

@@ -21,9 +21,9 @@ from diffusers_helper.machine.local import DiskSpeeds, Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards.recommended import Recommendation, recommend
 from diffusers_helper.planning.cards.speeds import MEASURED
 from diffusers_helper.planning.profiles import Profile, profile_in_force
+from diffusers_helper.planning.set_ups import Recommendation, recommend
 from diffusers_helper.planning.times import expected_times, forecast
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest

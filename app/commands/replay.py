@@ -17,8 +17,9 @@ def add_replay(commands: argparse._SubParsersAction[Parser]) -> None:
         commands, "replay", replay_stage,
         argument("file", metavar="FILE", help="the JSON file of a capture"),
         help="run a captured stage of a job again, and compare the results",
-        description="A job keeps the inputs of a stage that fails in the folder `captures` of its own folder;\n"
-        "with LONGTAKE_DEBUG=1 in the environment, those and the outputs of all stages. This runs a stage again.",
+        description="A job keeps the inputs of a stage that fails in the folder `captures` of its folder;\n"
+        "with LONGTAKE_DEBUG=1 in the environment, those and the outputs of all stages. This runs one of\n"
+        "them again.",
         epilog="exit codes: 0 the same bits, 1 the results differ or the stage failed, 2 the command cannot\n"
         "be used.",
     )  # fmt: skip

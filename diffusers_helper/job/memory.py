@@ -256,18 +256,6 @@ class JobMemory:
             store.clear()
             store.flush("exception-cleanup")
 
-    def advice(self) -> str:
-        """Store the decoding time of a finished job, and return the advice that follows from all times."""
-        plan, records = self.plans.plan, self._store_of("decode").records
-        decodes = [one for one in records if one.stage == "decode"]
-        # The first decode may include a search for kernels. After a retry, the tiles differ.
-        seconds = min((one.end - one.begin for one in decodes if one.is_complete), default=0.0)
-        if not seconds or not plan.vae_tile_px or self.plans.ladder.retries:
-            return ""
-        budget = plan.of("decode").budget
-        peak = max(one.measured_bytes for one in decodes) + budget.reserve_bytes
-        return self.plans.tile_advice(plan.vae_tile_px, seconds, peak, budget.cap_bytes)
-
     def keep_times(self, step_seconds: Sequence[float], latents: Sequence[int]) -> None:
         """Store what a finished job's steps and decodes took, from which later plans tell a person's time.
 

@@ -14,7 +14,6 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.loading.casting import EIGHT_BIT, WEIGHT_DTYPES, cast_weights
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import (
-    Facts,
     Local,
     Speeds,
     fastest,
@@ -32,7 +31,7 @@ from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.backend import missing_kernels, wider_types
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.cards.speeds import MEASURED, keep_times, step_key
-from diffusers_helper.planning.estimates import TILES, calibration_of
+from diffusers_helper.planning.estimates import calibration_of
 from diffusers_helper.planning.ladder import first_plan, level_key, limit_notes
 from diffusers_helper.planning.notes import attention_note
 from diffusers_helper.planning.profiles import (
@@ -55,38 +54,9 @@ from diffusers_helper.planning.video import (
     profile_of,
 )
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
-from diffusers_helper.units import duration, gb_text
 from diffusers_helper.vae.passes import DTYPES, PRECISIONS
 
-# A smaller gain may be due to chance.
-_LEAST_GAIN = 0.05
 _log = logging.getLogger(__name__)
-
-
-def tile_advice(facts: Facts, key: str, tile_px: int, seconds: float, peak_bytes: int, cap_bytes: int) -> str:
-    """Store what it took to decode a section, and return advice if tiles of another size did better, or "".
-
-    They are known to do better if an earlier job was faster with them and its peak fits under the cap.
-
-    Args:
-        key: The machine, the model, the video's size, and all else that the time depends on except the tiles.
-        peak_bytes: The peak of the memory that the process held while it decoded.
-    """
-    facts.write(f"{key}, tiles {tile_px}", {"seconds": round(seconds, 3), "bytes": peak_bytes})
-    known = dict[int, tuple[float, int]]()
-    for tile in TILES:
-        entry = facts.read(f"{key}, tiles {tile}")
-        took, peak = entry.get("seconds"), entry.get("bytes")
-        if isinstance(took, int | float) and isinstance(peak, int) and took > 0 and peak <= cap_bytes:
-            known[tile] = took, peak
-    best = min(known, key=lambda tile: known[tile][0], default=tile_px)
-    if best == tile_px or (gain := 1 - known[best][0] / seconds) < _LEAST_GAIN:
-        return ""
-    return (
-        f"VAE tiles of {best} pixels would have fitted and been {gain:.0%} faster: in an earlier job, a "
-        f"section took {duration(known[best][0])} to decode instead of {duration(seconds)}, with a peak of "
-        f"{gb_text(known[best][1])} of {gb_text(cap_bytes)} GB. The pixels would differ."
-    )
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
@@ -246,13 +216,6 @@ class MemoryPlans:
     def weight_dtype(self) -> torch.dtype | None:
         """Return the type of the transformer's weights, or None for that of the files."""
         return WEIGHT_DTYPES.get(self.request.weight_dtype)
-
-    def tile_advice(self, tile_px: int, seconds: float, peak_bytes: int, cap_bytes: int) -> str:
-        """Return the advice that follows from what it took to decode, and store that for later jobs."""
-        info, (height, width), dtype = self.models.info, self.size, self._profile.vae_dtype.value
-        size = f"{self.card}, {info.folder or info.name}, {width}x{height}"
-        key = f"{size}, VAE {dtype}, chunk {self.request.vae_chunk}"
-        return tile_advice(self._local.tile_times, key, tile_px, seconds, peak_bytes, cap_bytes)
 
     def keep_times(self, step_seconds: float, latents_per_second: float) -> None:
         """Store what a step took, and how many latent frames were decoded in a second."""

@@ -99,7 +99,6 @@ class Local:
     measure_convolutions: Callable[..., str] | None = None
 
     learned = _Kept("smaller_plans.json")  # the levels of jobs after shortages (`planning.ladder`)
-    tile_times = _Kept("tile_times.json")  # what decodes took with tiles of each size (`job.plans`)
     kernels = _Kept("attention.json")  # what was seen of attention
     step_times = _Kept("step_times.json")  # what steps and decodes took (`planning.cards.speeds`)
     disks = _Kept("disks.json")  # the speeds of disks

@@ -39,7 +39,7 @@ from diffusers_helper.models.installed import (
     verify,
 )
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names
-from diffusers_helper.planning.cards.by_size import (
+from diffusers_helper.planning.set_ups import (
     ARCH,
     CARDS_GB,
     CardPlan,

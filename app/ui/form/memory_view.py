@@ -13,7 +13,7 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Budget, DoesNotFit, StagePlan
-from diffusers_helper.planning.cards.recommended import SetUp, recommend
+from diffusers_helper.planning.set_ups import SetUp, recommend
 from diffusers_helper.planning.times import forecast
 from diffusers_helper.planning.video import VideoPlan
 from diffusers_helper.request import GenerationRequest

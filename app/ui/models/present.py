@@ -20,8 +20,8 @@ from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import Absence, absence_of
 from diffusers_helper.models.installed import InstalledPart, installed_parts, plan_removal
 from diffusers_helper.models.registry import ModelInfo, model_names
+from diffusers_helper.planning import set_ups
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards import by_size
 from diffusers_helper.planning.ladder import limit_notes
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, about, gb_text, size_text
@@ -168,7 +168,7 @@ def copy_offer(info: ModelInfo, weight_dtype: str) -> dict[str, str]:
     if absence_of(info):
         return _refused(f"{info.title} is not completely on this machine. Download it first.")
     try:
-        size = by_size.transformer_in(info, dtype).file_bytes
+        size = set_ups.transformer_in(info, dtype).file_bytes
     except InputError:
         return _refused("Its transformer is stored in GGUF or with scales, which cannot be converted.")
     free = shutil.disk_usage(next(one for one in folder.parents if one.is_dir())).free
@@ -192,7 +192,7 @@ def card_plans(info: ModelInfo, name: str, weight_dtype: str) -> list[dict[str, 
     request = GenerationRequest(
         image="any", model=name, mode=info.modes[0], steps=info.steps, weight_dtype=weight_dtype
     )
-    return [_card(plan) for plan in by_size.plans_by_card(request, info)]
+    return [_card(plan) for plan in set_ups.plans_by_card(request, info)]
 
 
 def format_plans(info: ModelInfo, name: str) -> dict[str, Any]:
@@ -205,12 +205,12 @@ def format_plans(info: ModelInfo, name: str) -> dict[str, Any]:
             "default": [card.short(card.default) for card in one.cards],
             "automatic": [card.short(card.fewest_copies) for card in one.cards],
         }
-        for one in by_size.plans_by_format(request, info)
+        for one in set_ups.plans_by_format(request, info)
     ]
-    return {"cards": [f"{size} GB" for size in by_size.CARDS_GB], "rows": rows}
+    return {"cards": [f"{size} GB" for size in set_ups.CARDS_GB], "rows": rows}
 
 
-def _card(plan: by_size.CardPlan) -> dict[str, Any]:
+def _card(plan: set_ups.CardPlan) -> dict[str, Any]:
     return asdict(plan) | {
         "card": f"{plan.card_gb} GB",
         "cap": gb_text(plan.default.cap_bytes if plan.default else plan.cap_bytes),

@@ -8,14 +8,14 @@ import pytest
 
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import JobPlan
-from diffusers_helper.planning.cards.by_size import (
+from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.set_ups import (
     CARDS_GB,
     STORED,
     networks_by_format,
     plans_by_card,
     plans_by_format,
 )
-from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, gb_text

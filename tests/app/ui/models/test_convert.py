@@ -19,7 +19,7 @@ from app.ui.models.endpoints import ModelCalls
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart
 from diffusers_helper.models.registry import find_model, model_names
-from diffusers_helper.planning.cards.by_size import transformer_in
+from diffusers_helper.planning.set_ups import transformer_in
 from tests.support.jobs import wait_until
 from tests.support.pages import Stand, needs_chromium, staged_page
 from tests.support.staged_engine import StagedEngine
