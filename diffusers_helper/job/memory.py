@@ -25,8 +25,8 @@ from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.store import Store
 from diffusers_helper.output.report import Report
-from diffusers_helper.planning.ladder import MAX_STEPS
 from diffusers_helper.planning.shortage import OutOfDeviceMemory, Shortage, is_out_of_memory, read_shortage
+from diffusers_helper.planning.smaller_plans import MAX_STEPS
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.planning.variables import FP32_VARIABLE
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
@@ -75,7 +75,7 @@ class JobMemory:
             self._stores.append(Store(plans.helper, plans, plans.plan.of("decode"), report.warned))
 
     def __enter__(self) -> Self:
-        tile, wanted = self.plans.plan.vae_tile_px, self.plans.ladder.demands[0].vae_tile_px
+        tile, wanted = self.plans.plan.vae_tile_px, self.plans.smaller.demands[0].vae_tile_px
         if tile != wanted:
             self._warn(
                 f"The VAE works in tiles of {tile} pixels instead of {wanted}, because there is not "
@@ -221,13 +221,13 @@ class JobMemory:
         """
         self._empty()
         _log.warning("out of memory in stage %s: %s", self._stage, shortage.text)
-        change = self.plans.ladder.step_down(self._stage)
+        change = self.plans.smaller.step_down(self._stage)
         if change is None:
             raise self._hopeless(shortage)
         self._follow()
         self._warn(
             f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
-            f"The stage is tried again ({self.plans.ladder.retries} of at most {MAX_STEPS} times)."
+            f"The stage is tried again ({self.plans.smaller.retries} of at most {MAX_STEPS} times)."
         )
 
     def apply(self, note: CrashRecord) -> None:
@@ -238,7 +238,7 @@ class JobMemory:
         """
         if note.change:
             return  # an earlier engine has already made the change, and it is stored for later plans
-        change = self.plans.ladder.step_to_end(note.stage)
+        change = self.plans.smaller.step_to_end(note.stage)
         if change is None:
             raise self._hopeless(read_shortage(note.text))
         self._follow()
@@ -249,7 +249,7 @@ class JobMemory:
         )
 
     def _hopeless(self, shortage: Shortage) -> OutOfDeviceMemory:
-        return OutOfDeviceMemory(shortage, smaller_plans=self.plans.ladder.retries, is_apu=self.plans.is_apu)
+        return OutOfDeviceMemory(shortage, smaller_plans=self.plans.smaller.retries, is_apu=self.plans.is_apu)
 
     def _empty(self) -> None:
         for store in self._stores:
@@ -277,7 +277,7 @@ class JobMemory:
             "peak_device_bytes": self.store.peak_bytes,
             "cap_bytes": plan.budget.cap_bytes,
             "bytes_streamed": sum(store.bytes_streamed for store in self._stores),
-            "retries": self.plans.ladder.retries,
+            "retries": self.plans.smaller.retries,
             "vae_tile_px": plan.vae_tile_px,
         }
 

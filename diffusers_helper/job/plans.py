@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -29,11 +29,10 @@ from diffusers_helper.memory.staging import host_copy_speed
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.backend import missing_kernels, wider_types
-from diffusers_helper.planning.budget import Demand, JobPlan
+from diffusers_helper.planning.budget import JobPlan
 from diffusers_helper.planning.cards.speeds import MEASURED, keep_times, step_key
 from diffusers_helper.planning.estimates import calibration_of
-from diffusers_helper.planning.ladder import first_plan, level_key, limit_notes
-from diffusers_helper.planning.notes import attention_note
+from diffusers_helper.planning.notes import choice_notes
 from diffusers_helper.planning.profiles import (
     YOU,
     Machine,
@@ -43,10 +42,10 @@ from diffusers_helper.planning.profiles import (
     detect,
     profile_in_force,
 )
+from diffusers_helper.planning.smaller_plans import level_key
 from diffusers_helper.planning.times import expected_times
 from diffusers_helper.planning.video import (
     attention_shape,
-    computing_of,
     demands_for,
     known_networks,
     longest_text,
@@ -129,27 +128,20 @@ class MemoryPlans:
         self._local, self.size = local, (height, width)
         request, profile = _with_attention(request, profile, models.info, self.size, local, stored_attention)
         self._calibration = calibration_of(local.calibration, machine.card)
-        self.request, self._profile, self.ladder, why = first_plan(
-            request, models.info, profile, height, width, self._demands, local.learned,
-            host_memory().available or None,
+        self._video = plan_video(
+            request, models.info, profile, shape=self.size, local=local,
+            free_ram_bytes=host_memory().available or None,
         )  # fmt: skip
-        attention = self.ladder.demands[0].attention
+        first, attention = self._video.first, self._video.attention
+        self.request, self._profile, self.smaller = first.request, first.profile, first.smaller
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
-        own = why, attention_note(attention)
-        self.notes = (*filter(None, own), *limit_notes(self.plan, self._profile))
+        self.notes = choice_notes(first)
         if overflowed:
             self.widen_vae(overflowed)
 
-    def _demands(
-        self, profile: Profile, request: GenerationRequest, height: int, width: int
-    ) -> Sequence[Demand]:
-        info, (network, dtype) = self.models.info, self.widened or ("", None)
-        in_fp32 = network if dtype == torch.float32 and not self._keeps_narrow(network) else ""
-        return demands_for(request, info, profile, height, width, self._calibration, in_fp32)
-
     @property
     def plan(self) -> JobPlan:
-        return self.ladder.plan
+        return self.smaller.plan
 
     def part(self, name: str) -> Any:
         """Return a network, in main memory, whose layers cast their weights as the job asks."""
@@ -199,17 +191,13 @@ class MemoryPlans:
     @property
     def attention(self) -> tuple[str, int]:
         """Return the way to compute the transformer's attention, and the bytes of a slice of it."""
-        return self.ladder.demands[0].attention.value, self._profile.slice_bytes
+        return self.smaller.demands[0].attention.value, self._profile.slice_bytes
 
     def expected_seconds(self) -> dict[str, float]:
         """Return how long stages will probably take, as far as it is known; see `times.expected_times`."""
-        info, profile = self.models.info, self._profile
-        free = host_memory().available or None
-        plan = plan_video(
-            self.request, info, profile, shape=self.size, local=self._local, free_ram_bytes=free
-        )
+        plan = self._video
         is_first = plan.step is None or plan.step.source != MEASURED
-        times = expected_times(plan, profile, info, is_first=is_first)
+        times = expected_times(plan, self._profile, self.models.info, is_first=is_first)
         return {stage: time.seconds for stage, time in times.items()}
 
     @property
@@ -219,10 +207,10 @@ class MemoryPlans:
 
     def keep_times(self, step_seconds: float, latents_per_second: float) -> None:
         """Store what a step took, and how many latent frames were decoded in a second."""
-        info, (height, width), facts = self.models.info, self.size, self._local.step_times
-        work, *_ = computing_of(self.request, info, self._profile, height, width, facts)
-        key = step_key(self._profile.machine, info)
-        keep_times(facts, key, work, step_seconds, height * width * latents_per_second)
+        key = step_key(self._profile.machine, self.models.info)
+        height, width = self.size
+        decode_speed = height * width * latents_per_second
+        keep_times(self._local.step_times, key, self._video.work, step_seconds, decode_speed)
 
     def wider(self, name: str) -> tuple[str, ...]:
         """Return the types in which a network's stage is repeated if its result is not finite."""
@@ -252,8 +240,11 @@ class MemoryPlans:
         self._renew()
 
     def _renew(self) -> None:
-        key = level_key(self.request, self.models.info, self._profile, *self.size)
-        self.ladder.renew(self._demands(self._profile, self.request, *self.size), key)
+        request, info, profile = self.request, self.models.info, self._profile
+        network, dtype = self.widened or ("", None)
+        in_fp32 = network if dtype == torch.float32 and not self._keeps_narrow(network) else ""
+        demands = demands_for(request, info, profile, *self.size, self._calibration, in_fp32)
+        self.smaller.renew(demands, level_key(request, info, profile, *self.size))
 
     @property
     def is_apu(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -35,9 +35,9 @@ from diffusers_helper.planning.estimates import (
     tokens_by_size,
     vision_tokens,
 )
-from diffusers_helper.planning.ladder import first_plan
 from diffusers_helper.planning.notes import notes_of, slow_note
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
+from diffusers_helper.planning.smaller_plans import FirstPlan, first_plan
 from diffusers_helper.planning.streaming import (
     Bus,
     bus_of,
@@ -74,12 +74,12 @@ class VideoPlan:
     """The plan of one video.
 
     Attributes:
+        first: What was chosen for it, and the smaller plans that a job takes after it ran out of memory.
         height, width: The video's size in pixels; for an unknown picture, the shape that needs most memory.
         waiting_bytes: The size of the streamed weights in their files, which main memory should hold. The
             kernel may drop them and read them again.
-        fewest_copies: The plan with the preserved memory that leads to the fewest copies; None if only this
-            plan is left after shortages.
-        weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
+        fewest_copies: The plan with the preserved memory that leads to the fewest copies; None if memory ran
+            out in earlier jobs.
         bus: The card's bus; None without a card.
         step_bytes: The bytes that are streamed to the device in each step, in all of its passes.
         disk_bytes: The bytes that each step reads from the disk; 0 if main memory can hold them.
@@ -91,6 +91,7 @@ class VideoPlan:
             it is not known.
     """
 
+    first: FirstPlan = field(compare=False)
     job: JobPlan
     height: int
     width: int
@@ -100,11 +101,9 @@ class VideoPlan:
     waiting_bytes: int
     notes: tuple[str, ...]
     fewest_copies: JobPlan | None
-    weight_dtype: str
     bus: Bus | None
     step_bytes: int
     disk_bytes: int
-    attention: Setting[str]
     copies: Bus | None
     disk: Bus
     steps: tuple[int, ...]
@@ -112,6 +111,15 @@ class VideoPlan:
     work: StepWork
     computing: Duration | None
     decoding: Duration | None
+
+    @property
+    def weight_dtype(self) -> str:
+        """The type of the transformer's weights, which the plan has chosen if it was left open."""
+        return self.first.request.weight_dtype
+
+    @property
+    def attention(self) -> Setting[str]:
+        return self.first.smaller.demands[0].attention
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -302,32 +310,34 @@ def plan_video(
     profile = profile_of(request, profile, info)
     calibration = calibration_of(local.calibration, profile.machine.card)
 
-    def read(profile: Profile, request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
+    def demands_of(profile: Profile, request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
         return demands_for(request, info, profile, height, width, calibration, transformer=transformer)
 
-    found = first_plan(request, info, profile, *shape, read, local.learned, free_ram_bytes)
-    request, profile, ladder, why = found
-    job = ladder.plan
+    first = first_plan(request, info, profile, *shape, demands_of, local.learned, free_ram_bytes)
+    request, profile, job = first.request, first.profile, first.smaller.plan
     sections, texts = info.family.sections(request), len(request.texts)
     steps = tuple(steps_of(request, info))
-    costs = tuple(_cost(job, stage.stage, [texts * count for count in steps]) for stage in job.all_stages)
-    waiting = waiting_bytes(request, job, lambda request: read(profile, request, height, width))
-    notes = notes_of(ladder, profile, request, info, max(height, width), why)
-    fewest = None if ladder.reason else fewest_copies(job, ladder.demands)
-    measured, from_disk = speeds(local.speeds, profile.machine.card), 0
+    waiting = waiting_bytes(request, job, lambda request: demands_of(profile, request, height, width))
+    notes = notes_of(first, info, max(height, width))
+    fewest = None if first.smaller.reason else fewest_copies(job, first.smaller.demands)
+    measured = speeds(local.speeds, profile.machine.card)
+    from_disk = 0
     disk = disk_of(measured.disk_read_bytes_per_second)
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         from_disk = waiting * texts
         disk = disk_of(disk_speed(weights_file(info)) or measured.disk_read_bytes_per_second)
         notes.append(slow_note(waiting, free_ram_bytes, disk.seconds(from_disk), fewest))
     streamed = texts * job.stage("sample").streamed_bytes
+    work, computing, decoding = computing_of(request, info, profile, height, width, local.step_times)
     return VideoPlan(
-        job, height, width, len(sections), sections.total_frames, costs, waiting, tuple(notes),
-        fewest, request.weight_dtype, bus_of(profile.machine, measured), streamed, from_disk,
-        ladder.demands[0].attention,
-        copies_of(profile.machine, measured, disk.reading(from_disk, streamed)), disk,
-        steps, decode_work(sections, request.vae_chunk),
-        *computing_of(request, info, profile, height, width, local.step_times),
+        first=first, job=job, height=height, width=width, sections=len(sections),
+        frames=sections.total_frames,
+        costs=tuple(_cost(job, stage.stage, [texts * count for count in steps]) for stage in job.all_stages),
+        waiting_bytes=waiting, notes=tuple(notes), fewest_copies=fewest,
+        bus=bus_of(profile.machine, measured), step_bytes=streamed, disk_bytes=from_disk,
+        copies=copies_of(profile.machine, measured, disk.reading(from_disk, streamed)), disk=disk,
+        steps=steps, latents=decode_work(sections, request.vae_chunk),
+        work=work, computing=computing, decoding=decoding,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from diffusers_helper.models.installed import InstalledPart, installed_parts, pl
 from diffusers_helper.models.registry import ModelInfo, model_names
 from diffusers_helper.planning import set_ups
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.ladder import limit_notes
+from diffusers_helper.planning.notes import limit_notes
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, about, gb_text, size_text
 

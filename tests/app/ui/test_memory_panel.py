@@ -27,9 +27,9 @@ from diffusers_helper.machine.local import Local, keep_kernel
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.ladder import level_key
 from diffusers_helper.planning.notes import FORGET
 from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.smaller_plans import level_key
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.pages import write_photo

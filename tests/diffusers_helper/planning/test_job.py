@@ -18,9 +18,9 @@ from diffusers_helper.machine.local import DiskSpeeds, Facts, Local, disk_speed,
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.ladder import Level, level_key
 from diffusers_helper.planning.notes import FORGET
 from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
+from diffusers_helper.planning.smaller_plans import Level, level_key
 from diffusers_helper.planning.video import (
     VideoPlan,
     known_networks,

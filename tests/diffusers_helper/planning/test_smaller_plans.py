@@ -22,7 +22,6 @@ from diffusers_helper.memory.accounting import AccountedOutOfMemory
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.pipeline import Result
 from diffusers_helper.planning.budget import Budget, Demand, Stage
-from diffusers_helper.planning.ladder import MAX_STEPS, Ladder, Level
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.shortage import (
     LONGTAKE,
@@ -31,6 +30,7 @@ from diffusers_helper.planning.shortage import (
     is_out_of_memory,
     read_shortage,
 )
+from diffusers_helper.planning.smaller_plans import MAX_STEPS, Level, SmallerPlans
 from diffusers_helper.planning.video import plan_video
 from diffusers_helper.runner import Runner
 from diffusers_helper.units import GB
@@ -160,7 +160,7 @@ def test_the_numbers_are_read() -> None:
     assert error.remedy.startswith("1. ")
 
 
-def ladder(learned: Facts = Facts(), cap: int = 1000, key: str = "x") -> Ladder:  # noqa: B008
+def smaller_plans(learned: Facts = Facts(), cap: int = 1000, key: str = "x") -> SmallerPlans:  # noqa: B008
     transformer = Weights("transformer", 610, (20,) * 30)
     vae = Weights("vae", 50)
 
@@ -168,11 +168,11 @@ def ladder(learned: Facts = Facts(), cap: int = 1000, key: str = "x") -> Ladder:
         return Demand(tile, (Stage("sample", transformer, 100), Stage("decode", vae, working)))
 
     budget = Budget(total_bytes=2000, cap_bytes=cap, preserved_bytes=0, reserve_bytes=0)
-    return Ladder(budget, [demand(256, 400), demand(128, 200), demand(64, 100)], learned, key)
+    return SmallerPlans(budget, [demand(256, 400), demand(128, 200), demand(64, 100)], learned, key)
 
 
 def test_each_step_leaves_less_to_weights_and_the_last_the_least() -> None:
-    steps, held = ladder(), [610]
+    steps, held = smaller_plans(), [610]
     while change := steps.step_down("sample"):
         held.append(steps.plan.stage("sample").resident_bytes)
         assert "GB of weights stay on the device instead of" in change
@@ -184,18 +184,18 @@ def test_each_step_leaves_less_to_weights_and_the_last_the_least() -> None:
 
 
 def test_where_the_vae_failed_its_tiles_become_smaller() -> None:
-    steps, tiles = ladder(cap=700), [256]
+    steps, tiles = smaller_plans(cap=700), [256]
     while change := steps.step_down("decode"):
         tiles.append(steps.plan.vae_tile_px or 0)
         assert f"tiles of {tiles[-1]} pixels instead of {tiles[-2]}" in change
     assert tiles == [256, 128, 64]
 
 
-def test_a_ladder_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+def test_smaller_plans_begin_where_the_last_one_ended(tmp_path: Path) -> None:
     learned = Facts(tmp_path / "plans.json")
-    first = ladder(learned)
+    first = smaller_plans(learned)
     first.step_down("sample")
-    again = ladder(learned)
+    again = smaller_plans(learned)
     assert again.plan == first.plan
     assert again.retries == 0
 
@@ -204,7 +204,7 @@ def test_levels_are_kept_by_card_and_size(tmp_path: Path) -> None:
     facts = Facts(tmp_path / "cache" / "plans.json")
     for key, stage in (("gfx1100, 640x608", "decode"), ("gfx1100, 416x960", "sample")):
         assert Level.read(facts, key) == Level()
-        assert ladder(facts, 700, key).step_down(stage)
+        assert smaller_plans(facts, 700, key).step_down(stage)
     found = [Level.read(facts, key) for key in ("gfx1100, 640x608", "gfx1100, 416x960")]
     assert found == [Level(1, 1), Level(1, 0)]
 
@@ -214,7 +214,7 @@ def test_an_entry_of_no_use_is_as_good_as_none(text: str, tmp_path: Path) -> Non
     file = tmp_path / "plans.json"
     file.write_text(text)
     assert Level.read(Facts(file), "x") == Level()
-    assert ladder(Facts(file)).step_down("sample")
+    assert smaller_plans(Facts(file)).step_down("sample")
     assert Level.read(Facts(file), "x") == Level(1, 0)
 
 
@@ -343,7 +343,7 @@ def test_a_retry_begins_when_what_failed_is_gone(
     ],
 )
 def test_after_deaths_the_smallest_plan_comes_at_once(stage: str, changes: list[str]) -> None:
-    steps = ladder()
+    steps = smaller_plans()
     for change in changes:
         reported = steps.step_to_end(stage)
         assert reported is not None
