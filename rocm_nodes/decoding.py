@@ -27,7 +27,7 @@ _QUANTISED_TILE_PX = 512
 class ComfyOwner(Guest):
     """The owner of a `comfy.sd.VAE` for the engine. ComfyUI puts it on the device and frees memory for it."""
 
-    remedies = COMFYUI
+    sentences = COMFYUI
 
     def __init__(self, vae: Any, settings: VaeSettings, *, has_ladder: bool) -> None:
         module = HostVae(vae)
@@ -129,10 +129,10 @@ def _lines(done: str, owner: ComfyOwner, run: Run) -> list[str]:
     assert plan is not None
     name = str(owner.dtype).removeprefix("torch.")
     lines = [f"{done} in {duration(run.seconds)}, in {name}.", plan.reason, run.peak]
-    if owner.shortages:
+    if owner.failures:
         proposal = plan.tiles.side or _QUANTISED_TILE_PX
         lines.append(
-            f"Memory ran out in {count_text(owner.shortages, 'attempt')} with larger pieces before. The "
+            f"Memory ran out in {count_text(owner.failures, 'attempt')} with larger pieces before. The "
             f"tiled node with tile_size {min(proposal, 512)} would begin with smaller ones."
         )
     lines.append(owner.convolutions.statistics())

@@ -2,8 +2,8 @@
 
 A report appears in ComfyUI's log, below the node on its page and in its history. Below a node there is room
 for two short lines, which show the beginning of the first sentence. The whole text is in the history, from
-where a script of the page (`pack/web/nodes.js`) shows it on a click. After a shortage of memory, the error
-has a guide with ComfyUI's settings.
+where a script of the page (`pack/web/nodes.js`) shows it on a click. If memory runs out, the error has
+a guide with ComfyUI's settings.
 """
 
 from __future__ import annotations
@@ -19,8 +19,13 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from diffusers_helper.failures import DriverStep, driver_failure
+from diffusers_helper.planning.out_of_memory import (
+    OutOfDeviceMemory,
+    Remedy,
+    is_out_of_memory,
+    read_out_of_memory,
+)
 from diffusers_helper.planning.profiles import detect
-from diffusers_helper.planning.shortage import OutOfDeviceMemory, Step, is_out_of_memory, read_shortage
 from diffusers_helper.units import gb_text
 from rocm_nodes.host import device, management, show_text
 
@@ -111,7 +116,7 @@ def reported(title: str, lines: Sequence[str], result: tuple[Any, ...]) -> dict[
     return {"ui": {"text": [text]}, "result": result}
 
 
-COMFYUI: dict[Step, str] = {
+COMFYUI: dict[Remedy, str] = {
     "limits": "Check the driver's limits: the size of GTT (ttm.pages_limit) and of the BIOS carve-out, free "
     "system memory and swap, and the limit on locked memory (ulimit -l).",
     "resolution": "Reduce batch size, width or height. In a decode, set tile_size to 512 or less.",
@@ -141,7 +146,7 @@ COMFYUI_DRIVER: dict[DriverStep, str] = {
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn a shortage of the device's memory into ComfyUI's own exception with the guide in its text.
+    """Turn a device's out-of-memory error into ComfyUI's own exception with the guide in its text.
 
     A failure of the card's libraries gets its guide, too. The exception is raised after the one it replaces
     was handled, so the failed call's tensors are freed.
@@ -152,8 +157,8 @@ def explained() -> Iterator[None]:
         reported = _with_guide(error)
     except Exception as error:
         if is_out_of_memory(error):
-            shortage = read_shortage(str(error))
-            reported = _with_guide(OutOfDeviceMemory(shortage, is_apu=detect({}).is_apu, remedies=COMFYUI))
+            details = read_out_of_memory(str(error))
+            reported = _with_guide(OutOfDeviceMemory(details, is_apu=detect({}).is_apu, sentences=COMFYUI))
         elif isinstance(error, RuntimeError) and (found := driver_failure(str(error), COMFYUI_DRIVER)):
             reported = found
         else:
@@ -164,9 +169,9 @@ def explained() -> Iterator[None]:
 
 
 def _with_guide(error: OutOfDeviceMemory) -> Exception:
-    """Return an error that ComfyUI treats as a shortage of its own, after which it unloads its models."""
+    """Make an error that ComfyUI treats as its own of this kind, after which it unloads its models."""
     kind = type("OutOfMemoryWithGuide", (management().OOM_EXCEPTION,), {})
-    return kind(f"{error.message}\n{error.remedy}\nThe driver's words: {error.shortage.text}")
+    return kind(f"{error.message}\n{error.remedy}\nThe driver's words: {error.details.text}")
 
 
 @dataclass(slots=True)

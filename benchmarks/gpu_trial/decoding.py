@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.gpu_trial.trial import Case, Figures, Trial, deviation
 from diffusers_helper.families.packing import OWN_CHUNK, plan_sections
 from diffusers_helper.memory.device import Device
-from diffusers_helper.planning.shortage import Shortage
+from diffusers_helper.planning.out_of_memory import OutOfMemory
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.guest import Guest
@@ -31,8 +31,8 @@ class _Fixed(Guest):
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
         return self._fixed
 
-    def step_down(self, shortage: Shortage) -> None:
-        raise torch.OutOfMemoryError(shortage.text)
+    def step_down(self, details: OutOfMemory) -> None:
+        raise torch.OutOfMemoryError(details.text)
 
 
 def decodes(trial: Trial) -> Iterator[Case]:

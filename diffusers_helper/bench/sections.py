@@ -33,7 +33,7 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.device import Device
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
 from diffusers_helper.pipeline import generate
-from diffusers_helper.planning.shortage import Shortage
+from diffusers_helper.planning.out_of_memory import OutOfMemory
 from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, vae_plans
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.vae.engine import VaeEngine
@@ -178,5 +178,5 @@ class _Fixed(Guest):
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
         return self._fixed
 
-    def step_down(self, shortage: Shortage) -> None:
-        raise torch.OutOfMemoryError(shortage.text)
+    def step_down(self, details: OutOfMemory) -> None:
+        raise torch.OutOfMemoryError(details.text)

@@ -1,4 +1,4 @@
-"""The memory management of one job: its plans, their execution, and smaller plans after a shortage."""
+"""The memory management of one job: its plans, their execution, and smaller plans when memory runs out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.store import Store
 from diffusers_helper.output.report import Report
-from diffusers_helper.planning.shortage import OutOfDeviceMemory, Shortage, is_out_of_memory, read_shortage
+from diffusers_helper.planning.out_of_memory import (
+    OutOfDeviceMemory,
+    OutOfMemory,
+    is_out_of_memory,
+    read_out_of_memory,
+)
 from diffusers_helper.planning.smaller_plans import MAX_STEPS
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.planning.variables import FP32_VARIABLE
@@ -141,7 +146,7 @@ class JobMemory:
             self._follow()
 
     def _cure_for(self, error: Exception) -> Callable[[], None] | None:
-        return partial(self.step_down, read_shortage(str(error))) if is_out_of_memory(error) else None
+        return partial(self.step_down, read_out_of_memory(str(error))) if is_out_of_memory(error) else None
 
     def _on_device(self, stage: str, section: int | None) -> AbstractContextManager[Any]:
         plan, store = self.plans.plan.stage(stage), self._store_of(stage)
@@ -213,17 +218,17 @@ class JobMemory:
         tiles = f", in tiles of {smaller} pixels instead of {tile}" if smaller != tile else ""
         self._warn(f"Values overflowed in the VAE, so it works in {precision} from now on{tiles}.")
 
-    def step_down(self, shortage: Shortage) -> None:
+    def step_down(self, details: OutOfMemory) -> None:
         """Continue with a smaller plan after the current stage ran out of memory.
 
         Raises:
             OutOfDeviceMemory: If no smaller plan is left.
         """
         self._empty()
-        _log.warning("out of memory in stage %s: %s", self._stage, shortage.text)
+        _log.warning("out of memory in stage %s: %s", self._stage, details.text)
         change = self.plans.smaller.step_down(self._stage)
         if change is None:
-            raise self._hopeless(shortage)
+            raise self._hopeless(details)
         self._follow()
         self._warn(
             f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
@@ -240,7 +245,7 @@ class JobMemory:
             return  # an earlier engine has already made the change, and it is stored for later plans
         change = self.plans.smaller.step_to_end(note.stage)
         if change is None:
-            raise self._hopeless(read_shortage(note.text))
+            raise self._hopeless(read_out_of_memory(note.text))
         self._follow()
         replace(note, change=change).write(self._folder.shortage)
         self._warn(
@@ -248,8 +253,8 @@ class JobMemory:
             f"engine; {change}."
         )
 
-    def _hopeless(self, shortage: Shortage) -> OutOfDeviceMemory:
-        return OutOfDeviceMemory(shortage, smaller_plans=self.plans.smaller.retries, is_apu=self.plans.is_apu)
+    def _hopeless(self, details: OutOfMemory) -> OutOfDeviceMemory:
+        return OutOfDeviceMemory(details, smaller_plans=self.plans.smaller.retries, is_apu=self.plans.is_apu)
 
     def _empty(self) -> None:
         for store in self._stores:

@@ -104,7 +104,7 @@ class MemoryPlans:
         overflowed: str = "",
         stored_attention: tuple[str, int] | None = None,
     ) -> None:
-        """Make the first plan, at the level that was stored after shortages in earlier jobs.
+        """Make the first plan, at the level that was stored after earlier jobs ran out of memory.
 
         Args:
             models: The request's model, which need not be loaded.

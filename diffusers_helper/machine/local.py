@@ -98,9 +98,7 @@ class Local:
     try_attention: Callable[..., list[dict[str, Any]]] | None = None
     measure_convolutions: Callable[..., str] | None = None
 
-    learned = _Kept(
-        "smaller_plans.json"
-    )  # levels of jobs that ran out of memory
+    learned = _Kept("smaller_plans.json")  # levels of jobs that ran out of memory
     kernels = _Kept("attention.json")  # what was seen of attention
     step_times = _Kept("step_times.json")  # what steps and decodes took (`planning.cards.speeds`)
     disks = _Kept("disks.json")  # the speeds of disks

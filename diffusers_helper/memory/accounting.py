@@ -217,7 +217,7 @@ class Account(TorchDispatchMode):
     def _check(self, num_bytes: int) -> None:
         cap, live = self.cap_bytes, self._live
         if cap is not None and live + num_bytes > cap:
-            # In the wording of torch's allocators, which `read_shortage` can parse
+            # In the wording of torch's allocators, which `read_out_of_memory` can parse
             raise AccountedOutOfMemory(
                 f"CPU out of memory. Tried to allocate {num_bytes} bytes. The accounting device has a total "
                 f"capacity of {cap} bytes of which {max(0, cap - live)} bytes is free. Of the allocated "

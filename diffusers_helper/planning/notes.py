@@ -14,7 +14,7 @@ _HELPED = (
     "A second card encodes texts and pictures and decodes, so the transformer stays on the first one between "
     "the sections."
 )
-# The command that deletes the smaller plans remembered from earlier shortages.
+# The command that deletes the smaller plans remembered from jobs that ran out of memory.
 FORGET = "python -m app doctor --forget-smaller-plans"
 
 

@@ -22,7 +22,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import window_sizes
 from diffusers_helper.memory.device import Device
-from diffusers_helper.planning.shortage import Shortage, is_out_of_memory, read_shortage
+from diffusers_helper.planning.out_of_memory import OutOfMemory, is_out_of_memory, read_out_of_memory
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.vae.families import VaeFamily, family_of
 from diffusers_helper.vae.passes import (
@@ -52,8 +52,9 @@ class Part:
 class Owner(Protocol):
     """The owner of a VAE, which moves it to the device, in the type that it computes in, and plans its work.
 
-    After a shortage it makes smaller plans, until `plan_vae` raises OutOfDeviceMemory. `cleanup_frequency` is
-    the number of pieces after which the allocator's unused memory is returned; 0 for never.
+    When memory runs out it makes smaller plans, until `plan_vae` raises OutOfDeviceMemory.
+    `cleanup_frequency` is the number of pieces after which the allocator's unused memory is returned; 0 for
+    never.
     """
 
     @property
@@ -69,7 +70,7 @@ class Owner(Protocol):
 
     def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]: ...
 
-    def step_down(self, shortage: Shortage) -> None: ...
+    def step_down(self, details: OutOfMemory) -> None: ...
 
     def widen(self) -> None: ...
 
@@ -83,7 +84,7 @@ _Window = tuple[int, int, int, Tiles, torch.dtype]
 class VaeEngine(Generic[_Owner]):
     """An encoder and decoder of video with one VAE.
 
-    After a shortage of memory it repeats the task with the owner's next smaller plan, and after an overflow
+    If memory runs out, it repeats the task with the owner's next smaller plan, and after an overflow
     in the owner's next wider type. After the first overflow in fp32 it repeats the task once as it was.
     """
 
@@ -170,7 +171,7 @@ class VaeEngine(Generic[_Owner]):
 
     def _cure_for(self, error: Exception) -> Callable[[], None] | None:
         if is_out_of_memory(error):
-            return partial(self.owner.step_down, read_shortage(str(error)))
+            return partial(self.owner.step_down, read_out_of_memory(str(error)))
         if isinstance(error, NotFinite) and error.dtype != torch.float32:
             return self.owner.widen
         if isinstance(error, NotFinite) and not self._has_failed:

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.device import Device
 from diffusers_helper.planning.backend import Backend
+from diffusers_helper.planning.out_of_memory import LONGTAKE, OutOfDeviceMemory, OutOfMemory, Remedy
 from diffusers_helper.planning.profiles import detect
-from diffusers_helper.planning.shortage import LONGTAKE, OutOfDeviceMemory, Shortage, Step
 from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, plan_vae, vae_plans
 from diffusers_helper.planning.vae_estimates import VaeNeeds
 from diffusers_helper.vae.engine import Part
@@ -33,17 +33,17 @@ _log = logging.getLogger(__name__)
 class Guest:
     """The `vae.engine.Owner` of a VAE that is already on the device and stays unchanged.
 
-    In another precision, a copy of it computes. After a shortage, neither the same plan nor one that needs as
-    much memory is tried again.
+    In another precision, a copy of it computes. When a plan runs out of memory, neither it nor one that needs
+    as much memory is tried again.
 
     Attributes:
         dtype: The type that it computes in.
         plan: The plan that was tried last; None before the first.
-        shortages: The number of plans that did not fit.
-        remedies: The sentences of the interface that shows the advice after a shortage.
+        failures: The number of plans that ran out of memory.
+        sentences: Those of the interface that shows the remedies.
     """
 
-    remedies: Mapping[Step, str] = LONGTAKE
+    sentences: Mapping[Remedy, str] = LONGTAKE
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Guest:
         self._settings, self._backend = settings, backend
         self.dtype = DTYPES.get(settings.precision, family_of(vae).dtype)
         self.plan: VaePlan | None = None
-        self.shortages = 0
-        self._failed: tuple[VaePlan, Shortage] | None = None
+        self.failures = 0
+        self._failed: tuple[VaePlan, OutOfMemory] | None = None
 
     def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
         """Return the plan for the memory that is free now, and the plans to try if it does not suffice."""
@@ -75,9 +75,9 @@ class Guest:
         assert self._failed is not None
         raise OutOfDeviceMemory(
             self._failed[1],
-            smaller_plans=self.shortages - 1,
+            smaller_plans=self.failures - 1,
             is_apu=detect({}).is_apu,
-            remedies=self.remedies,
+            sentences=self.sentences,
         )
 
     @contextmanager
@@ -95,11 +95,11 @@ class Guest:
                 vae.asked = self.dtype
             yield vae
 
-    def step_down(self, shortage: Shortage) -> None:
-        _log.warning("out of memory: %s", shortage.text)
+    def step_down(self, details: OutOfMemory) -> None:
+        _log.warning("out of memory: %s", details.text)
         assert self.plan is not None
-        self._failed = self.plan, shortage
-        self.shortages += 1
+        self._failed = self.plan, details
+        self.failures += 1
         self.device.empty_cache()
 
     def widen(self) -> None:

@@ -35,7 +35,7 @@ from diffusers_helper.failures import cause_of_death, engine_died, failed_event
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.foreign_errors import last_trouble
 from diffusers_helper.machine.signals import SIGHUP, SIGKILL, SIGTERM
-from diffusers_helper.planning.shortage import OutOfDeviceMemory, read_shortage
+from diffusers_helper.planning.out_of_memory import OutOfDeviceMemory, read_out_of_memory
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.units import duration
 
@@ -287,7 +287,7 @@ class Supervisor:
         if shortage:
             note = CrashRecord.read(folder.shortage)
             error = OutOfDeviceMemory(
-                read_shortage(shortage),
+                read_out_of_memory(shortage),
                 smaller_plans=1 if note and note.change else 0,
                 is_apu=self._card.profile.machine.is_apu,
             )

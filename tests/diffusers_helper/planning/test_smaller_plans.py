@@ -22,14 +22,14 @@ from diffusers_helper.memory.accounting import AccountedOutOfMemory
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.pipeline import Result
 from diffusers_helper.planning.budget import Budget, Demand, Stage
-from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.planning.shortage import (
+from diffusers_helper.planning.out_of_memory import (
     LONGTAKE,
     OutOfDeviceMemory,
-    advice,
     is_out_of_memory,
-    read_shortage,
+    read_out_of_memory,
+    sentences_for,
 )
+from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.smaller_plans import MAX_STEPS, Level, SmallerPlans
 from diffusers_helper.planning.video import plan_video
 from diffusers_helper.runner import Runner
@@ -94,23 +94,23 @@ def test_other_errors_are_left_alone(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "first"),
     [
-        (CUDA, "shortage", "smaller `resolution`"),
+        (CUDA, "exhausted", "smaller `resolution`"),
         (PIECES, "fragmentation", "Restart Longtake"),
         (HIP, "driver", "19 or 20"),
         (HSA, "unknown", "19 or 20"),
-        ("CUDA error: out of memory", "shortage", "smaller `resolution`"),
+        ("CUDA error: out of memory", "exhausted", "smaller `resolution`"),
     ],
 )
 def test_the_advice_follows_from_the_numbers(text: str, kind: str, first: str) -> None:
-    shortage = read_shortage(text)
-    assert shortage.kind == kind
-    steps = advice(shortage)
+    details = read_out_of_memory(text)
+    assert details.kind == kind
+    steps = sentences_for(details)
     assert first in steps[0]
     assert "PyTorch and ROCm" in steps[-1]
     assert len(steps) >= 7
     for about in ("other programs that use", "Restart", "`resolution`", "`preserved_gb`", "allocator"):
         assert sum(about in step for step in steps) <= 1
-    is_apus = "GTT" in advice(shortage, is_apu=True)[0]
+    is_apus = "GTT" in sentences_for(details, is_apu=True)[0]
     assert is_apus == (kind in ("driver", "unknown"))
     assert not any("GTT" in step for step in steps)
 
@@ -126,14 +126,14 @@ SEVEN = (
 def test_the_guide_ends_with_the_steps_that_people_know_in_their_order(
     text: str, tail: tuple[str, ...]
 ) -> None:
-    steps = advice(read_shortage(text))
+    steps = sentences_for(read_out_of_memory(text))
     places = [next(n for n, step in enumerate(steps) if words in step) for words in tail]
     assert places == sorted(places)
 
 
 def test_a_surface_brings_its_own_remedies() -> None:
     node = {step: f"In the node: {step}." for step in LONGTAKE}
-    error = OutOfDeviceMemory(read_shortage(HIP), remedies=node)
+    error = OutOfDeviceMemory(read_out_of_memory(HIP), sentences=node)
     assert len(error.steps) == 9
     assert error.steps[1] == "In the node: close: 17.8 GB are held outside this program."
     assert all(step.startswith("In the node: ") for step in error.steps)
@@ -144,18 +144,18 @@ def test_a_surface_brings_its_own_remedies() -> None:
     [(0, "there is no smaller plan to try"), (1, "a smaller plan did not"), (3, "smaller plans did not")],
 )
 def test_the_guide_claims_no_plan_that_was_not_tried(plans: int, words: str) -> None:
-    assert f"ran out, and {words}" in OutOfDeviceMemory(read_shortage(HSA), smaller_plans=plans).message
+    assert f"ran out, and {words}" in OutOfDeviceMemory(read_out_of_memory(HSA), smaller_plans=plans).message
 
 
 def test_the_numbers_are_read() -> None:
-    shortage = read_shortage(HIP)
-    assert (shortage.tried, shortage.free) == (8 * GB, int(53.28 * GB))
-    assert shortage.idle == 166 * 1024**2
-    outside = shortage.outside
+    details = read_out_of_memory(HIP)
+    assert (details.tried, details.free) == (8 * GB, int(53.28 * GB))
+    assert details.idle == 166 * 1024**2
+    outside = details.outside
     assert outside is not None
     assert outside / GB == pytest.approx(107.87 - 53.28 - 36.65 - 0.16, abs=0.01)
-    assert any("17.8 GB are held outside" in step for step in advice(shortage))
-    error = OutOfDeviceMemory(shortage)
+    assert any("17.8 GB are held outside" in step for step in sentences_for(details))
+    error = OutOfDeviceMemory(details)
     assert "the driver refused 8 GB although 53.3 GB were free" in error.message
     assert error.remedy.startswith("1. ")
 
@@ -325,10 +325,10 @@ def test_a_retry_begins_when_what_failed_is_gone(
     monkeypatch.setattr(engine, "decode_pass", double)
     real_step = JobMemory.step_down
 
-    def look(memory: Any, shortage: Any) -> None:
+    def look(memory: Any, details: Any) -> None:
         memory.store.clear()
         alive.append(memory.device.allocated_bytes())
-        real_step(memory, shortage)
+        real_step(memory, details)
 
     monkeypatch.setattr(JobMemory, "step_down", look)
     make(tiny_request(small_scene), deep_models, tmp_path / "job")
@@ -359,7 +359,7 @@ def test_after_three_steps_the_user_is_told_what_to_do(
     fail("denoiser", [HIP] * 9)
     with pytest.raises(OutOfDeviceMemory) as caught:
         make(tiny_request(small_scene), deep_models, tmp_path / "job")
-    assert caught.value.shortage.kind == "driver"
+    assert caught.value.details.kind == "driver"
 
 
 @pytest.mark.slow

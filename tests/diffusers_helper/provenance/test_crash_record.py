@@ -11,7 +11,7 @@ from diffusers_helper.events import Finished, Warned
 from diffusers_helper.job.memory import MemoryPlans
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
-from diffusers_helper.planning.shortage import OutOfDeviceMemory
+from diffusers_helper.planning.out_of_memory import OutOfDeviceMemory
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from tests.support.making import make, tiny_request
 

@@ -14,7 +14,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
 from diffusers_helper.memory.device import Device
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
-from diffusers_helper.planning.shortage import OutOfDeviceMemory
+from diffusers_helper.planning.out_of_memory import OutOfDeviceMemory
 from diffusers_helper.planning.vae import VaePlan, VaeSettings, Video
 from diffusers_helper.vae.engine import VaeEngine
 from diffusers_helper.vae.guest import Guest
