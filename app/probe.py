@@ -1,14 +1,15 @@
 """A program that asks torch what a broken driver or kernel may answer with a crash, or never.
 
 `python -m app.probe` tells the devices that torch sees, and the attention kernel that it runs; `doctor` asks
-for them. `python -m app.probe QUESTION`, which `app.trials` runs, tries kernels. The question is a list in
-JSON that begins with the name of one of the functions in `_QUESTIONS`, and goes on with its arguments. Each
-answer is a line of JSON.
+for them. `python -m app.probe QUESTION`, which `app.trials` runs, tries and measures kernels. The question is
+a list in JSON that begins with the name of one of the functions in `_QUESTIONS`, and goes on with its
+arguments. Each answer is a line of JSON.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -60,6 +61,15 @@ def _convolutions(
             yield text, measure(ConvCase.from_text(text), place.torch_device, routes, left_out).reason
 
 
+def _bench(*arguments: Any) -> Iterator[dict[str, Any]]:
+    from app.machine import know_added_models
+    from diffusers_helper.bench.cases import measure_cases
+
+    know_added_models()
+    yield from measure_cases(*arguments)
+    os._exit(0)  # an ordinary end may hang in a native library
+
+
 def _facts() -> Iterator[dict[str, Any]]:
     import torch
 
@@ -100,7 +110,7 @@ def _kernel(device: Any) -> str:
 
 
 _QUESTIONS: dict[str, Callable[..., Iterator[Any]]] = {
-    "facts": _facts, "attention": _attention, "convolutions": _convolutions,
+    "facts": _facts, "attention": _attention, "convolutions": _convolutions, "bench": _bench,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -52,12 +52,13 @@ class End:
 
 def ask_probe(
     question: Sequence[Any], take: Callable[[Any], object], environ: Mapping[str, str],
-    seconds: float | None = None, cancel: CancelToken | None = None,
+    seconds: float | None = None, cancel: CancelToken | None = None, *, all_seconds: float | None = None,
 ) -> End:  # fmt: skip
     """Ask `app.probe` in a process of its own, and pass each answer on.
 
     Args:
         seconds: The most time that one answer may take; None for any.
+        all_seconds: The most time that all answers may take; None for any.
 
     Raises:
         GenerationCancelled: If the token was set meanwhile. The process has ended then.
@@ -66,7 +67,7 @@ def ask_probe(
     answers = queue.SimpleQueue[Any]()
     child = Child((*command, json.dumps(question)), variables, answers.put, is_apart=True)
     try:
-        asked = time.monotonic()
+        begin = asked = time.monotonic()
         while True:
             if cancel is not None:
                 cancel.check()
@@ -75,6 +76,8 @@ def ask_probe(
             except queue.Empty:
                 if seconds is not None and time.monotonic() - asked > seconds:
                     return End(f"it took more than {seconds:g} seconds", is_late=True)
+                if all_seconds is not None and time.monotonic() - begin > all_seconds:
+                    return End(f"no answer within {time.monotonic() - asked:.0f} seconds", is_late=True)
                 continue
             if answer is None:
                 return _end_of(child.process.wait(_END_SECONDS), child.errors.text())

@@ -6,7 +6,6 @@ and the part goes on behind it in another process.
 
 from __future__ import annotations
 
-import queue
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +16,8 @@ from typing import Any
 from app.bench.facts import Readings, summary_of
 from app.bench.report import Report, published
 from app.bench.table import PART_SECONDS, PARTS, BenchPart
-from app.jobs.stdio import Child, close_child, complain
-from app.machine import module_command
-from diffusers_helper.foreign_errors import last_trouble
-from diffusers_helper.machine.signals import SIGKILL
+from app.jobs.stdio import complain
+from app.trials import ask_probe
 from diffusers_helper.machine.sysfs import host_memory, readings
 from diffusers_helper.units import duration, gb_text
 
@@ -48,7 +45,6 @@ class BenchRun:
     report: Report
     save: Callable[[Report], None]
     sensors: Callable[[], Readings] | None = None
-    module: str = "app.bench.child"
     show: Callable[[str], None] = complain
 
     def run(self, names: Sequence[str], end: float) -> None:
@@ -76,88 +72,48 @@ class BenchRun:
         if not lack:
             with readings(self.sensors or dict, _WATCH_SECONDS) as sensor_values:
                 try:
-                    self._measure(part, entry, end)
+                    entry["reason"] = published(self._measure(part, entry, end))
                 finally:
                     entry["seconds"] = published(time.monotonic() - begin)
                     entry["card"] = published(summary_of(sensor_values))
         self.save(self.report)
         self.show(f"      {summary_line(entry)}")
 
-    def _measure(self, part: BenchPart, entry: dict[str, Any], end: float) -> None:
-        """Run processes until all cases are done, the time is over, or too many processes have died."""
-        for _ in range(_MOST_DEATHS):
-            count = len(entry["cases"])
-            if end - time.monotonic() < _LEAST_SECONDS:
-                entry["reason"] = _NO_TIME
-                return
-            death = self._run_process(part, entry, end)
-            if entry["is_complete"] or entry["reason"]:
-                return
-            if len(entry["cases"]) == count:  # another process would die before its first case, too
-                entry["reason"] = death
-                return
-        entry["reason"] = f"{_MOST_DEATHS} processes have died"
-
-    def _run_process(self, part: BenchPart, entry: dict[str, Any], end: float) -> str:
-        """Measure the cases that are left, and describe how the process ended."""
-        files = self.folder / "files"
+    def _measure(self, part: BenchPart, entry: dict[str, Any], end: float) -> str:
+        """Run processes until all cases are done; return the reason if that is impossible."""
+        cases, files = entry["cases"], self.folder / "files"
         files.mkdir(parents=True, exist_ok=True)
-        command, environ = module_command(self.module, {**self.environ, **part.environ})
-        messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        child = Child(command, environ, messages.put, is_apart=True)  # this program ends it at Ctrl-C
-        try:
-            child.send({
-                "function": part.function, "is_quick": entry["level"] == "quick", "model": self.model,
-                "folder": str(files), "skip": list(entry["cases"]),
-            })  # fmt: skip
-            case, silence = self._follow(messages, entry, end)
-        finally:
-            child.process.kill()
-            code = child.process.wait()
-            close_child(child.process, 0.0)
-        death = silence or death_words(code, child.errors.text())
-        if case:
-            entry["cases"][case] = {"failed": death}
-            self.save(self.report)
-        return death
+        case, begin = "", 0.0
 
-    def _follow(
-        self, messages: queue.SimpleQueue[dict[str, Any] | None], entry: dict[str, Any], end: float
-    ) -> tuple[str, str]:
-        """Take what a process measures until it ends or the time is over.
-
-        Returns:
-            The case in which that happened, "" for none, and words on a process that did not answer in time.
-        """
-        case = ""
-        begin = begin_of_case = time.monotonic()
-        while True:
-            try:
-                message = messages.get(timeout=max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                waited = time.monotonic() - begin_of_case
-                if case and waited < (end - begin) / 2:  # the case is not at fault
-                    return "", _NO_TIME
-                return case, f"no answer within {round(waited)} s"
-            if message is None or "over" in message:
-                entry["is_complete"] = message is not None
-                return case, ""
-            if "begin" in message:
-                case = message["begin"]
-                begin_of_case = time.monotonic()
+        def take(message: dict[str, Any]) -> None:
+            nonlocal case, begin
+            if "over" in message:
+                entry["is_complete"] = True
+            elif "begin" in message:
+                case, begin = message["begin"], time.monotonic()
                 self.show(f"      {case}")
-            elif "case" in message:
+            else:
                 label, case = message.pop("case"), ""
-                entry["cases"][label] = published(message)
+                cases[label] = published(message)
                 self.save(self.report)
 
-
-def death_words(code: int, stderr_tail: str) -> str:
-    ending = f"killed by signal {-code}" if code < 0 else f"ended by itself with code {code}"
-    trouble, _ = last_trouble(stderr_tail) or (None, "")
-    if trouble == "device_memory":
-        return f"out of memory ({ending})"
-    return f"{ending}, as when main memory is full" if code == -SIGKILL else ending
+        for _ in range(_MOST_DEATHS):
+            count, left = len(cases), end - time.monotonic()
+            if left < _LEAST_SECONDS:
+                return _NO_TIME
+            question = ("bench", part.function, entry["level"] == "quick", self.model, str(files), [*cases])
+            death = ask_probe(question, take, {**self.environ, **part.environ}, all_seconds=left)
+            if entry["is_complete"]:
+                return ""
+            if death.is_late and case and time.monotonic() - begin < left / 2:  # the case is not at fault
+                return _NO_TIME
+            if case:
+                cases[case] = {"failed": published(death.words)}
+                case = ""
+                self.save(self.report)
+            if len(cases) == count:  # another process would end before its first case, too
+                return death.words
+        return f"{_MOST_DEATHS} processes have died"
 
 
 def lack_for(part: BenchPart, report: Report, folder: Path) -> str:

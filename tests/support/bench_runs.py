@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from unittest.mock import patch
 from app.bench.report import FORMAT, VERSION, Report, read_report, to_bytes
 from app.bench.runner import BenchRun
 from app.bench.table import PARTS
+from app.machine import module_command
 from diffusers_helper.files import write_atomic
 
 FACTS: dict[str, Any] = {
@@ -26,6 +28,10 @@ FACTS: dict[str, Any] = {
     },
     "processor": {"name": "Ryzen", "cores": 16}, "ram_bytes": 64 * 2**30,
 }  # fmt: skip
+
+
+def _stand_in(module: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    return module_command("tests.support.bench_child", environ)
 
 
 def new_report() -> Report:
@@ -47,11 +53,9 @@ def run(folder: Path, functions: dict[str, str], **facts: Any) -> Report:
             sys.stdout.write(f"{line.strip()}\n")
             sys.stdout.flush()
 
-    with patch.dict(PARTS, parts):
-        BenchRun(
-            folder, "", os.environ, new_report() | facts, lambda report: write_atomic(file, to_bytes(report)),
-            module="tests.support.bench_child", show=show,
-        ).run(list(parts), math.inf)  # fmt: skip
+    save = lambda report: write_atomic(file, to_bytes(report))  # noqa: E731
+    with patch.dict(PARTS, parts), patch("app.trials.module_command", _stand_in):
+        BenchRun(folder, "", os.environ, new_report() | facts, save, show=show).run(list(parts), math.inf)
     return read_report(file)
 
 

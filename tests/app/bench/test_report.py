@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from app.bench.child import function_of
 from app.bench.facts import hint
 from app.bench.report import checksum, published, read_report, to_bytes, to_markdown
 from app.bench.runner import BenchRun
 from app.bench.table import LEVELS, PARTS, QUICK_BYTES, parts_of
 from app.cli import main
 from app.machine import this_local
+from diffusers_helper.bench.cases import function_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import speeds
 from diffusers_helper.planning.profiles import Machine

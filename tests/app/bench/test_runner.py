@@ -64,10 +64,11 @@ def test_an_abort_is_the_result_of_its_case_and_the_part_goes_on(tmp_path: Path)
     report = run(tmp_path / "out", {"bus": "aborts"})
     cases = report["parts"]["bus"]["cases"]
     assert cases["before"] == {"figures": {"value": 1}}
-    assert cases["deadly"] == {"failed": "out of memory (killed by signal 6)"}
+    words = "its process ended with -6 (HSA: BlockAllocator::alloc failed)"
+    assert cases["deadly"] == {"failed": words}
     assert cases["after"] == {"figures": {"value": 2}}
     assert report["is_complete"]
-    assert failures(report) == ["bus: deadly: out of memory (killed by signal 6)"]
+    assert failures(report) == [f"bus: deadly: {words}"]
 
 
 def test_a_hang_is_a_result_and_the_next_part_is_measured(
@@ -82,7 +83,7 @@ def test_a_hang_is_a_result_and_the_next_part_is_measured(
 
 def test_a_process_that_dies_at_once_is_not_tried_again(tmp_path: Path) -> None:
     part = run(tmp_path / "out", {"bus": "dies_at_once"})["parts"]["bus"]
-    assert (part["reason"], part["cases"]) == ("ended by itself with code 7", {})
+    assert (part["reason"], part["cases"]) == ("its process ended with 7", {})
 
 
 @pytest.mark.parametrize(
