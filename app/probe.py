@@ -66,7 +66,7 @@ def _bench(*arguments: Any) -> Iterator[dict[str, Any]]:
     from diffusers_helper.bench.cases import measure_cases
 
     know_added_models()
-    yield from measure_cases(*arguments)
+    yield from measure_cases(dict(os.environ), *arguments)
     os._exit(0)  # an ordinary end may hang in a native library
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ def function_of(name: str) -> Callable[[Context], Iterable[Case]]:
 
 
 def measure_cases(
-    function: str, is_quick: bool, model: str, folder: str, done: Collection[str]
+    environ: Mapping[str, str], function: str, is_quick: bool, model: str, folder: str, done: Collection[str]
 ) -> Iterator[dict[str, Any]]:
     """Measure the cases of a part, but for those that are done, up to one that loses the device.
 
@@ -33,7 +32,7 @@ def measure_cases(
         `begin` with the label of a case; then `case` with its label, and `figures`, or why it has `failed` or
         was `skipped`; and `over` after the last one.
     """
-    context = Context(is_quick, Path(folder), dict(os.environ), model)
+    context = Context(is_quick, Path(folder), environ, model)
     for label, work in function_of(function)(context):
         if label in done:
             continue

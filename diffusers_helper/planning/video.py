@@ -302,9 +302,7 @@ def plan_video(
         InputError: If the model cannot make this video, or does not fit a LoRA.
         LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
     """
-    info.check(request)
-    check_prompt(request, info)
-    check_loras(request.lora, info)
+    _check(request, info)
     side = request.resolution or info.side
     height, width = shape = shape or largest_bucket(side, info.multiple, info.family.offered)
     profile = profile_of(request, profile, info)
@@ -315,13 +313,13 @@ def plan_video(
 
     first = first_plan(request, info, profile, *shape, demands_of, local.learned, free_ram_bytes)
     request, profile, job = first.request, first.profile, first.smaller.plan
-    sections, texts = info.family.sections(request), len(request.texts)
+    sections = info.family.sections(request)
+    texts = len(request.texts)
     steps = tuple(steps_of(request, info))
     waiting = waiting_bytes(request, job, lambda request: demands_of(profile, request, height, width))
     notes = notes_of(first, info, max(height, width))
     fewest = None if first.smaller.reason else fewest_copies(job, first.smaller.demands)
-    measured = speeds(local.speeds, profile.machine.card)
-    from_disk = 0
+    measured, from_disk = speeds(local.speeds, profile.machine.card), 0
     disk = disk_of(measured.disk_read_bytes_per_second)
     if free_ram_bytes is not None and waiting > free_ram_bytes:
         from_disk = waiting * texts
@@ -339,6 +337,12 @@ def plan_video(
         steps=steps, latents=decode_work(sections, request.vae_chunk),
         work=work, computing=computing, decoding=decoding,
     )  # fmt: skip
+
+
+def _check(request: GenerationRequest, info: ModelInfo) -> None:
+    info.check(request)
+    check_prompt(request, info)
+    check_loras(request.lora, info)
 
 
 def computing_of(
