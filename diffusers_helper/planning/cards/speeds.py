@@ -104,70 +104,35 @@ class Reported:
 
 # The decode, by 2D convolutions (`taps`), is an estimate. For other cards it follows from the products.
 _XTX = Reported(
-    "RX 7900 XTX",
-    "gfx1100",
-    90.5e12,
-    66e12,
-    _REACHED * 960e9,
-    20,
-    "others' reports of an RX 7900 XTX",
+    "RX 7900 XTX", "gfx1100", 90.5e12, 66e12, _REACHED * 960e9, 20, "others' reports of an RX 7900 XTX",
     "82 to 99 (torch-performance-test-data 58, 68, 103); in attention 66, 20 to 25 with an AOTriton of 2024 "
     "(comfy-kitchen 104)",
-)
+)  # fmt: skip
 _9070 = Reported(
-    "RX 9070 XT",
-    "gfx1200",
-    124.5e12,
-    49e12,
-    _REACHED * 640e9,
-    14.5,
-    "others' reports of an RX 9070 XT",
+    "RX 9070 XT", "gfx1200", 124.5e12, 49e12, _REACHED * 640e9, 14.5, "others' reports of an RX 9070 XT",
     "116 to 133 (torch-performance-test-data 173); in attention 47 to 51 (aiter 4188)",
-)
+)  # fmt: skip
 _HALO = Reported(
-    "Strix Halo",
-    "gfx1151",
-    29e12,
-    16e12,
-    _REACHED * 256e9,
-    62,
-    "others' reports of a Strix Halo",
+    "Strix Halo", "gfx1151", 29e12, 16e12, _REACHED * 256e9, 62, "others' reports of a Strix Halo",
     "22 to 36, in attention 12 to 20 (rocm-libraries 8104)",
-)
+)  # fmt: skip
 # This card has to compute the transformer in fp32, which doubles the memory of element-wise work. Slices of
 # attention are assumed to reach a third of the products.
 _6600 = Reported(
-    "RX 6600 XT",
-    "gfx103x",
-    8.4e12,
-    2.7e12,
-    _REACHED * 256e9 / 2,
-    116,
+    "RX 6600 XT", "gfx103x", 8.4e12, 2.7e12, _REACHED * 256e9 / 2, 116,
     "others' reports of an RX 6600 XT, in fp32",
     "8.4 in fp32, 15.6 in fp16 for the decode (torch-performance-test-data 186, 199)",
-)
+)  # fmt: skip
 # 1.07 to 1.18 s per step, split by the card's limits
 _H200 = Reported(
-    "H200",
-    "cuda",
-    790e12,
-    650e12,
-    2.1e12,
-    2.7,
-    "docs/log/gpu.md, measured on an H200",
+    "H200", "cuda", 790e12, 650e12, 2.1e12, 2.7, "docs/log/gpu.md, measured on an H200",
     "[measured](log/gpu.md)",
-)
+)  # fmt: skip
 # The split of the time into three parts is assumed.
 _4090 = Reported(
-    "RTX 4090",
-    "cuda",
-    165e12,
-    165e12,
-    1.46e12,
-    0,
-    "FramePack's README for an RTX 4090",
+    "RTX 4090", "cuda", 165e12, 165e12, 1.46e12, 0, "FramePack's README for an RTX 4090",
     "2.5 s for each of the 36 frames of 25 steps, with decoding (FramePack's README)",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
