@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import partial
 from statistics import median
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -35,7 +34,7 @@ from diffusers_helper.planning.smaller_plans import MAX_STEPS
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.planning.variables import FP32_VARIABLE
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
-from diffusers_helper.vae.engine import Part, retry
+from diffusers_helper.vae.engine import Part
 from diffusers_helper.vae.families import family_of
 from diffusers_helper.vae.passes import DTYPES, PRECISIONS
 
@@ -113,12 +112,9 @@ class JobMemory:
             OutOfDeviceMemory: If no smaller plan is left.
             LongtakeError: If values are not finite in any type that this device computes well either.
         """
-
-        def attempt() -> _T:
-            with self._on_device(stage, section) as network, self._cancel.within(network):
-                return work(network)
-
-        result, network, tried = retry(attempt, self._cure_for), self.plans.plan.stage(stage).model, ""
+        result = self._attempt(stage, work, section)
+        network = self.plans.plan.stage(stage).model
+        tried = ""
         what = f"Values that are not finite appeared while {STAGES[stage].running}"
         what += f" section {section}" if section else ""
         for precision in self.plans.wider(network):
@@ -127,11 +123,24 @@ class JobMemory:
             self._warn(f"{what}{tried}, so this stage is repeated in {precision}.")
             tried = f", also in {precision}"
             with self._widened(network, DTYPES[precision]):
-                result = retry(attempt, self._cure_for)
+                result = self._attempt(stage, work, section)
         if _is_finite(result):
             return result
         remedy = _IN_NO_TYPE if "fp32" in tried else _NOT_IN_FP32
         raise LongtakeError(f"{what}{tried}.", remedy, code="not_finite")
+
+    def _attempt(self, stage: str, work: Callable[[Any], _T], section: int | None) -> _T:
+        """Do a stage's work, again with a smaller plan each time that the device's memory runs out."""
+        while True:
+            try:
+                with self._on_device(stage, section) as network, self._cancel.within(network):
+                    return work(network)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                details = read_out_of_memory(str(error))
+                traceback.clear_frames(error.__traceback__)  # they hold tensors
+            self.step_down(details)
 
     @contextmanager
     def _widened(self, network: str, dtype: torch.dtype) -> Iterator[None]:
@@ -144,9 +153,6 @@ class JobMemory:
             self._empty()
             self.plans.widen(None)
             self._follow()
-
-    def _cure_for(self, error: Exception) -> Callable[[], None] | None:
-        return partial(self.step_down, read_out_of_memory(str(error))) if is_out_of_memory(error) else None
 
     def _on_device(self, stage: str, section: int | None) -> AbstractContextManager[Any]:
         plan, store = self.plans.plan.stage(stage), self._store_of(stage)
