@@ -118,7 +118,7 @@ class Recorder:
             try:
                 memory = {"free_before": free_before, "free_after": free_bytes()}
                 self.write(what, inputs(), content, seconds, memory)
-            except OSError as error:
+            except (OSError, RuntimeError, MemoryError) as error:  # such as of a device that is lost
                 _log.warning("no capture of %s was written: %s", what, error)
 
         try:
