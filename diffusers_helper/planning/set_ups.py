@@ -164,11 +164,8 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
     for model, weight_dtype, copy in _weights_of(info):
         name = request.model if model is info else model.name
         own_request = replace(request, model=name, weight_dtype=weight_dtype)
-        plans = _usual_and_fewest(own_request, model, plan, copy)
         try:
-            if weight_dtype != _DEFAULT:
-                plans = iter([*plans][-1:])
-            for planned_request, video_plan in plans:
+            for planned_request, video_plan in _usual_and_fewest(own_request, model, plan, copy):
                 yield SetUp(planned_request, model, copy is not None, video_plan)
         except DoesNotFit:
             if model is info and weight_dtype == _DEFAULT and copy is None:

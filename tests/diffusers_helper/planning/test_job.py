@@ -18,7 +18,7 @@ from diffusers_helper.machine.local import DiskSpeeds, Facts, Local, disk_speed,
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.notes import FORGET
+from diffusers_helper.planning.notes import FORGET, choice_notes
 from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
 from diffusers_helper.planning.smaller_plans import Level, level_key
 from diffusers_helper.planning.video import (
@@ -154,6 +154,17 @@ def test_a_plan_knows_of_shortages_and_says_so(tmp_path: Path) -> None:
     assert shortages(plan_with(local, smaller, preserved_gb=0)) == []
     assert local.learned.forget() == 1
     assert plan_with(local, preserved_gb=0) == before
+
+
+@pytest.mark.usefixtures("empty_hub")
+def test_a_job_tells_what_was_chosen_for_it() -> None:
+    profile = profile_for(Machine("rocm", "gfx1030", "card", 16 * GB), {})
+    plan = plan_video(command(weight_dtype="auto"), FULL, profile, shape=(640, 608))
+    weights, attention = choice_notes(plan.first)
+    assert weights.startswith("The weights keep the type of the files")
+    assert attention.startswith("Attention is computed in slices, which takes longer, because AOTriton")
+    limited = plan_video(command(preserved_gb=18), FULL, profile, shape=(640, 608))
+    assert any("GB to preserve" in note for note in choice_notes(limited.first))
 
 
 @pytest.mark.usefixtures("empty_hub")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,12 @@ def test_the_numbers_are_read() -> None:
     assert error.remedy.startswith("1. ")
 
 
-def smaller_plans(learned: Facts = Facts(), cap: int = 1000, key: str = "x") -> SmallerPlans:  # noqa: B008
+def smaller_plans(
+    learned: Facts = Facts(),  # noqa: B008
+    cap: int = 1000,
+    key: str = "x",
+    tiles: Sequence[int] = (256, 128, 64),
+) -> SmallerPlans:
     transformer = Weights("transformer", 610, (20,) * 30)
     vae = Weights("vae", 50)
 
@@ -168,7 +173,15 @@ def smaller_plans(learned: Facts = Facts(), cap: int = 1000, key: str = "x") -> 
         return Demand(tile, (Stage("sample", transformer, 100), Stage("decode", vae, working)))
 
     budget = Budget(total_bytes=2000, cap_bytes=cap, preserved_bytes=0, reserve_bytes=0)
-    return SmallerPlans(budget, [demand(256, 400), demand(128, 200), demand(64, 100)], learned, key)
+    return SmallerPlans(budget, [demand(tile, tile * 400 // 256) for tile in tiles], learned, key)
+
+
+def test_a_job_takes_at_most_three_smaller_plans() -> None:
+    steps = smaller_plans(cap=700, tiles=(256, 192, 160, 128, 96, 64))
+    assert all(steps.step_down("decode") for _ in range(MAX_STEPS))
+    assert steps.plan.vae_tile_px == 128
+    assert steps.step_down("decode") is None
+    assert steps.step_to_end("decode") is not None  # which a crash may ask for
 
 
 def test_each_step_leaves_less_to_weights_and_the_last_the_least() -> None:
