@@ -25,6 +25,8 @@ from diffusers_helper.units import gb_text
 from rocm_nodes.host import device, management, show_text
 
 _MOST_LETTERS = 80
+NO_EFFECT = "This has no effect"
+"""The beginning of the description of an input that only old workflows have."""
 _log = logging.getLogger("rocm_nodes")
 # What ComfyUI calls the type of an input, or a list of choices, and what else it is told of it.
 Input = tuple[Any, dict[str, Any]]
@@ -100,7 +102,7 @@ def idle(default: float | str, why: str, options: Iterable[str] = (), **facts: A
     """Return an input that old workflows have and that has no effect, which the page shows on request."""
     kinds = {bool: "BOOLEAN", int: "INT", float: "FLOAT"}
     kind = list(options) or kinds[type(default)]
-    return (kind, {"default": default, "tooltip": f"This has no effect: {why}.", "advanced": True, **facts})
+    return (kind, {"default": default, "tooltip": f"{NO_EFFECT}: {why}.", "advanced": True, **facts})
 
 
 def reported(title: str, lines: Sequence[str], result: tuple[Any, ...]) -> dict[str, Any]:

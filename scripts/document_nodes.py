@@ -12,8 +12,6 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 FOLDER = ROOT / "rocm_nodes" / "pack" / "web" / "docs"
-_INPUTS = "| input | default | what it is |\n| --- | --- | --- |\n"
-_OUTPUTS = "| output | what it is |\n| --- | --- |\n"
 # What the nodes ask of ComfyUI to describe their inputs. What it has depends on the machine.
 _HOST: dict[str, Any] = {
     "folder_paths": SimpleNamespace(get_filename_list=lambda kind: [], get_folder_paths=lambda kind: []),
@@ -33,26 +31,26 @@ def pages() -> dict[str, str]:
 
 
 def _page(name: str, title: str, kind: Any) -> str:
-    inputs = "".join(
-        _input(one, *facts) for group in kind.INPUT_TYPES().values() for one, facts in group.items()
-    )
-    names = getattr(kind, "RETURN_NAMES", kind.RETURN_TYPES)
-    outputs = "".join(
-        f"| `{one}` | {words} |\n" for one, words in zip(names, kind.OUTPUT_TOOLTIPS, strict=False)
-    )
+    inputs = [
+        _input(label, facts) for group in kind.INPUT_TYPES().values() for label, (_, facts) in group.items()
+    ]
+    labels = getattr(kind, "RETURN_NAMES", kind.RETURN_TYPES)
+    outputs = (f"- `{label}`: {words}\n" for label, words in zip(labels, kind.OUTPUT_TOOLTIPS, strict=False))
     parts = [f"# {title}\n", f"{kind.DESCRIPTION}\n", *([f"{more}\n"] if (more := _more(name)) else [])]
-    parts += [f"## Inputs\n\n{_INPUTS}{inputs}", f"## Outputs\n\n{_OUTPUTS}{outputs}"]
+    parts += [f"## Inputs\n\n{''.join(inputs)}", f"## Outputs\n\n{''.join(outputs)}"]
     return "\n".join(parts)
 
 
-def _input(name: str, kind: Any, facts: dict[str, Any]) -> str:
-    """Return the row of an input. A list names its choices, if ComfyUI does not supply them."""
+def _input(name: str, facts: dict[str, Any]) -> str:
+    """Return the line of an input; "" for one without effect, which only old workflows have."""
+    from rocm_nodes.page import NO_EFFECT
+
+    words = facts["tooltip"]
     default = facts.get("default", "")
-    words = facts["tooltip"].replace("|", "\\|")
-    if isinstance(kind, list) and kind:
-        words += f" One of {', '.join(f'`{one}`' for one in kind)}."
-    shown = f"`{str(default).lower() if isinstance(default, bool) else default}`" if default != "" else ""
-    return f"| `{name}` | {shown} | {words} |\n".replace("|  |", "| |")
+    if words.startswith(NO_EFFECT):
+        return ""
+    value = str(default).lower() if isinstance(default, bool) else str(default)
+    return f"- `{name}`{f' ({value})' if value else ''}: {words}\n"
 
 
 def _more(name: str) -> str:
