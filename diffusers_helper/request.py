@@ -103,7 +103,7 @@ class GenerationRequest:
         "CFG Scale",
         "The strength of classifier-free guidance. Above 1, the negative prompt has an effect and each step "
         "takes twice as long.",
-        "Look", low=1, high=32, step=0.01, scope="section",
+        "Look", low=1, high=32, step=0.01, scope="section", otherwise="the model's own",
     )] = 1.0
     cfg_rescale: Annotated[float, SettingInfo(
         "CFG Re-Scale",
