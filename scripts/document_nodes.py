@@ -42,10 +42,13 @@ def _page(name: str, title: str, kind: Any) -> str:
 
 
 def _input(name: str, facts: dict[str, Any]) -> str:
-    """Return the line of an input; "" for one without effect, which only old workflows have."""
+    """Return the line of an input; "" for one without effect, which only old workflows have.
+
+    The line has the first sentence of the description, which the page shows as a whole beside the input.
+    """
     from rocm_nodes.page import NO_EFFECT
 
-    words = facts["tooltip"]
+    words = re.split(r"(?<=[^.]\.) (?=[A-Z0-9])", facts["tooltip"])[0]
     default = facts.get("default", "")
     if words.startswith(NO_EFFECT):
         return ""
