@@ -36,7 +36,7 @@ def _page(name: str, title: str, kind: Any) -> str:
     ]
     labels = getattr(kind, "RETURN_NAMES", kind.RETURN_TYPES)
     outputs = (f"- `{label}`: {words}\n" for label, words in zip(labels, kind.OUTPUT_TOOLTIPS, strict=False))
-    parts = [f"# {title}\n", f"{kind.DESCRIPTION}\n", *([f"{more}\n"] if (more := _more(name)) else [])]
+    parts = [f"# {title}\n", f"{_more(name) or kind.DESCRIPTION}\n"]
     parts += [f"## Inputs\n\n{''.join(inputs)}", f"## Outputs\n\n{''.join(outputs)}"]
     return "\n".join(parts)
 
