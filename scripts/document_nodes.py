@@ -27,16 +27,16 @@ def pages() -> dict[str, str]:
 
     # The models that a user has added are not those of other users.
     with patch.dict(sys.modules, _HOST), patch("rocm_nodes.framepack.node.model_names", built_in_names):
-        return {name: _page(name, NODES[name][0], kind) for name, kind in NODE_CLASS_MAPPINGS.items()}
+        return {name: _page(NODES[name][0], kind) for name, kind in NODE_CLASS_MAPPINGS.items()}
 
 
-def _page(name: str, title: str, kind: Any) -> str:
+def _page(title: str, kind: Any) -> str:
     inputs = [
         _input(label, facts) for group in kind.INPUT_TYPES().values() for label, (_, facts) in group.items()
     ]
     labels = getattr(kind, "RETURN_NAMES", kind.RETURN_TYPES)
     outputs = (f"- `{label}`: {words}\n" for label, words in zip(labels, kind.OUTPUT_TOOLTIPS, strict=False))
-    parts = [f"# {title}\n", f"{_more(name) or kind.DESCRIPTION}\n"]
+    parts = [f"# {title}\n", f"{kind.DESCRIPTION}\n"]
     parts += [f"## Inputs\n\n{''.join(inputs)}", f"## Outputs\n\n{''.join(outputs)}"]
     return "\n".join(parts)
 
@@ -54,15 +54,6 @@ def _input(name: str, facts: dict[str, Any]) -> str:
         return ""
     value = str(default).lower() if isinstance(default, bool) else str(default)
     return f"- `{name}`{f' ({value})' if value else ''}: {words}\n"
-
-
-def _more(name: str) -> str:
-    """Return what the document's table says of a node, without its links."""
-    row = next(
-        (line for line in (ROOT / "docs/comfyui.md").read_text("utf-8").splitlines()
-         if line.startswith("| `") and f"`{name}`" in line.split(" | ")[0]), ""
-    )  # fmt: skip
-    return re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", row.split(" | ", 1)[1].removesuffix(" |")) if row else ""
 
 
 if __name__ == "__main__":
