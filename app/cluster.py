@@ -106,7 +106,7 @@ def ray_here() -> Any:
     except ImportError as error:
         raise InputError(
             "Ray is not installed, with which machines work together.",
-            "Install it in the checkout: .venv/bin/pip install '.[ray]'",
+            "Install it in the checkout: .venv/bin/pip install -e '.[ray]'",
         ) from error
 
 
