@@ -33,16 +33,17 @@ zooms in`. The tokenizer drops all other words. With an empty prompt, almost not
 ## Figures
 
 `python -m training.evaluate` measured the figures through the product's own code, on {prompts} prompts
-({per_motion} of each motion), whose pictures were drawn with a seed that was never used in training ({seed}).
-The prompts cover both orders, one and two sections, and other shapes than the square in one case of four.
-A motion counts as right if it is the one nearest to the video among all motions of all things and of the
-camera, or looks the same as that one, and has 0.45 to 2.2 times the named strength. The same tracker reads the
-true clip correctly in every case. With {prompts} cases, the share of right motions is known to within {margin:.0f}
-points (95 % confidence).
+({per_motion} of each motion), whose pictures were drawn with a seed that was never used in training
+({seed}). The prompts cover both orders, one and two sections, and other shapes than the square in one
+case of four. A motion counts as right if it is the one nearest to the video among all motions of all
+things and of the camera, or looks the same as that one, and has 0.45 to 2.2 times the named strength. The
+same tracker reads the true clip correctly in every case. With {prompts} cases, the share of right motions
+is known to within {margin:.0f} points (95 % confidence).
 
 The overlap is the intersection over union of a moved thing's shape in the last frame and in the first.
-The rest is the area that no thing moves over, in videos with a still camera. The photo-like grounds are {photos} slow pans and zooms of 4.8 s and a zoom of 9.6 s, in both
-orders. The strength of a motion is 1 where it is as named, and 0 where another motion was seen.
+The rest is the area that no thing moves over, in videos with a still camera. The photo-like grounds are
+{photos} slow pans and zooms of 4.8 s and a zoom of 9.6 s, in both orders. The strength of a motion is 1
+where it is as named, and 0 where another motion was seen.
 
 | | goal | measured |
 | --- | --- | --- |
@@ -58,9 +59,9 @@ orders. The strength of a motion is 1 where it is as named, and 0 where another 
 
 ## Limits
 
-The table includes the goals that were not met. Fine texture is lost, and the areas that a pan or a zoom uncovers are guessed. Photographs become soft. The
-spin of a ball cannot be seen. A picture of one single colour may get another one. In videos of more than two sections,
-everything stands still after 2.4 s.
+The table includes the goals that were not met. Fine texture is lost, and the areas that a pan or a zoom
+uncovers are guessed. Photographs become soft. The spin of a ball cannot be seen. A picture of one single
+colour may get another one. In videos of more than two sections, everything stands still after 2.4 s.
 
 ## How it was made
 
@@ -76,9 +77,9 @@ on overlapping patches. docs/log/demo-model.md has all runs, with their steps, t
   output was trained to distinguish motion, colour, shape and speed. SigLIP is random and frozen, with four
   tokens.
 - The transformer (6.2 M parameters) was trained by flow matching with Muon and AdamW, first for hours of
-  processor cores, then on one H100 with `python -m training.run --start --device cuda --rate 0.0012`: after
-  551 steps followed {trained} steps of 180 clips in {minutes:.0f} minutes, a fifth of them spins. The mean of that run
-  is shipped.
+  processor cores, then on one H100 with `python -m training.run --start --device cuda --rate 0.0012`:
+  after 551 steps followed {trained} steps of 180 clips in {minutes:.0f} minutes, a fifth of them spins.
+  The mean of that run is shipped.
 - The noise levels of sampling have a shift of {shift:g} (`shift` in `longtake.json`), so all steps are at
   high noise, where most of the training was. Fewer steps, even one, give nearly the same video.
 
