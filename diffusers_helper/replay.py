@@ -48,7 +48,7 @@ def replay(
     """
     capture = read_capture(file)
     works = pipeline.WORK.values()
-    stages = {"sample", "decode"}.union(*(one for work in works for one in (work.texts, work.encoders)))
+    stages = {"sample", "decode"}.union(*(one for work in works for one in (work.text_stages, work.encoders)))
     if capture.what not in stages:
         raise InputError(
             f"{file} is a capture of {capture.what}; expected one of the stages {', '.join(sorted(stages))}.",
@@ -82,8 +82,8 @@ def replay(
 
 def _run(job: OpenJob, what: str, inputs: Mapping[str, Any]) -> Any:
     work = pipeline.WORK[job.family.name]
-    if what in work.texts:
-        return work.texts[what].run(job, what)
+    if what in work.text_stages:
+        return work.text_stages[what].run(job, what)
     if what in work.encoders:
         return work.encoders[what](job, inputs.get("of", START_PICTURE))
     section = job.sections[inputs["section"] - 1]

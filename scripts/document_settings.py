@@ -29,9 +29,9 @@ def documented(text: str) -> str:
 
 
 def _row(setting: SettingInfo) -> str:
-    default = setting.otherwise or (setting.default_words if setting.is_number else f'`"{setting.default}"`')
+    default = setting.if_empty or (setting.default_text if setting.is_number else f'`"{setting.default}"`')
     first = re.split(r"(?<=[^.]\.) (?=[A-Z0-9])", setting.help)[0]  # `--help` has the other sentences
-    takes = f" {setting.takes}." if setting.takes else ""
+    takes = f" {setting.possible_values_clause}." if setting.possible_values_clause else ""
     if setting.choices:
         takes = f" One of {', '.join(f'`{value}`' for value in setting.choices)}."
     meaning = f"{first}{takes}{_REMARKS.get(setting.name, '')}"

@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from huggingface_hub import constants
 
-from app.machine import named_machine
+from app.machine import machine_of_card
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.planning.cards.by_size import transformer_in
@@ -41,7 +41,7 @@ def documented(text: str) -> str:
     info = find_model("framepack-i2v")
     rows = [_HEAD, ("---",) * len(_HEAD), *(_row(name, card, info) for name, card in _CARDS.items())]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    size = gb_text(sum(map(published_bytes, info.parts)))
+    size = gb_text(sum(map(published_bytes, info.components)))
     small = gb_text(transformer_in(info, "int8").file_bytes)
     disk = (
         f"**Disk.** The model takes {size} GB. A copy of its transformer in int8, which is not needed here, "
@@ -70,7 +70,7 @@ def _row(name: str, card: str, info: ModelInfo) -> tuple[str, ...]:
 
 
 def _profile(name: str, card: str) -> Profile:
-    return profile_for(replace(named_machine(card), name=name), {})
+    return profile_for(replace(machine_of_card(card), name=name), {})
 
 
 def _best(profile: Profile, info: ModelInfo) -> SetUp:

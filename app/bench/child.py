@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.stdio import end_with, prepare_streams, take_stdin, take_stdout, write_whole
-from app.machine import know_added_models
+from app.machine import load_added_models
 from diffusers_helper.errors import LongtakeError, first_line
-from diffusers_helper.foreign_errors import trouble_of
+from diffusers_helper.library_errors import trouble_of
 from diffusers_helper.machine.signals import end_with_parent
 
 # The device can no longer be used; the runner starts another process for the remaining cases.
@@ -76,7 +76,7 @@ def main() -> None:
     answers, orders = take_stdout(), take_stdin()
     task = json.loads(orders.readline())
     end_with(orders.fileno())
-    know_added_models()
+    load_added_models()
 
     code = measure(task, lambda told: write_whole(answers, json.dumps(told).encode() + b"\n"))
     os._exit(code)  # an ordinary end may hang in a native library

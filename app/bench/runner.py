@@ -21,7 +21,7 @@ from app.bench.parts import PART_SECONDS, BenchPart
 from app.bench.report import Report, published, sealed
 from app.jobs.stdio import Child, close_child, complain
 from app.machine import module_command
-from diffusers_helper.foreign_errors import last_trouble
+from diffusers_helper.library_errors import last_trouble
 from diffusers_helper.machine.signals import SIGKILL
 from diffusers_helper.machine.sysfs import host_memory, readings
 from diffusers_helper.units import duration, gb_text
@@ -194,7 +194,7 @@ def lack_for(part: BenchPart, report: Report, folder: Path) -> str:
     )
     for what, needed, there in lacks:
         if there < needed:
-            return f"it needs {gb_text(needed, up=True)} GB of {what}; there are {gb_text(there)} GB"
+            return f"it needs {gb_text(needed, round_up=True)} GB of {what}; there are {gb_text(there)} GB"
     return ""
 
 

@@ -37,9 +37,9 @@ from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.shortage import Shortage
 from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, vae_plans
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.vae.borrowed import BorrowedVaeOwner
 from diffusers_helper.vae.engine import VaeEngine
-from diffusers_helper.vae.families import family_of
-from diffusers_helper.vae.guest import Guest
+from diffusers_helper.vae.families import vae_family
 from diffusers_helper.vae.passes import DTYPES
 
 _PROMPT = "the camera pans left"
@@ -131,7 +131,7 @@ def plans(context: Context) -> Iterator[Case]:
     dtype = DTYPES.get(profile.vae_dtype.value, torch.float32)
     vae = nn.Module.to(vae, dtype).to(device.torch_device)
     device.adopt(vae)
-    needs = family_of(vae).needs(dtype, profile.backend)
+    needs = vae_family(vae).needs(dtype, profile.backend)
     latents = plan_sections(_SECONDS)[0].decode_latents
     tasks: tuple[tuple[Task, Video], ...] = (
         ("encode", Video(1, side, side)), ("decode", Video(latents, side, side)),
@@ -143,13 +143,13 @@ def plans(context: Context) -> Iterator[Case]:
 
 
 def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figures:
-    device, family = context.device, family_of(vae)
+    device, family = context.device, vae_family(vae)
     engine = VaeEngine(_Fixed(vae, device, plan))
     if plan.task == "encode":
         given = torch.zeros(1, 3, 1, video.height, video.width, dtype=family.dtype)
         work = partial(engine.encode, given)
     else:
-        sides = video.height // family.shrink, video.width // family.shrink
+        sides = video.height // family.spatial_compression, video.width // family.spatial_compression
         given = torch.randn(1, 16, video.latents, *sides, generator=torch.Generator().manual_seed(0))
         work = partial(engine.decode, given.to(family.dtype))
     with driver_peak(device) as driver:
@@ -162,7 +162,7 @@ def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figu
     }  # fmt: skip
 
 
-class _Fixed(Guest):
+class _Fixed(BorrowedVaeOwner):
     """A guest that follows one plan, so that a lack of memory is a result and leads to no smaller plan."""
 
     def __init__(self, vae: nn.Module, device: Device, plan: VaePlan) -> None:

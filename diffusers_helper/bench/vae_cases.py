@@ -26,9 +26,9 @@ from diffusers_helper.memory.device import Device
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
 from diffusers_helper.planning.profiles import Profile
 from diffusers_helper.planning.vae import CHUNKS, VaeSettings, Video
+from diffusers_helper.vae.borrowed import BorrowedVaeOwner
 from diffusers_helper.vae.engine import VaeEngine
-from diffusers_helper.vae.families import family_of
-from diffusers_helper.vae.guest import Guest
+from diffusers_helper.vae.families import vae_family
 
 # A function that takes latents, and returns frames and a description of the plan.
 Decode = Callable[[Tensor], tuple[Tensor, str]]
@@ -85,7 +85,7 @@ def decodes(context: Context) -> Iterator[Case]:
 
 def own_vae(model: str) -> nn.Module:
     """Return the VAE of a model, given by its name or folder."""
-    return load_models(find_model(model, allow_folder=True)).part("vae")
+    return load_models(find_model(model, allow_folder=True)).component("vae")
 
 
 class _Decoding:
@@ -133,7 +133,7 @@ class _Decoding:
 
     def latents(self, clip: Clip) -> Tensor:
         """Return the latents of a clip, (1, C, F, H, W)."""
-        moments = VaeEngine(Guest(self._vae, self._device)).encode(_pixels(clip))
+        moments = VaeEngine(BorrowedVaeOwner(self._vae, self._device)).encode(_pixels(clip))
         mean = moments[:, : moments.shape[1] // 2]
         with self._device:
             latents = torch.empty(mean.shape, dtype=mean.dtype, device=self._device.torch_device).copy_(mean)
@@ -150,8 +150,8 @@ class _Decoding:
 
     def _by_engine(self, settings: VaeSettings, latents: Tensor) -> tuple[Tensor, str]:
         guest, shrink = (
-            Guest(self._vae, self._device, settings, self._profile.backend),
-            family_of(self._vae).shrink,
+            BorrowedVaeOwner(self._vae, self._device, settings, self._profile.backend),
+            vae_family(self._vae).spatial_compression,
         )
         video = Video(latents.shape[2], latents.shape[3] * shrink, latents.shape[4] * shrink)
         plan = guest.plans("decode", video)[0].reason

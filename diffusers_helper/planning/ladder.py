@@ -16,7 +16,7 @@ from typing import Any
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.family import is_eight_bit
-from diffusers_helper.lora_choice import shown
+from diffusers_helper.lora_choice import lora_summary
 from diffusers_helper.machine.local import Facts
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import (
@@ -24,7 +24,7 @@ from diffusers_helper.planning.budget import (
     Demand,
     DoesNotFit,
     JobPlan,
-    least_resident,
+    min_resident_bytes,
     plan_job,
 )
 from diffusers_helper.planning.estimates import largest_bucket
@@ -146,7 +146,7 @@ class Ladder:
         demands = self.demands[min(level.tile, len(self.demands) - 1) :]
         if not level.weights:
             return plan_job(self.first.budget, demands)
-        least = max(least_resident(stage.model) for demand in demands for stage in demand.stages)
+        least = max(min_resident_bytes(stage.model) for demand in demands for stage in demand.stages)
         most = max(plan.held_bytes + plan.ring_bytes for plan in self.first.stages)
         room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
         budget = self.first.budget
@@ -251,7 +251,7 @@ def _with_remedies(
             return False
         return True
 
-    shape_at = partial(largest_bucket, multiple=info.multiple, offered=info.family.offered)
+    shape_at = partial(largest_bucket, multiple=info.multiple, buckets_for=info.family.buckets)
     side = request.resolution or info.side
     sides = range(max(int(SETTINGS["resolution"].low), info.multiple), side, _SIDE_STEP)
     count = bisect(sides, 0, key=lambda side: 0 if fits(*shape_at(side)) else 1)
@@ -278,7 +278,7 @@ def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, hei
     vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}"
     others = {name: getattr(request, name) for name in _KEYED}
     vae += "".join(f", {name} {one}" for name, one in others.items() if one != SETTINGS[name].default)
-    lora = f", LoRA {shown(request.lora)}" if request.lora else ""
+    lora = f", LoRA {lora_summary(request.lora)}" if request.lora else ""
     return f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}{lora}"
 
 
@@ -286,16 +286,16 @@ def limit_notes(job: JobPlan, profile: Profile) -> list[str]:
     """Return sentences on limits that give way: a default cap that is raised, and preserved memory."""
     notes, budget, default = list[str](), job.budget, profile.cap_bytes
     cap, total = budget.cap_bytes, budget.total_bytes
-    if budget.most_bytes and cap > default.value:
+    if budget.max_cap_bytes and cap > default.value:
         notes.append(
             f"The default cap of {gb_text(default.value)} GB is too small for this video, which gets "
-            f"{gb_text(cap, up=True)} GB. {gb_text(total - cap)} of {gb_text(total)} GB stay free for other "
-            f"programs, instead of {gb_text(total - default.value)} GB."
+            f"{gb_text(cap, round_up=True)} GB. {gb_text(total - cap)} of {gb_text(total)} GB stay free for "
+            f"other programs, instead of {gb_text(total - default.value)} GB."
         )
     if job.preserved_bytes < budget.preserved_bytes:
         notes.append(
             f"Of the {gb_text(budget.preserved_bytes)} GB to preserve, {gb_text(job.preserved_bytes)} GB are "
-            f"preserved under the cap of {gb_text(cap, up=True)} GB, since some weights have to stay on the "
-            f"device. {gb_text(job.stage('sample').streamed_bytes)} GB are streamed in each pass."
+            f"preserved under the cap of {gb_text(cap, round_up=True)} GB, since some weights stay on "
+            f"the device. {gb_text(job.stage('sample').streamed_bytes)} GB are streamed in each pass."
         )
     return notes

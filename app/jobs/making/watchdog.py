@@ -13,7 +13,7 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.machine.packages import version_of
 from diffusers_helper.planning.variables import engine_environment
-from diffusers_helper.strangers.limited_json import plain_json
+from diffusers_helper.untrusted.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 

@@ -55,7 +55,7 @@ def transformer_in(info: ModelInfo, weight_dtype: str, width: int | None = None)
         InputError: If the weights cannot be cast.
         LongtakeError: If a local model's files cannot be read.
     """
-    found = networks(info, on_cpu=False, widths={_PART: width}, weight_dtype=weight_dtype)[_PART]
+    found = networks(info, on_cpu=False, dtype_bytes={_PART: width}, weight_dtype=weight_dtype)[_PART]
     return replace(found, file_bytes=found.weights.total_bytes)
 
 
@@ -129,7 +129,7 @@ class CardPlan:
     def short(self, fit: Fit | None) -> str:
         """Return the GB of weights on the device and streamed in each step, or the cap that would do."""
         if fit is None:
-            return f"({gb_text(self.smallest_cap_bytes, up=True)})"
+            return f"({gb_text(self.smallest_cap_bytes, round_up=True)})"
         return f"{gb_text(fit.resident_bytes)} + {gb_text(fit.streamed_bytes)}"
 
 
@@ -179,7 +179,7 @@ def plans_by_card(
         default, fewest = (
             Fit(
                 one.job.budget.cap_bytes, one.job.preserved_bytes, one.job.stage("sample").resident_bytes,
-                one.step_bytes, one.copy_seconds, one.waiting_bytes, one.waiting_bytes * len(request.texts),
+                one.step_bytes, one.copy_seconds, one.waiting_bytes, one.waiting_bytes * len(request.prompts),
                 one.job.peak_bytes, one.weight_dtype,
             )
             for one in (usual, plan(with_fewest_copies(request, usual)))
