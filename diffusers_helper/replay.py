@@ -49,7 +49,9 @@ def replay(
     """
     capture = read_capture(file)
     works = pipeline.WORK.values()
-    stages = {"sample", "decode"}.union(*(names for work in works for names in (work.texts, work.encoders)))
+    stages = {"sample", "decode"}.union(
+        *(names for work in works for names in (work.text_stages, work.encoders))
+    )
     if capture.what not in stages:
         raise InputError(
             f"{file} is a capture of {capture.what}; expected one of the stages {', '.join(sorted(stages))}.",
@@ -85,8 +87,8 @@ def _opened(
 
 def _run(job: OpenJob, stage: str, inputs: Mapping[str, Any]) -> Any:
     work = pipeline.WORK[job.family.name]
-    if stage in work.texts:
-        return work.texts[stage].run(job, stage)
+    if stage in work.text_stages:
+        return work.text_stages[stage].run(job, stage)
     if stage in work.encoders:
         return work.encoders[stage](job, inputs.get("of", START_PICTURE))
     section = job.sections[inputs["section"] - 1]
@@ -94,5 +96,5 @@ def _run(job: OpenJob, stage: str, inputs: Mapping[str, Any]) -> Any:
         context = CleanLatents.restored(inputs["context"])
         return pipeline.denoise(job, section, work.restored(inputs["condition"]), context)
     latents = inputs["latents"]
-    begin = inputs.get("begin", section.begin - (latents.shape[2] - section.decode_latents))
+    begin = inputs.get("begin", section.decode_start - (latents.shape[2] - section.decode_latents))
     return pipeline.decode_from(job, section.number, begin, latents)

@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from huggingface_hub import constants
 
-from app.machine import named_machine
+from app.machine import machine_of_card
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.planning.cards.speeds import CARDS
@@ -40,7 +40,7 @@ def documented(text: str) -> str:
     """Return the document's text with the table that the planner gives now."""
     info = find_model("framepack-i2v")
     table = _table(_HEAD, [_row(name, card, info) for name, card in _CARDS.items()])
-    size = gb_text(sum(map(published_bytes, info.parts)))
+    size = gb_text(sum(map(published_bytes, info.components)))
     small = gb_text(transformer_in(info, "int8").file_bytes)
     disk = (
         f"**Disk.** The model takes {size} GB. A copy of its transformer in int8, which is not needed here, "
@@ -93,7 +93,7 @@ def _row(name: str, card: str, info: ModelInfo) -> tuple[str, ...]:
 
 
 def _profile(name: str, card: str) -> Profile:
-    return profile_for(replace(named_machine(card), name=name), {})
+    return profile_for(replace(machine_of_card(card), name=name), {})
 
 
 def _best(profile: Profile, info: ModelInfo) -> SetUp:

@@ -16,7 +16,7 @@ from typing import Any
 from app.machine import cache_folder, output_of, this_machine
 from diffusers_helper import __version__
 from diffusers_helper.machine.packages import version_of
-from diffusers_helper.machine.sysfs import ROOT, amd_gpus, card_readings, host_memory, text_of
+from diffusers_helper.machine.sysfs import ROOT, amd_gpus, card_readings, host_memory, read_text
 from diffusers_helper.planning.cards.reported import CARDS
 from diffusers_helper.planning.profiles import Kind, Machine
 
@@ -35,8 +35,8 @@ def machine_facts(environ: Mapping[str, str], probed: Mapping[str, Any]) -> dict
     kind: Kind = machine.kind if machine.kind == "cpu" or probed.get("devices") else "cpu"
     has_card = kind != "cpu"
     nvidia = _nvidia("driver_version") if kind == "cuda" else []
-    model = re.search(r"^model name\s*:\s*(.+)$", text_of(ROOT / "proc/cpuinfo"), re.MULTILINE)
-    driver = text_of(ROOT / "sys/module/amdgpu/version") if kind == "rocm" else next(iter(nvidia), "")
+    model = re.search(r"^model name\s*:\s*(.+)$", read_text(ROOT / "proc/cpuinfo"), re.MULTILINE)
+    driver = read_text(ROOT / "sys/module/amdgpu/version") if kind == "rocm" else next(iter(nvidia), "")
     return {
         "versions": {
             "longtake": __version__, "python": platform.python_version(),

@@ -102,17 +102,19 @@ class BenchRun:
             if left < _LEAST_SECONDS:
                 return _NO_TIME
             question = ("bench", part.function, entry["level"] == "quick", self.model, str(files), [*cases])
-            death = ask_probe(question, take, {**self.environ, **part.environ}, all_seconds=left)
+            end_of_process = ask_probe(question, take, {**self.environ, **part.environ}, all_seconds=left)
             if entry["is_complete"]:
                 return ""
-            if death.is_late and case and time.monotonic() - begin < left / 2:  # the case is not at fault
+            if (
+                end_of_process.is_late and case and time.monotonic() - begin < left / 2
+            ):  # the case is not at fault
                 return _NO_TIME
             if case:
-                cases[case] = {"failed": published(death.words)}
+                cases[case] = {"failed": published(end_of_process.reason)}
                 case = ""
                 self.save(self.report)
             if len(cases) == count:  # another process would end before its first case, too
-                return death.words
+                return end_of_process.reason
         return f"{_MOST_DEATHS} processes have died"
 
 
@@ -130,7 +132,9 @@ def lack_for(part: BenchPart, report: Report, folder: Path) -> str:
     )
     for what, needed, available in lacks:
         if available < needed:
-            return f"it needs {gb_text(needed, up=True)} GB of {what}; there are {gb_text(available)} GB"
+            return (
+                f"it needs {gb_text(needed, round_up=True)} GB of {what}; there are {gb_text(available)} GB"
+            )
     return ""
 
 

@@ -26,15 +26,15 @@ from app.bench.report import (
 )
 from app.bench.runner import BenchRun, summary_line
 from app.bench.table import LEVELS, PARTS, QUICK_SECONDS, Level, parts_of
-from app.commands.arguments import Parser, add_command, argument, only_one, switch
+from app.commands.arguments import Parser, add_command, argument, single_run, switch
 from app.commands.doctor import ask_torch
 from app.jobs.stdio import complain, say
 from app.machine import this_local, this_machine, this_profile
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.files import given_path, write_atomic
-from diffusers_helper.machine.local import Speeds, keep_speeds
+from diffusers_helper.files import expanded_path, write_atomic
+from diffusers_helper.machine.local import Speeds, store_speeds
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import built_in_names, find_model
 from diffusers_helper.planning.variables import engine_environment
@@ -99,16 +99,16 @@ def bench(arguments: argparse.Namespace) -> int:
             say(json.dumps(facts) if arguments.json else f"{name:<22}{part.level:<10}{part.title}")
         return 0
     begin = time.monotonic()
-    folder = given_path(arguments.out, "out") if arguments.out else report_so_far().parent
+    folder = expanded_path(arguments.out, "out") if arguments.out else report_so_far().parent
     targets = [folder / "report.json"]
     if arguments.report:
-        targets.append(given_path(arguments.report, "report"))
+        targets.append(expanded_path(arguments.report, "report"))
         if targets[1].is_dir():  # it would be moved out of the way
             raise InputError(f"{targets[1]} is a folder; expected a file for the report.", "Name a file.")
     model = _model(arguments.model)
     end = begin + QUICK_SECONDS if arguments.level == "quick" else math.inf
     code = 0
-    with only_one("bench", folder, "Choose another one with --out."):
+    with single_run("bench", folder, "Choose another one with --out."):
         try:
             _new_run(arguments.level, folder, model, targets).run(
                 arguments.only or parts_of(arguments.level), end
@@ -161,7 +161,7 @@ def _keep_speeds(report: Report) -> None:
     }
     speeds = {field.name: figures.get(field.name) for field in fields(Speeds)}
     if any(speeds.values()):
-        keep_speeds(this_local(os.environ).speeds, this_machine(os.environ).card, Speeds(**speeds))
+        store_speeds(this_local(os.environ).speeds, this_machine(os.environ).card, Speeds(**speeds))
 
 
 def _end(report: Report, targets: list[Path], *, as_json: bool) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 
-from app.commands.arguments import EXIT_FAILED, Parser, add_command, argument, take_engine_environment
+from app.commands.arguments import EXIT_FAILED, Parser, add_command, apply_engine_environment, argument
 from app.jobs.stdio import say
 from app.machine import this_local
 from app.miopen import conv_settings
-from diffusers_helper.files import given_path
+from diffusers_helper.files import expanded_path
 
 
 def add_replay(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -32,8 +32,8 @@ def replay_stage(arguments: argparse.Namespace) -> int:
         InputError: If the file is no capture of a stage.
         LongtakeError: If the model cannot be loaded, or the stage fails.
     """
-    file = given_path(arguments.file, "file")
-    take_engine_environment()
+    file = expanded_path(arguments.file, "file")
+    apply_engine_environment()
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
     from diffusers_helper.replay import replay
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.redact import plain_paths
-from diffusers_helper.errors import LongtakeError, in_words, own_name
+from diffusers_helper.errors import LongtakeError, default_name, in_words
 from diffusers_helper.events import STAGES
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.request import SETTINGS
@@ -13,12 +13,11 @@ from diffusers_helper.units import gb_text
 
 
 def page_words(text: str, outputs: Path | None = None) -> str:
-    """Return a text with settings named by their labels, and without paths, of which `outputs` may be one."""
+    """Name settings by their labels, and shorten paths, of which `outputs` may be one."""
     return plain_paths(in_words(text, _label), outputs)
 
 
 def page_error(error: LongtakeError) -> tuple[str, str]:
-    """Return the message and the remedy of an error as the page shows them."""
     message, remedy = error.message, error.remedy
     if isinstance(error, DoesNotFit):
         message = (
@@ -30,4 +29,4 @@ def page_error(error: LongtakeError) -> tuple[str, str]:
 
 
 def _label(name: str) -> str:
-    return SETTINGS[name].short_label if name in SETTINGS else own_name(name)
+    return SETTINGS[name].short_label if name in SETTINGS else default_name(name)

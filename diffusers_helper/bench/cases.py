@@ -12,7 +12,7 @@ import torch
 
 from diffusers_helper.bench.context import Case, Context, Figures
 from diffusers_helper.errors import LongtakeError, first_line
-from diffusers_helper.foreign_errors import trouble_of
+from diffusers_helper.library_errors import trouble_of
 
 _OUT_OF_MEMORY = {"device_memory": "out of memory", "host_memory": "out of main memory"}
 

@@ -26,7 +26,7 @@ from diffusers_helper.files import replacing
 from diffusers_helper.job.plans import machine_of
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import LoadedNetwork, empty_network, load_network
-from diffusers_helper.loading.quick_vae import quicken
+from diffusers_helper.loading.quick_vae import speed_up
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import readings
 from diffusers_helper.memory.device import Device, open_device
@@ -154,7 +154,7 @@ def stand_in(part: str, folder: Path, config: Mapping[str, Any] | None = None) -
         if not (files / WEIGHTS_FILE).exists():
             write_network(part, {**config, **dict.fromkeys(_DEPTHS[part], 1)}, files)
         values = load_network(part, files).network.state_dict()
-        blocks = re.compile(rf"\b({'|'.join(FRAMEPACK.networks[part].lists)})\.\d+\.")
+        blocks = re.compile(rf"\b({'|'.join(FRAMEPACK.networks[part].block_lists)})\.\d+\.")
     for name, parameter in list(network.named_parameters()):
         owner, _, leaf = name.rpartition(".")
         if part in _DEPTHS:
@@ -167,7 +167,7 @@ def stand_in(part: str, folder: Path, config: Mapping[str, Any] | None = None) -
 
 def tie_blocks(network: Any, part: str) -> None:
     """Let all blocks of a kind be one, so that a device needs the memory of one to compute as with all."""
-    for blocks in (getattr(network, name) for name in FRAMEPACK.networks[part].lists):
+    for blocks in (getattr(network, name) for name in FRAMEPACK.networks[part].block_lists):
         for number in range(1, len(blocks)):
             blocks[number] = blocks[0]
 
@@ -181,27 +181,27 @@ class StandInModels(Models):
 
     def part(self, name: str) -> Any:
         """Load a part into main memory. Networks are written to the folder first."""
-        if name == "feature_extractor" and name not in self._parts:
+        if name == "feature_extractor" and name not in self._components:
             side = CONFIGS["image_encoder"]["image_size"]
-            self._parts[name] = SiglipImageProcessorPil(size={"height": side, "width": side})
+            self._components[name] = SiglipImageProcessorPil(size={"height": side, "width": side})
             self._fingerprints[name] = "plain"
-        elif name in CONFIGS and name not in self._parts:
+        elif name in CONFIGS and name not in self._components:
             with torch.inference_mode(False):
                 network = stand_in(name, self._folder)
                 if name == "vae":
-                    quicken(network)
+                    speed_up(network)
             dtype = torch.bfloat16 if name == "transformer" else torch.float16
-            self._parts[name], self._fingerprints[name] = network, "random"
+            self._components[name], self._fingerprints[name] = network, "random"
             self._loaded[name] = LoadedNetwork(network, dtype, is_scaled=False, keeps_bf16=True)
             self.convolutions.install(network)
-        return super().part(name)
+        return super().component(name)
 
 
 def stand_in_info() -> ModelInfo:
     """The facts about the published model, with the bundled model's tokenizers."""
     demo, published = find_model("demo"), find_model(PUBLISHED)
-    words = {name: demo.parts[name] for name in ("tokenizer", "tokenizer_2")}
-    return replace(published, parts=published.parts | words)
+    words = {name: demo.components[name] for name in ("tokenizer", "tokenizer_2")}
+    return replace(published, parts=published.components | words)
 
 
 def disk_bytes() -> int:

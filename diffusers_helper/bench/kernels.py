@@ -213,7 +213,7 @@ def _words(case: ConvCase) -> str:
 
 def _measured(context: Context, case: ConvCase, routes: RouteStore, deadly: tuple[str, ...]) -> Figures:
     with torch.inference_mode():
-        found = measure(case, context.torch_device, routes, leave_out=deadly)
+        found = measure(case, context.torch_device, routes, excluded=deadly)
     plain = {} if case.rocm != "none" else {"miopen": "plain"}  # other platforms have no MIOpen
 
     def named(by_rung: dict[str, Any]) -> Figures:

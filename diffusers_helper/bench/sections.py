@@ -36,9 +36,9 @@ from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.out_of_memory import OutOfMemory
 from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, vae_plans
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.vae.borrowed import BorrowedVaeOwner
 from diffusers_helper.vae.engine import VaeEngine
-from diffusers_helper.vae.families import family_of
-from diffusers_helper.vae.guest import Guest
+from diffusers_helper.vae.families import vae_family
 from diffusers_helper.vae.passes import DTYPES
 
 _PROMPT = "the camera pans left"
@@ -131,13 +131,13 @@ def _plans(context: Context, side: int) -> Iterator[Case]:
     """Yield the encoding of a picture and the decoding of a section by each plan of the VAE."""
     profile, device = profile_in(context), context.device
     if context.model or not context.has_gpu:
-        vae = load_models(find_model(context.model or DEFAULT_MODEL, allow_folder=True)).part("vae")
+        vae = load_models(find_model(context.model or DEFAULT_MODEL, allow_folder=True)).component("vae")
     else:
         vae = stand_in("vae", context.folder)
     dtype = DTYPES.get(profile.vae_dtype.value, torch.float32)
     vae = nn.Module.to(vae, dtype).to(device.torch_device)
     device.adopt(vae)
-    needs = family_of(vae).needs(dtype, profile.backend)
+    needs = vae_family(vae).needs(dtype, profile.backend)
     latents = plan_sections(_SECONDS)[0].decode_latents
     tasks: tuple[tuple[Task, Video], ...] = (
         ("encode", Video(1, side, side)), ("decode", Video(latents, side, side)),
@@ -149,13 +149,13 @@ def _plans(context: Context, side: int) -> Iterator[Case]:
 
 
 def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figures:
-    device, family = context.device, family_of(vae)
+    device, family = context.device, vae_family(vae)
     engine = VaeEngine(_Fixed(vae, device, plan))
     if plan.task == "encode":
         pixels = torch.zeros(1, 3, 1, video.height, video.width, dtype=family.dtype)
         work = partial(engine.encode, pixels)
     else:
-        sides = video.height // family.shrink, video.width // family.shrink
+        sides = video.height // family.spatial_compression, video.width // family.spatial_compression
         latents = torch.randn(1, 16, video.latents, *sides, generator=torch.Generator().manual_seed(0))
         work = partial(engine.decode, latents.to(family.dtype))
     with driver_peak(device) as driver:
@@ -168,7 +168,7 @@ def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figu
     }  # fmt: skip
 
 
-class _Fixed(Guest):
+class _Fixed(BorrowedVaeOwner):
     """A guest that follows one plan, so that a lack of memory is a result and leads to no smaller plan."""
 
     def __init__(self, vae: nn.Module, device: Device, plan: VaePlan) -> None:

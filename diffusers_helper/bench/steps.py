@@ -29,7 +29,13 @@ from diffusers_helper.bench.context import (
 )
 from diffusers_helper.bench.kernels import TEXT_TOKENS, VISION_TOKENS
 from diffusers_helper.families.framepack import CONFIGS, FRAMEPACK
-from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW, frame_indices
+from diffusers_helper.families.packing import (
+    HISTORY_1X,
+    HISTORY_2X,
+    HISTORY_4X,
+    LATENT_WINDOW_SIZE,
+    frame_indices,
+)
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.loading.networks import load_network
 from diffusers_helper.loading.reading import drop_pages
@@ -66,7 +72,7 @@ def step_arguments(
 
     indices = frame_indices("forward")
     return {
-        "hidden_states": latents(WINDOW), "indices_latents": torch.tensor(indices.noisy),
+        "hidden_states": latents(LATENT_WINDOW_SIZE), "indices_latents": torch.tensor(indices.noisy),
         "timestep": torch.tensor([500.0], device=device),
         "guidance": torch.tensor([10000.0], device=device),
         "encoder_hidden_states": random(1, text, config["text_embed_dim"]),
@@ -109,7 +115,7 @@ class _Steps:
     def make(self) -> nn.Module:
         """Load a network into main memory, with real weights if the context names a model."""
         if self.context.model and self.context.has_gpu:
-            return load_models(find_model(self.context.model, allow_folder=True)).part(_PART)
+            return load_models(find_model(self.context.model, allow_folder=True)).component(_PART)
         return stand_in(_PART, self.context.folder, self.config)
 
     @cached_property
@@ -205,7 +211,7 @@ class _Steps:
 
 
 def _blocks(network: Any) -> list[nn.Module]:
-    return [block for name in FRAMEPACK.networks[_PART].lists for block in getattr(network, name)]
+    return [block for name in FRAMEPACK.networks[_PART].block_lists for block in getattr(network, name)]
 
 
 def steps(context: Context) -> Iterator[Case]:

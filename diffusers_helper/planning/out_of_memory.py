@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.foreign_errors import memory_sizes, trouble_of
+from diffusers_helper.library_errors import memory_sizes, trouble_of
 from diffusers_helper.units import gb_text
 
 Kind = Literal["exhausted", "fragmentation", "driver", "unknown"]

@@ -248,7 +248,7 @@ class CardPlan:
     def short(self, fit: Fit | None) -> str:
         """The GB of weights on the device and streamed in each step, or the cap that would do."""
         if fit is None:
-            return f"({gb_text(self.smallest_cap_bytes, up=True)})"
+            return f"({gb_text(self.smallest_cap_bytes, round_up=True)})"
         return f"{gb_text(fit.resident_bytes)} + {gb_text(fit.streamed_bytes)}"
 
 
@@ -289,7 +289,7 @@ def _plan_on_card(
     usual, fewest = (
         Fit(
             plan.job.budget.cap_bytes, plan.job.preserved_bytes, plan.job.stage("sample").resident_bytes,
-            plan.step_bytes, plan.copy_seconds, plan.waiting_bytes, plan.waiting_bytes * len(request.texts),
+            plan.step_bytes, plan.copy_seconds, plan.waiting_bytes, plan.waiting_bytes * len(request.prompts),
             plan.job.peak_bytes, plan.weight_dtype,
         )
         for plan in plans
@@ -339,7 +339,7 @@ def transformer_in(info: ModelInfo, weight_dtype: str, width: int | None = None)
         InputError: If the weights cannot be cast.
         LongtakeError: If a local model's files cannot be read.
     """
-    network = networks(info, on_cpu=False, widths={_TRANSFORMER: width}, weight_dtype=weight_dtype)
+    network = networks(info, on_cpu=False, dtype_bytes={_TRANSFORMER: width}, weight_dtype=weight_dtype)
     return replace(network[_TRANSFORMER], file_bytes=network[_TRANSFORMER].weights.total_bytes)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.family import is_eight_bit
-from diffusers_helper.lora_choice import shown
+from diffusers_helper.lora_choice import lora_summary
 from diffusers_helper.machine.local import Facts
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import (
@@ -24,7 +24,7 @@ from diffusers_helper.planning.budget import (
     Demand,
     DoesNotFit,
     JobPlan,
-    least_resident,
+    min_resident_bytes,
     plan_job,
 )
 from diffusers_helper.planning.estimates import largest_bucket
@@ -157,7 +157,7 @@ class SmallerPlans:
         demands = self.demands[min(level.tile, len(self.demands) - 1) :]
         if not level.weights:
             return plan_job(self.first.budget, demands)
-        least = max(least_resident(stage.model) for demand in demands for stage in demand.stages)
+        least = max(min_resident_bytes(stage.model) for demand in demands for stage in demand.stages)
         most = max(plan.held_bytes + plan.ring_bytes for plan in self.first.stages)
         room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
         budget = self.first.budget
@@ -268,7 +268,7 @@ def _with_remedies(
             return False
         return True
 
-    shape_at = partial(largest_bucket, multiple=info.multiple, offered=info.family.offered)
+    shape_at = partial(largest_bucket, multiple=info.multiple, buckets_for=info.family.buckets)
     side = request.resolution or info.side
     sides = range(max(int(SETTINGS["resolution"].low), info.multiple), side, _SIDE_STEP)
     count = bisect(sides, 0, key=lambda side: 0 if fits(*shape_at(side)) else 1)
@@ -295,5 +295,5 @@ def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, hei
     vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}"
     others = {name: getattr(request, name) for name in _KEYED}
     vae += "".join(f", {name} {value}" for name, value in others.items() if value != SETTINGS[name].default)
-    lora = f", LoRA {shown(request.lora)}" if request.lora else ""
+    lora = f", LoRA {lora_summary(request.lora)}" if request.lora else ""
     return f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}{lora}"

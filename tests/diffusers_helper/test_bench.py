@@ -24,7 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Let the published networks be as small as the bundled ones, with more blocks."""
     demo = find_model("demo")
     configs = {
-        name: json.loads(Path(demo.parts[name].location, "config.json").read_text(encoding="utf-8"))
+        name: json.loads(Path(demo.components[name].location, "config.json").read_text(encoding="utf-8"))
         for name in NETWORKS
     }
     configs["transformer"] |= {"num_layers": 3, "num_single_layers": 4}

@@ -81,7 +81,7 @@ def test_each_stage_is_captured_with_inputs_and_outputs(captures: Path) -> None:
     }  # fmt: skip
     sample = read_capture(first(captures, "sample"))
     assert sample.inputs["section"] == 1
-    assert sample.inputs["condition"]["negative"]["states"].dim() == 3
+    assert sample.inputs["condition"]["negative"]["prompt_embeds"].dim() == 3
     assert set(sample.inputs["context"]) == {"indices", "start", "history_1x", "history_2x", "history_4x"}
     stored = load_file(JobFolder(captures.parent).sections / "0001.safetensors")
     assert torch.equal(sample.outputs, stored["latents"])

@@ -16,9 +16,9 @@ from app.jobs.storage.trouble import TROUBLE
 from app.ui.calls.jobs import Records
 from app.ui.calls.serve import CallLimiter, Endpoint, refusal, signed
 from app.ui.catalogue import Catalogue
-from app.ui.pictures import picture_paths, upload_path
+from app.ui.pictures import upload_path, upload_paths
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.request import FILES, PICTURES, PLACED, SETTINGS
+from diffusers_helper.request import FILES, PICTURES, SETTINGS, TIMED_PICTURES
 
 MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1024 of them
 MOST_TAKEN_IN = 1000
@@ -103,7 +103,7 @@ def _endpoint(
         settings = dict(given.arguments)
         waits = settings.pop(_WAIT)
         try:
-            settings |= picture_paths(settings)
+            settings |= upload_paths(settings)
             settings["video"] = upload_path(settings["video"], "video")
             return await answer(await calls.store(settings, waits=waits))
         except LongtakeError as error:
@@ -114,17 +114,17 @@ def _endpoint(
 
 def _parameters(catalogue: Catalogue) -> list[Parameter]:
     """Return the settings as parameters. Pictures are uploads; what suits a model defaults to its own."""
-    own = catalogue.info(catalogue.first).own_settings
+    own = catalogue.info(catalogue.first).default_settings
     types: dict[str, Any] = (
         {
             name: setting.kind | None if setting.is_optional or name in own else setting.kind
             for name, setting in SETTINGS.items()
         }
         | dict.fromkeys(FILES, FileData | None)
-        | {PLACED: dict[str, Any] | None}
+        | {TIMED_PICTURES: dict[str, Any] | None}
     )
     defaults = {name: setting.default for name, setting in SETTINGS.items()}
-    defaults |= {**dict.fromkeys(own), "model": catalogue.first, **dict.fromkeys((*FILES, PLACED))}
+    defaults |= {**dict.fromkeys(own), "model": catalogue.first, **dict.fromkeys((*FILES, TIMED_PICTURES))}
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
     parameters.append(Parameter(_WAIT, kind, default=False, annotation=bool))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from diffusers_helper.machine.local import Facts
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import Network
-from diffusers_helper.planning.profiles import Machine, family_of
+from diffusers_helper.planning.profiles import Machine, gfx_family
 from diffusers_helper.units import GB, duration
 
 MEASURED, NOT_MEASURED = "measured here", "not measured on a Radeon"
@@ -196,7 +196,7 @@ def card_of(machine: Machine) -> Card | None:
     The driver often gives no name. Of several cards with a gfx name and memory, the slowest is taken then. A
     discrete card whose gfx name has no row with its memory counts as one of its family.
     """
-    family, size = family_of(machine), round(machine.total_bytes / GB)
+    family, size = gfx_family(machine), round(machine.total_bytes / GB)
     rows = [row for row in CARDS if row.gb in (0, size) and row.reported.family == family]
     named = [row for row in rows if row.name in machine.name]
     if named:

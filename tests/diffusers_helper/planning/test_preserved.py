@@ -51,7 +51,7 @@ def test_the_documents_value_says_what_it_costs() -> None:
     assert found.fewest_copies is not None
     now = found.job.stage("sample").streamed_bytes
     assert found.saved_bytes == now - found.fewest_copies.stage("sample").streamed_bytes > 10 * GB
-    words = found.preserved_words
+    words = found.preserved_text
     assert words.startswith("18 of 20 GB are preserved, as docs/amd-memory.md sets it")
     assert "1.7 GB of the transformer stay on the device and 22.3 GB are streamed in each pass." in words
     assert words.endswith(
@@ -59,7 +59,7 @@ def test_the_documents_value_says_what_it_costs() -> None:
         f"{gb_text(found.saved_bytes * 25 * found.sections)} GB in the whole video."
     )
     fewest = plan(24, found.fewest_copies.budget.preserved_bytes / GB)
-    assert (fewest.saved_bytes, fewest.preserved_words) == (0, "")
+    assert (fewest.saved_bytes, fewest.preserved_text) == (0, "")
 
 
 def test_each_card_has_its_plans() -> None:
