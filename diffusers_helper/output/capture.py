@@ -27,7 +27,7 @@ from diffusers_helper.memory.accounting import to_host
 
 _log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 MOST_BYTES = 2 * 1024**3
 _TENSOR, _OBJECT, _ERROR = "$tensor", "$object", "error"
 _T = TypeVar("_T")

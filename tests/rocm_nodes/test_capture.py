@@ -142,7 +142,7 @@ def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     for text in ("{}", "[]", "x", '{"format": 1}'):
         file.write_text(text)
-        with pytest.raises(InputError, match="expected the JSON file of a capture in format 2"):
+        with pytest.raises(InputError, match="expected the JSON file of a capture in format 3"):
             read_capture(file)
 
 
