@@ -128,9 +128,9 @@ export function prepareTakes(box, steer, open, report) {
     box.hidden = !takes;
     const tiles = takes?.tiles ?? [];
     chosen = tiles.find((tile) => tile.job === job && tile.mayGoOn) ?? null;
-    for (const [gone, tile] of shown) {
+    for (const [gone, removed] of shown) {
       if (tiles.some((tile) => tile.job === gone)) continue;
-      tile.remove();
+      removed.remove();
       shown.delete(gone);
     }
     for (const take of tiles) tileOf(take.job).show(take, take.job === job);
